@@ -1,8 +1,12 @@
-"""The counters of one step, by name: a measurement contains them, and a contract may limit them."""
+"""The counters of a side, by name: a measurement contains them, and a contract may limit them.
+
+They are of one step where their meaning names nothing else. A sick machine makes those of times worse, like times. The
+others count events, which it does not change.
+"""
 
 from collections.abc import Mapping
 
-COUNTER_MEANING: Mapping[str, str] = {
+_EVENTS_ON_CUDA: Mapping[str, str] = {
     "kernel_launches": "launch calls (cudaLaunchKernel*, cuLaunchKernel*)",
     "graph_launches": "CUDA graph launches",
     "kernels": "kernels that ran on the device",
@@ -17,9 +21,14 @@ COUNTER_MEANING: Mapping[str, str] = {
     "device_to_device_bytes": "bytes within the device",
     "memsets": "memsets",
     "synchronizing_calls": "CUDA calls that block the thread that runs the steps until the device is done",
+    "streams": "streams that ran something",
+    "grown_bytes": "device memory that a step leaves allocated, in bytes",
+    "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
+    "peak_bytes": "peak device memory of the side, in bytes",
+}
+_TIMES_ON_CUDA: Mapping[str, str] = {
     "api_ms": "CPU time inside the CUDA API, under the profiler, which makes every call and graph node dearer, in ms",
     "enqueue_ms": "host time to enqueue one step, without the profiler: an upper bound of its CUDA API time, in ms",
-    "streams": "streams that ran something",
     "longest_kernels_mean_ms": "mean of the 15 longest kernels, in ms",
     "active_fraction": "union of device activity over the time from first to last",
     "kernel_fraction": "union of kernels over the time from first to last device activity",
@@ -28,57 +37,32 @@ COUNTER_MEANING: Mapping[str, str] = {
     "bus_share": "achieved PCIe bandwidth in the busier direction, as a share of the page-locked copy rate",
     "data_path_efficiency": "time of a step on cached data over its real time, without the profiler",
     "whole_run_speedup": "time of the reference's whole run, start-up included, over this side's; no count of a step",
-    "grown_bytes": "device memory that a step leaves allocated, in bytes",
-    "autotuned": "1 where cuDNN chose its algorithms by timing them, which another process may end otherwise",
-    "peak_bytes": "peak device memory of the side, in bytes",
+    "exposed_communication": "share of a step in which a collective runs and no other kernel",
+    "collective_bus_share": "bus bandwidth of a step's collectives, as a share of an all-reduce by itself",
+}
+_EVENTS_ON_EVERY_MACHINE: Mapping[str, str] = {
     "ranks": "processes of the job, one for each GPU",
     "collectives": "collectives between ranks, such as the all-reduce of a bucket",
     "collective_bytes": "bytes of the messages of collectives: of each, the larger one of a rank's input and output",
     "early_collectives": "collectives that are called before the backward pass computes its last gradient",
-    "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
-    "exposed_communication": "share of a step in which a collective runs and no other kernel",
-    "collective_bus_share": "bus bandwidth of a step's collectives, as a share of an all-reduce by itself",
     "minor_faults": "page faults of this process that needed no disk, in a timed step",
+}
+_TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {
+    "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
     "major_faults": "page faults of this process that waited for a disk, in a timed step",
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
     "other_cores": "cores that other processes kept busy while both sides were timed",
 }
-# These are counted on every machine, by the operating system or between ranks. The others are counted on CUDA only.
-CPU_COUNTERS = frozenset(
-    {
-        "ranks",
-        "collectives",
-        "collective_bytes",
-        "early_collectives",
-        "rank_lag",
-        "minor_faults",
-        "major_faults",
-        "voluntary_switches",
-        "involuntary_switches",
-        "other_cores",
-    }
-)
+_OF_COMPILER: Mapping[str, str] = {
+    "compiled_graphs": "graphs that torch.compile made for the side, in one build",
+    "graph_breaks": "graph breaks in what torch.compile compiled for the side, in one build",
+    "recompilations": "compilations of a function that the side had compiled before, in one build",
+    "eager_frames": "functions that torch.compile failed to compile and runs eagerly, in one build",
+}
+_ON_EVERY_MACHINE = {**_EVENTS_ON_EVERY_MACHINE, **_TIMES_ON_EVERY_MACHINE, **_OF_COMPILER}
+COUNTER_MEANING: Mapping[str, str] = {**_EVENTS_ON_CUDA, **_TIMES_ON_CUDA, **_ON_EVERY_MACHINE}
 COUNTER_NAMES = tuple(COUNTER_MEANING)
-# A sick machine makes these worse, like times. The others count events, which it does not change.
-OF_TIME = frozenset(
-    {
-        "api_ms",
-        "enqueue_ms",
-        "longest_kernels_mean_ms",
-        "active_fraction",
-        "kernel_fraction",
-        "copy_fraction",
-        "overlap_fraction",
-        "bus_share",
-        "data_path_efficiency",
-        "whole_run_speedup",
-        "rank_lag",
-        "exposed_communication",
-        "collective_bus_share",
-        "major_faults",
-        "voluntary_switches",
-        "involuntary_switches",
-        "other_cores",
-    }
-)
+COMPILER_COUNTERS = tuple(_OF_COMPILER)
+CPU_COUNTERS = frozenset(_ON_EVERY_MACHINE)
+OF_TIME = frozenset({**_TIMES_ON_CUDA, **_TIMES_ON_EVERY_MACHINE})

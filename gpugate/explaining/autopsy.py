@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpugate import units
-from gpugate.counter_names import COUNTER_NAMES, CPU_COUNTERS
+from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 from gpugate.explaining.account import PartChange, account, first_longer_stage
 from gpugate.explaining.cause import likely_cause, list_changed_parts
 from gpugate.explaining.state import State
@@ -18,6 +18,7 @@ MOST_NAMED = 5
 OTHER_PACE = 0.05
 MOVED = 0.005  # of a step: what moved less needs no explanation
 LEAST_COUNT, LEAST_CORES = 1.0, 0.3  # of page faults and switches in a step, and of cores: a change of less is chance
+PER_STEP = tuple(name for name in COUNTER_NAMES if name in CPU_COUNTERS.difference(COMPILER_COUNTERS))
 CLOCKS_UNKNOWN = "the SM clock of at least one state is unknown: the cost of a lower clock is counted under kernels"
 
 
@@ -66,14 +67,15 @@ def _cpu(then: State, now: State) -> Iterator[str]:
     """Yields the changed CPU counters of each side whose time changed."""
     if abs(now.step_ms / then.step_ms - 1) >= MOVED:
         yield from _changed_counts("per step", then.counters, now.counters)
+        yield from _changed_counts("torch.compile", then.counters, now.counters, COMPILER_COUNTERS)
     if now.left_by_its_reference(then):
         yield from _changed_counts("per step of the reference", then.reference_counters, now.reference_counters)
 
 
-def _changed_counts(title: str, then: Counters, now: Counters) -> Iterator[str]:
+def _changed_counts(title: str, then: Counters, now: Counters, names: Sequence[str] = PER_STEP) -> Iterator[str]:
     """Yields the changed counters in one line; a counter without an earlier value appears with its present value."""
     words = []
-    for name in (name for name in COUNTER_NAMES if name in CPU_COUNTERS & now.keys()):
+    for name in (name for name in names if name in now):
         least = LEAST_CORES if name == "other_cores" else LEAST_COUNT
         if abs(now[name] - then.get(name, 0.0)) >= least:
             before = f"{then[name]:g} -> " if name in then else ""

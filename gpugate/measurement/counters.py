@@ -44,7 +44,7 @@ def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | 
     """
     shared = fit_steps(max((ms for ms in steps_ms if ms), default=None))
     return [
-        _power_of_two(fit_steps(ms, MOST_AHEAD)) if side.side.works_ahead else shared
+        1 << (fit_steps(ms, MOST_AHEAD).bit_length() - 1) if side.side.works_ahead else shared
         for side, ms in zip(sides, steps_ms, strict=True)
     ]
 
@@ -59,26 +59,19 @@ def fit_steps(step_ms: float | None, most: int = MOST_COUNTED) -> int:
     return steps - steps % HOT_SETS
 
 
-def _power_of_two(number: int) -> int:
-    """Rounds down to a power of two."""
-    return 1 << (number.bit_length() - 1)
-
-
 def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
     """Runs `steps[i]` steps of warmed-up side i under the profiler and returns the activity of each side, in order.
 
     All sides share one profile: a second profile right after the first can lose its device events while CUPTI detaches.
     Raises SideError when the profiler saw more launches than kernels, twice.
     """
-    for attempt in (1, 2):
+    for _ in range(2):
         activities = _count_once(sides, inputs, steps)
         detach(sides[0].device)
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:
             return activities
-        if attempt == 2:
-            raise SideError(blind[0], "being counted", RuntimeError("the profiler saw more launches than kernels"))
-    raise AssertionError  # the loop returns or raises
+    raise SideError(blind[0], "being counted", RuntimeError("the profiler saw more launches than kernels"))
 
 
 def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:

@@ -11,11 +11,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.both_sides import BothSides, build_both
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.collectives import count_collectives
+from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
@@ -72,6 +74,7 @@ class _Found:
     proofs: list[ProofResult] = field(default_factory=list)
     half_widths: list[float] = field(default_factory=list)
     costs: list[tuple[SideCost, SideCost]] = field(default_factory=list)  # of each build
+    compilers: list[tuple[CompilerCounters, CompilerCounters]] = field(default_factory=list)  # likewise
     same_bits: bool = False
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
@@ -228,6 +231,7 @@ def _sample(run: _Run) -> StopReason:
             with run.other_work.measure():
                 stopped = _sample_build(run, both) if run.found.comparable else "outputs not comparable"
             run.found.costs.append((both.reference.cost, both.optimized.cost))
+            run.found.compilers.append((both.reference.compiler, both.optimized.compiler))
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -335,7 +339,8 @@ def _finish(run: _Run, both: BothSides) -> None:
     run.report_progress("checking", both.optimized.name)
     run.found.inert = run.found.same_bits and theirs.same_work(ours)
     run.found.accounts_for_itself = both.optimized.side.engaged is not no_engagement_problem
-    run.found.not_engaged = both.optimized.why_not_engaged()
+    at_limit = (build.limit_problem for _, build in run.found.compilers)
+    run.found.not_engaged = both.optimized.why_not_engaged() or next(filter(None, at_limit), None)
     run.found.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
@@ -415,7 +420,9 @@ def _all_counters(run: _Run, side: int) -> Counters:
     counted = run.found.counted[side].counters if run.found.counted else {}
     cores = run.other_work.cores
     other_cores = {} if cores is None else {"other_cores": cores}
-    return {**counted, **run.cpu[side].per_step(), **other_cores}
+    compiled = [build[side].counters() for build in run.found.compilers]
+    most = {name: max(one[name] for one in compiled) for name in COMPILER_COUNTERS if compiled}
+    return {**counted, **most, **run.cpu[side].per_step(), **other_cores}
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:

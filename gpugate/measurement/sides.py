@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -17,16 +18,18 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
+from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.parts import PLAIN_TENSORS, Parts, output_parts
+from gpugate.parts import PLAIN_TENSORS, Parts, byte_size, list_tensors, output_parts
 from gpugate.workload import Build, Context, Side
 
 Restore = Callable[[Sequence[Any]], None]
 WORKERS_START_S = 30
+M_PERTURB = -6  # of malloc.h
 
 
 def synchronize(device: torch.device) -> None:
@@ -88,6 +91,8 @@ class BuiltSide:
     last_output: Any = None
     workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
     restore: Restore | None = None
+    compiler: CompilerCounters = field(default_factory=CompilerCounters)
+    output_bytes: Sequence[int] = ()  # of each tensor of the last compared output, at first of the first step's
 
     def run_steps(self, inputs: Sequence[Any], steps: int) -> None:
         """Runs the timed loop: `steps` steps over rotating inputs, then one join of all work."""
@@ -113,7 +118,7 @@ class BuiltSide:
         steps = steps or self.steps_per_block
         self.restore_next(inputs, steps)
         self.flags.apply()
-        with blame(self.name, "running timed steps"), pause_garbage_collection():
+        with blame(self.name, "running timed steps"), pause_garbage_collection(), self.compiler.count():
             self.take_stock(inputs)
             if isinstance(self.side, RankedSide):
                 self.side.align()
@@ -133,10 +138,12 @@ class BuiltSide:
         """
         self.restore_next([inputs], 1)
         self.flags.apply()
-        with blame(self.name, "computing an output"):
+        spoiled = spoil_new_memory(self.output_bytes, self.device)
+        with blame(self.name, "computing an output"), self.compiler.count(), spoiled:
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)
             self.side.finish()
             synchronize(self.device)
+            self.output_bytes = [*map(byte_size, list_tensors(output))]
             with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
                 parts = self.parts_of(output, inputs)
                 return {name: part.clone() if type(part) in PLAIN_TENSORS else part for name, part in parts.items()}
@@ -167,8 +174,8 @@ def build_side(
     if restore is not None:
         restore([first_input])
     TorchFlags().apply()
-    allocated_bytes = _start_counting_memory(context.device)
-    with blame(name, "being closed"), ExitStack() as undo:
+    allocated_bytes, compiler = _start_counting_memory(context.device), CompilerCounters()
+    with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
             side = _check_side(build(context) if context.ranks is None else context.ranks.build(build, context))
@@ -177,7 +184,7 @@ def build_side(
             flags = TorchFlags.current()
             built = perf_counter()
         with blame(name, "running its first step", BUILD_SHARE):
-            side.step(first_input)
+            output_bytes = [*map(byte_size, list_tensors(side.step(first_input)))]
             side.finish()
             synchronize(context.device)
             stepped = perf_counter()
@@ -185,7 +192,9 @@ def build_side(
         undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
-    return BuiltSide(name, side, flags, context.device, cost, restore=restore)
+    built = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
+    built.output_bytes = output_bytes
+    return built
 
 
 def _check_side(side: object) -> Side:
@@ -231,6 +240,23 @@ def _peak_above(device: torch.device, allocated_bytes: int) -> int | None:
     if device.type != "cuda":
         return None
     return torch.cuda.max_memory_allocated(device) - allocated_bytes  # cuda only
+
+
+@contextmanager
+def spoil_new_memory(blocks_bytes: Sequence[int], device: torch.device) -> Iterator[None]:
+    """Fills host memory that is allocated inside with 0x7F, and the next blocks of these sizes on a GPU with NaN.
+
+    A side that returns memory which it never wrote would be right by luck where an older output stands there.
+    """
+    if device.type == "cuda":  # cuda only
+        with suppress(torch.OutOfMemoryError):  # the caching allocator hands out the freed block again
+            [torch.full((size // 2,), 0x7FFF, dtype=torch.int16, device=device) for size in blocks_bytes]  # NaN
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda name, value: None)  # of glibc
+    mallopt(M_PERTURB, 0x80)  # glibc fills with the complement
+    try:
+        yield
+    finally:
+        mallopt(M_PERTURB, 0)
 
 
 def release(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from gpugate.measurement.difference import are_finite, codes_of, form_problem, i
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
-from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, synchronize
+from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, spoil_new_memory, synchronize
 from gpugate.parts import Parts, byte_size
 from gpugate.workload import Tolerance, nothing_to_join
 
@@ -162,7 +162,8 @@ def check_steps(
         order = _next_sets(side, inputs, expected, draw.randint(1, longest))
         if side.restore is not None:
             side.restore([inputs.timed[number] for number in order])
-        with blame(side.name, "running the steps that are compared"):
+        spoiled = spoil_new_memory(side.output_bytes, side.device)
+        with blame(side.name, "running the steps that are compared"), spoiled:
             side.flags.apply()
             steps += _run_stretch(side, inputs, expected, order, sketch)
             synchronize(side.device)
@@ -268,10 +269,10 @@ def time_on_new_inputs(
 ) -> float:
     """Measures the time of a block over new inputs, over its time on the same inputs again.
 
-    A side that caches outputs by content needs many times as long at first. The ratio is at most 1 where a step on a new
-    input takes less than LEAST_WORK_MS longer, since no work was saved. A block lasts NEW_INPUTS_MS or one step. Other
-    work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a ratio no
-    larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises
+    A side that caches outputs by content needs many times as long at first. The ratio is at most 1 where a step on a
+    new input takes less than LEAST_WORK_MS longer, since no work was saved. A block lasts NEW_INPUTS_MS or one step.
+    Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a
+    ratio no larger than REMEMBERS ends the rounds. A round makes its inputs within MAKING_S and HELD_BYTES. Raises
     SideError for a step that fails.
     """
     count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(step_ms, 1e-3))))

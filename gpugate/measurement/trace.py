@@ -198,8 +198,12 @@ def _share(spans: Sequence[Span], device: Sequence[Event]) -> float:
 
 def union(events: Sequence[Event]) -> list[Span]:
     """Merges events into disjoint spans, in order."""
+    return _merge([(e["ts"], e["ts"] + e["dur"]) for e in events])
+
+
+def _merge(spans: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
-    for start, end in sorted((e["ts"], e["ts"] + e["dur"]) for e in events):
+    for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
@@ -212,12 +216,5 @@ def length(spans: Sequence[Span]) -> float:
 
 
 def _overlap(left: Sequence[Span], right: Sequence[Span]) -> float:
-    """Computes the length of the intersection of two lists of disjoint spans, in one pass."""
-    total, i, j = 0.0, 0, 0
-    while i < len(left) and j < len(right):
-        total += max(0.0, min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
+    """Computes the length of the intersection of two lists of disjoint spans: their lengths, less that of the union."""
+    return max(0.0, length(left) + length(right) - length(_merge([*left, *right])))

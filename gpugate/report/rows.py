@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpugate import units
+from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.decide import Decider, decider
 from gpugate.judging.plausibility import uncached_bytes
 from gpugate.measurement.record import Counters, Measurement
@@ -147,6 +148,9 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings:
     remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
     other = _other_ratio(summary)
     remarks += [f"{MARK} {case.case_id}: {other}"] if other else []
+    compiled = {name: count for name in COMPILER_COUNTERS if (count := measurement.optimized_counters.get(name))}
+    counts = ", ".join(f"{name.replace('_', ' ')} {count:g}" for name, count in compiled.items())
+    remarks += [f"{case.case_id}: torch.compile: {counts}"] if counts else []
     return Row(
         case=case,
         group=f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",

@@ -27,7 +27,7 @@ class DuetProcess:
     """The duets of one fresh process, by case id. In a `swapped` process the head is the engine's reference side.
 
     `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured. `added` cases
-    are only in the head, `removed` ones only in the base. Older files also have `apart` and `software`, which are empty.
+    are only in the head, `removed` ones only in the base. `apart` and `software` are of older files, always empty.
     """
 
     swapped: bool

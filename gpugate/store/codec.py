@@ -98,8 +98,8 @@ def _stored_schema(schema: Any) -> Any:
     if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
         inner = schema["schema"]["schema"]
         if inner.get("metadata", {}).get(IF_SET):
-            make = schema["schema"].get("default_factory", lambda default=schema["schema"].get("default"): default)
-            schema["serialization_exclude_if"] = partial(eq, make())
+            make, default = schema["schema"].get("default_factory"), schema["schema"].get("default")
+            schema["serialization_exclude_if"] = partial(eq, make() if make else default)
         else:
             schema["schema"] = inner
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
+from gpugate.measurement.sides import build_side
 from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
 
@@ -160,3 +162,15 @@ def test_an_honest_side_is_right(build: Build) -> None:
     assert found.step_checks is not None
     assert found.step_checks.exchanged
     assert found.step_checks.block_share in (None, 1.0)
+
+
+def test_memory_that_a_side_never_wrote_holds_no_older_output() -> None:
+    context = Context(torch.device("cuda"), items=1, seed=0, cache_dir=Path())
+    ones = torch.ones(ROWS, device="cuda")
+    reference, lucky = (
+        build_side(name, lambda context, step=step: Side(step), context, ones)
+        for name, step in (("baseline", torch.clone), ("fast", torch.empty_like))
+    )
+    for _ in range(3):
+        reference.output_for(ones)
+        assert bool(lucky.output_for(ones)[""].isnan().all())

@@ -298,6 +298,8 @@ def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
         replace(then, reference_counters={}), replace(then, reference_ms=40.0, reference_counters=FAULTS), ""
     )
     assert "per step of the reference: minor faults 820, other cores 1.5" in unknown.lines
+    compiled = replace(then, step_ms=12.0, counters={**QUIET, "compiled_graphs": 3.0, "graph_breaks": 2.0})
+    assert autopsy(then, compiled, "then").lines[-1] == "torch.compile: compiled graphs 3, graph breaks 2"
     as_before = autopsy(then, replace(then, counters=FAULTS, reference_counters=FAULTS), "then")
     assert not any("faults" in line for line in as_before.lines)
 

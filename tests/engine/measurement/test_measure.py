@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import config as dynamo_config
 
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
+from gpugate.judging.counters import judge_counters
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.record import ClockReading, Measurement
@@ -33,6 +35,8 @@ from gpugate.workload import (
     Build,
     Case,
     Context,
+    Contract,
+    Limit,
     Optimization,
     Proof,
     Side,
@@ -573,6 +577,32 @@ def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
         one, other = (replace(first, optimized_counters=counted) for counted in pair)
         assert one.with_more(other).optimized_counters == {"synchronizing_calls": 1.0, "graph_launches": 0.0}
     assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"
+
+
+@pytest.mark.parametrize(("limit", "problem"), [(2, "limit of recompilations of 'turned': "), (8, None)])
+def test_a_side_that_reaches_the_limit_of_recompilations_is_not_engaged(
+    bench: Bench, limit: int, problem: str | None
+) -> None:
+    turns = itertools.count()
+
+    def turned(inputs: torch.Tensor, turn: int) -> torch.Tensor:
+        return other_kernels(inputs) + 0 * turn
+
+    def build(context: Context) -> Side:
+        compiled = torch.compile(turned, backend="eager", dynamic=False)
+        return bench.side("fast", 1.0, lambda inputs: compiled(inputs, next(turns) % 4))(context)
+
+    with dynamo_config.patch(recompile_limit=limit):
+        found = bench.measure(bench.case(build))
+    assert len(found.instances) > 1
+    assert found.not_engaged is None if problem is None else problem in str(found.not_engaged)
+    names = ("compiled_graphs", "recompilations", "eager_frames")
+    expected = [2.0, 1.0, 1.0] if problem else [4.0, 3.0, 0.0]
+    assert [found.optimized_counters[name] for name in names] == expected
+    assert {found.reference_counters[name] for name in names} == {0.0}
+    once = Contract(engaged=(Limit("compiled_graphs", at_least=1),), limits=(Limit("recompilations", at_most=0),))
+    outcome = judge_counters(found, once, None).outcome
+    assert outcome is (Outcome.NOT_ENGAGED if problem else Outcome.REGRESSED)
 
 
 def proving(show: Callable[[Context], str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from gpugate.errors import SideError
 from gpugate.measurement import sides
 from gpugate.measurement.data_path import data_path_efficiency
+from gpugate.measurement.difference import numbers_of
 from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint, release
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context, Side
@@ -345,3 +346,29 @@ def test_the_compilers_workers_are_asked_for_by_names_that_torch_has() -> None:
 
     assert iter(async_compile._pool_set)
     assert callable(async_compile.AsyncCompile.wait_pool_ready)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.int64])
+def test_memory_that_a_side_never_wrote_holds_no_older_output(dtype: torch.dtype) -> None:
+    """The allocator hands out the memory of the reference's output, in which the right values still stand."""
+    inputs = torch.arange(200_000 // dtype.itemsize).to(dtype)
+    reference = build_side("baseline", lambda context: Side(torch.clone), CONTEXT, inputs)
+    lucky = build_side("fast", lambda context: Side(torch.empty_like), CONTEXT, inputs)
+    for _ in range(3):
+        expected, output = (numbers_of(side.output_for(inputs)[""]) for side in (reference, lucky))
+        assert float((output == expected).double().mean()) < 0.01
+        assert float((output - expected).norm() / expected.norm()) > 1e3
+
+
+def test_a_side_counts_what_it_compiles_in_its_build_its_outputs_and_its_timed_blocks() -> None:
+    def build(context: Context) -> Side:
+        compiled = torch.compile(torch.Tensor.sin, backend="eager", dynamic=False)
+        return Side(lambda inputs: compiled(torch.ones(inputs)))
+
+    side = build_side("fast", build, CONTEXT, 2)
+    graphs = [side.compiler.counters()["compiled_graphs"]]
+    side.output_for(3)
+    graphs.append(side.compiler.counters()["compiled_graphs"])
+    side.timed_block([2, 4], lambda block: block() or 1.0, steps=2)
+    assert [*graphs, side.compiler.counters()["compiled_graphs"]] == [1, 2, 3]
+    assert side.compiler.counters()["recompilations"] == 2

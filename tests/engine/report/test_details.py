@@ -152,6 +152,15 @@ def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) 
     assert "10.10x" in results_page(gpu_run)
 
 
+def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: RunResult) -> None:
+    case = of_pairs(gpu_run, (36.0, 4.0))
+    assert case.measurement is not None
+    counted = {"compiled_graphs": 2.0, "graph_breaks": 1.0, "recompilations": 0.0}
+    case.measurement = replace(case.measurement, optimized_counters=counted)
+    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
+
+
 def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_run: RunResult) -> None:
     case = of_pairs(gpu_run, (36.0, 4.5))
     found = case.measurement
