@@ -185,6 +185,7 @@ def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject, on
     assert made["stats"]["rounds"] == len(samples_ms)
     assert 1e3 * made["stats"]["median"] == pytest.approx(statistics.median(samples_ms), rel=1e-5)
     assert (made["name"], made["group"], made["extra_info"]["verdict"]) == ("tiny/quick/cpu", "tiny", "PASS")
+    assert made["params"] == {"workload": "tiny", "optimization": "quick", "device": "cpu"}
     assert "torch" in seen["machine_info"]["gpugate"]["packages"]
 
 
