@@ -43,6 +43,7 @@ COUNTER_MEANING: Mapping[str, str] = {
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
     "other_cores": "cores that other processes kept busy while both sides were timed",
+    "throttled_periods": "share of the periods in which a quota of CPU time throttled the process, meanwhile",
 }
 # These are counted on every machine, by the operating system or between ranks. The others are counted on CUDA only.
 CPU_COUNTERS = frozenset(
@@ -57,6 +58,7 @@ CPU_COUNTERS = frozenset(
         "voluntary_switches",
         "involuntary_switches",
         "other_cores",
+        "throttled_periods",
     }
 )
 COUNTER_NAMES = tuple(COUNTER_MEANING)
@@ -80,5 +82,6 @@ OF_TIME = frozenset(
         "voluntary_switches",
         "involuntary_switches",
         "other_cores",
+        "throttled_periods",
     }
 )

@@ -432,9 +432,10 @@ def _all_counters(run: _Run, side: int) -> Counters:
     if run.settings.count and run.found.counted is None:
         return {}
     counted = run.found.counted[side].counters if run.found.counted else {}
-    cores = run.other_work.cores
-    other_cores = {} if cores is None else {"other_cores": cores}
-    return {**counted, **run.cpu[side].per_step(), **other_cores}
+    cores, throttled = run.other_work.cores, run.other_work.throttled
+    # Under a quota, this process could not have used the cores of others.
+    kept = {"other_cores": cores} if throttled is None else {"throttled_periods": throttled}
+    return {**counted, **run.cpu[side].per_step(), **{name: value for name, value in kept.items() if value is not None}}
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:

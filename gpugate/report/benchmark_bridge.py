@@ -75,21 +75,19 @@ def replay(
     clock: ReplayClock,
     extra_info: Mapping[str, Any],
     name: str,
-    group: str,
     params: Mapping[str, str],
 ) -> None:
     """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of a benchmark of this name.
 
-    `params` are strings by which --benchmark-group-by can group, in place of the test's parameters of these names. The
-    test must carry `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be
-    JSON-ready. Raises ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it
-    runs one round and records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which
-    it does not record.
+    --benchmark-group-by groups by the strings `params`, by default by `workload`. The test must carry
+    `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be JSON-ready. Raises
+    ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and
+    records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
     """
     if not samples_s:
         raise ValueError("no samples to replay: measure first")
     benchmark.name = benchmark.fullname = name
-    benchmark.group = group
+    benchmark.group = params["workload"]
     benchmark.params = {**(benchmark.params or {}), **params}
     benchmark.extra_info.update(extra_info)
     left = iter(samples_s)
@@ -120,16 +118,11 @@ def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
 
 
 def refuse_in_worker(config: pytest.Config) -> None:
-    """Raises OptionError for an option that shows samples: pytest-benchmark is off in a worker of pytest-xdist, and its
-    option would be ignored in silence."""
-    if config.getoption("benchmark_disable", True) or config.getoption("benchmark_skip"):
-        return
-    for name in SHOWN_BY:
-        if config.getoption(f"benchmark_{name}"):
-            raise OptionError(
-                f"--benchmark-{name} with -n would show nothing, since pytest-benchmark is off in workers of "
-                "pytest-xdist: use -n 0, or give --benchmark-disable"
-            )
+    """Raises OptionError for an option that shows samples: pytest-benchmark, off in a worker, would ignore it."""
+    shown = next((name for name in SHOWN_BY if config.getoption(f"benchmark_{name}", None)), None)
+    if shown and not (config.getoption("benchmark_disable") or config.getoption("benchmark_skip")):
+        off = "since pytest-benchmark is off in workers of pytest-xdist: use -n 0, or give --benchmark-disable"
+        raise OptionError(f"--benchmark-{shown} with -n would show nothing, {off}")
 
 
 def _replaying() -> pytest.MarkDecorator:

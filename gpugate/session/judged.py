@@ -135,7 +135,7 @@ class PerfTests:
         samples_s = [pair.optimized_ms / 1e3 for pair in pairs]
         speedup = next(verdict for verdict in result.verdicts if verdict.check == "speedup")
         params = {"workload": result.workload, "optimization": result.optimization, "device": result.device_kind}
-        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, result.workload, params)
+        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, params)
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:

@@ -358,7 +358,8 @@ class PerfSession:
         if result.remembered is not None or self.options.update_baselines or self.options.fresh:
             return None
         record = self._find_other_cores(case)
-        return None if record is None else CoresChanged(record.environment.cpu_count, self.environment.cpu_count)
+        both = () if record is None else (record.environment, self.environment)
+        return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
 
     def _find_other_cores(self, case: Case) -> baseline.Record | None:
         if self.options.own_inputs:  # no record in the folder is of them

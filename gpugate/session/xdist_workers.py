@@ -77,8 +77,7 @@ def _register(config: pytest.Config, workers: Workers) -> None:
 
 
 def check_worker(config: pytest.Config, orders: Orders) -> None:
-    """Raises OptionError in one of several workers without GPUs of their own, and where pytest-benchmark is to show
-    samples."""
+    """Raises OptionError in one of several workers without GPUs of their own, and for options of pytest-benchmark."""
     refuse_in_worker(config)
     count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
     if count > 1 and orders.gpus is None:

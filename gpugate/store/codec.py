@@ -1,8 +1,8 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also a field with a default; a name without a field is refused, and no value is converted into
-another type. A type may state its stored form by pydantic's `__get_pydantic_core_schema__`, see `Process` and
-`NotFinite`.
+Every field is stored, also a field with a default, unless its metadata excludes the value by `exclude_if`; a name
+without a field is refused, and no value is converted into another type. A type may state its stored form by pydantic's
+`__get_pydantic_core_schema__`, see `Process` and `NotFinite`.
 """
 
 from __future__ import annotations
@@ -86,13 +86,14 @@ def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
 
 
 def _stored_schema(schema: Any) -> Any:
-    """Returns a schema in which no field may be missing and dataclasses, tuples and enums are read from their JSON."""
+    """Returns a schema in which no stored field may be missing and dataclasses, tuples and enums are read from JSON."""
     if isinstance(schema, list):
         return [_stored_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {name: _stored_schema(entry) for name, entry in schema.items()}
-    if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
+    is_stored = schema.get("type") == "dataclass-field" and "serialization_exclude_if" not in schema
+    if is_stored and schema["schema"]["type"] == "default":
         schema["schema"] = schema["schema"]["schema"]
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
 

@@ -51,7 +51,8 @@ TESTS = f"""
         benchmark = benchmark_or_none(request)
         if benchmark is not None:
             extra_info = {{"speedup": 4.41, "verdict": "PASS"}}
-            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, extra_info, f"net/{{side}}", "net/cuda", {{"device": "cuda"}})
+            params = {{"workload": "net/cuda", "device": "cuda"}}
+            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, extra_info, f"net/{{side}}", params)
 
     def test_something_else():
         pass
@@ -84,7 +85,11 @@ def test_the_json_holds_exactly_our_samples(project: pytest.Pytester) -> None:
         assert made["stats"]["max"] == 0.1 + 0.2
         assert made["extra_info"] == {"speedup": 4.41, "verdict": "PASS"}
         assert made["group"] == "net/cuda"
-        assert made["params"] == {"side": made["name"].removeprefix("net/"), "device": "cuda"}
+        assert made["params"] == {
+            "side": made["name"].removeprefix("net/"),
+            "workload": "net/cuda",
+            "device": "cuda",
+        }
         assert made["options"]["timer"] == "replay_of_recorded_samples"
 
 
@@ -207,13 +212,13 @@ def test_the_clock_runs_again_after_a_replay_that_raised() -> None:
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        replay(Broken(), [1.0], clock, {}, "name", "group", {})
+        replay(Broken(), [1.0], clock, {}, "name", {"workload": "net"})
     assert clock() > 0.0
 
 
 def test_a_replay_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="no samples to replay: measure first"):
-        replay(object(), [], ReplayClock(), {}, "name", "group", {})  # type: ignore[arg-type]
+        replay(object(), [], ReplayClock(), {}, "name", {"workload": "net"})  # type: ignore[arg-type]
 
 
 def test_machine_info_is_json_and_holds_every_fact() -> None:
