@@ -35,7 +35,7 @@ from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbag
 from gpugate.measurement.time_limit import BUILD_SHARE, limit_time
 from gpugate.session.socket_child import send_reply
 from gpugate.store.version import CACHE_FOLDER
-from gpugate.store.writable_folder import make_ignored
+from gpugate.store.writable_folder import choose_folder, make_ignored
 from gpugate.workload import Case, Context
 
 PROTOCOL = 1
@@ -48,7 +48,7 @@ class SideServer:
     """The side of this process and what it needs. Each method without an underscore is a request of the protocol."""
 
     def __init__(self, root: Path, version: str, device: str) -> None:
-        self._version, self._device, self._cache = version, torch.device(device), root / CACHE_FOLDER
+        self._version, self._device, self._cache = version, torch.device(device), choose_folder(root / CACHE_FOLDER)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # cuda only
         self._root, self._name = root, ""

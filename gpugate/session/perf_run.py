@@ -54,6 +54,8 @@ from gpugate.session.xdist_workers import WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
+from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.writable_folder import choose_folder
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
@@ -70,7 +72,9 @@ class PerfRun:
         self._of_workers: RunResult | None = None
         self._refusal: str | None = None  # of workers
         self._held = HeldVerdicts()
-        self._lines: list[str] = []  # printed at the end
+        root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
+        elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
+        self._lines = [elsewhere] if kept != root else []  # printed at the end
         self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()

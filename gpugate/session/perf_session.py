@@ -64,7 +64,7 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.proof_file import ProofFileError
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
-from gpugate.store.writable_folder import make_ignored
+from gpugate.store.writable_folder import choose_folder, make_ignored
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -449,7 +449,7 @@ class PerfSession:
 
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""
-        cache_dir = self.root / CACHE_FOLDER
+        cache_dir = choose_folder(self.root / CACHE_FOLDER)
         make_ignored(cache_dir)
         return Context(
             device=self.device,
