@@ -21,7 +21,7 @@ from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.judging.series_of_cases import sweeps
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report.benchmark_bridge import keep_with_benchmark_only
+from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.details import details
 from gpugate.report.night import begin_night, prepare_night, write_night
@@ -152,6 +152,7 @@ class PerfRun:
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
             check_worker(self.config, self.options.worker)
+            refuse_in_worker(self.config)
         self._begin_night()
         self._closing.enter_context(end_left_over())
         self._closing.enter_context(treat_termination_as_ctrl_c())

@@ -17,7 +17,6 @@ import pytest
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine import nvml
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
-from gpugate.report.benchmark_bridge import refuse_in_worker
 from gpugate.results.fleet_plan import Group, group_cases
 from gpugate.session.child_process import end_with_parent
 from gpugate.session.worker_orders import ORDERS, Orders, read_tests
@@ -77,8 +76,7 @@ def _register(config: pytest.Config, workers: Workers) -> None:
 
 
 def check_worker(config: pytest.Config, orders: Orders) -> None:
-    """Raises OptionError in one of several workers without GPUs of their own, and for options of pytest-benchmark."""
-    refuse_in_worker(config)
+    """Raises OptionError in one of several workers that have no GPUs of their own."""
     count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
     if count > 1 and orders.gpus is None:
         raise OptionError(
