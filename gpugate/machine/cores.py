@@ -18,13 +18,12 @@ def find_usable_cores() -> frozenset[int]:
 
 def find_first_threads(cores: Collection[int]) -> dict[int, int]:
     """The first hardware thread of the physical core of each; a core whose topology is not known is its own."""
-    return {core: _first_thread(core) for core in cores}
-
-
-def _first_thread(core: int) -> int:
-    text = read_or_empty(TOPOLOGY / f"cpu{core}/topology/thread_siblings_list")
-    first = text.strip().replace("-", ",").partition(",")[0]
-    return int(first) if first.isdecimal() else core
+    found = {}
+    for core in cores:
+        text = read_or_empty(TOPOLOGY / f"cpu{core}/topology/thread_siblings_list")
+        first = text.strip().replace("-", ",").partition(",")[0]
+        found[core] = int(first) if first.isdecimal() else core
+    return found
 
 
 def share_cores(
