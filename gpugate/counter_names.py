@@ -53,6 +53,7 @@ _TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
     "other_cores": "cores that other processes kept busy while both sides were timed",
+    "throttled_periods": "share of the periods in which a quota of CPU time throttled the process, meanwhile",
 }
 _OF_COMPILER: Mapping[str, str] = {
     "compiled_graphs": "graphs that torch.compile made for the side, in one build",

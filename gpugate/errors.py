@@ -128,8 +128,9 @@ def temporary_folder_problem(error: BaseException) -> str | None:
     if error.filename is None:  # tempfile raises such an error, with the folders that it tried
         words = str(error.strerror)
         return f"{words[:1].lower()}{words[1:]}: {_MAKE_ROOM}" if "usable temporary directory" in words else None
-    folder, path = Path(tempfile.gettempdir()), Path(os.fsdecode(error.filename))
-    if folder not in path.parents:
+    folder, path = tempfile.gettempdir(), Path(os.fsdecode(error.filename))
+    # Other paths below it are no business of it, such as a whole project.
+    if not re.match(re.escape(f"{folder}/gpugate-") + r"(attempt|duet|ranks|trace)-\w+(/|$)", str(path)):
         return None
     return f"the folder for temporary files {folder} did not take {path.name} ({error.strerror}): {_MAKE_ROOM}"
 

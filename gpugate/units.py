@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Interval
 
+T = TypeVar("T")
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # The unit at the end of a yardstick's name: (suffix, factor to the base unit, base unit of a rate).
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
@@ -42,15 +43,12 @@ def _word_if_not_finite(value: object) -> object:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-@dataclass(frozen=True)
-class IfSet:
-    """Marks a field that is stored only where it differs from its default, since files of older versions lack it."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return {**handler(source), "metadata": {IF_SET: True}}
+def stored_unless(default: T) -> T:
+    """Declares a field of a dataclass that is stored only where it differs from its default: older files lack it."""
+    declared: T = field(default=default, metadata={"exclude_if": lambda value: value == default})
+    return declared
 
 
-IF_SET = "gpugate_if_set"
 _MOST = 2**53  # a larger whole number is no exact float
 
 Milliseconds = Annotated[float, Interval(ge=1e-9, le=1e12)]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
-from gpugate.units import IfSet, Natural, NotNegative, Share
+from gpugate.units import Natural, NotNegative, Share, stored_unless
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +164,7 @@ class Tolerance:
     relative_l2: NotNegative
     max_error: NotNegative
     top1_agreement: Share = 0.0
-    equal_share: Annotated[Share | None, IfSet()] = 1.0
+    equal_share: Share | None = stored_unless(1.0)
 
 
 TOLERANCE_BY_DTYPE: Mapping[str, Tolerance] = {

@@ -46,7 +46,8 @@ def judge_counters(
     contract = contract or Contract()
     unseen = vanished_work(measurement, contract)
     if unseen is not None:
-        return Verdict("counters", case_id, Outcome.INCONCLUSIVE, (unseen,), NextStep.DECLARE_ENGAGEMENT, numbers)
+        seen = Verdict("counters", case_id, Outcome.INCONCLUSIVE, (unseen,), NextStep.DECLARE_ENGAGEMENT, numbers)
+        return with_environment(seen, problem if unseen.code is ReasonCode.FEW_OPERATORS_SEEN else None)
     unknown = {limit.counter for limit in (*contract.engaged, *contract.limits)} - found.keys()
     if missing is not None and unknown:
         why = _because(ReasonCode.CONTRACT_NOT_CHECKED, missing)

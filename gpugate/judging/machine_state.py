@@ -1,4 +1,4 @@
-"""Machine states in which a time is no evidence: throttling, fallen yardsticks, lost streams, other work. Pure."""
+"""Machine states in which a time is no evidence: throttling, quotas, fallen yardsticks, lost streams, load. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ LAUNCH_LATENCY = "launch_latency_us"
 LAUNCHES = units.yardstick_label(LAUNCH_LATENCY)
 SLOW_LAUNCH = 1.2  # times the recorded latency; results/h100/lessons.md has the two gates that it was chosen on
 
+THROTTLED = "throttled in"  # by a quota; a GPU's own throttling discards pairs
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
 
 
@@ -38,7 +39,7 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
 
     The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
     """
-    if verdict.outcome not in (*OPEN, Outcome.ENV_INVALID):
+    if verdict.outcome not in (*OPEN, Outcome.ENV_INVALID) or verdict.next_step is NextStep.RAISE_QUOTA:
         return verdict
     cores = busy_cores(measurement)
     noisy = verdict.outcome in OPEN and measurement.stopped_because == "noise"
@@ -53,7 +54,8 @@ def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
         return verdict
     found = () if verdict.outcome is Outcome.NO_BASELINE else verdict.reasons
     reasons = (Reason(ReasonCode.MACHINE_UNFIT, {"problem": problem}), *found)
-    return replace(verdict, outcome=Outcome.ENV_INVALID, reasons=reasons, next_step=NextStep.COOL_MACHINE)
+    step = NextStep.RAISE_QUOTA if problem.startswith(THROTTLED) else NextStep.COOL_MACHINE
+    return replace(verdict, outcome=Outcome.ENV_INVALID, reasons=reasons, next_step=step)
 
 
 def environment_problem(
@@ -64,6 +66,8 @@ def environment_problem(
     `around` are the probes before and after it, `expected` the same probes as recorded with the baseline or, without
     one, the session's best.
     """
+    if (throttled := measurement.optimized_counters.get("throttled_periods")) is not None:
+        return describe_throttling(throttled)
     discarded = sum(build.discarded for build in measurement.instances)
     if discarded > len(measurement.pairs):
         reasons = sorted({name for build in measurement.instances for name in build.throttled_by})
@@ -72,6 +76,10 @@ def environment_problem(
         seen = units.percent(measurement.event_host_ratio)
         return f"CUDA events saw only {seen} of the host's window: some stream is not joined by Side.finish"
     return fallen_yardstick(around, expected) or _risen_yardstick(around, expected)
+
+
+def describe_throttling(share: float) -> str:
+    return f"{THROTTLED} {units.percent(share)} of the periods of a quota of CPU time"
 
 
 def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:

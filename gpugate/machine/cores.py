@@ -1,11 +1,13 @@
-"""The cores of a host, shared out to processes that measure side by side, each near its GPU."""
+"""The cores that this process may use, their shares for processes that measure side by side, and the quota of time."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -16,16 +18,12 @@ def find_usable_cores() -> frozenset[int]:
 
 def find_first_threads(cores: Collection[int]) -> dict[int, int]:
     """The first hardware thread of the physical core of each; a core whose topology is not known is its own."""
-    return {core: _first_thread(core) for core in cores}
-
-
-def _first_thread(core: int) -> int:
-    try:
-        text = (TOPOLOGY / f"cpu{core}/topology/thread_siblings_list").read_text(encoding="utf-8")
-    except OSError:
-        return core
-    first = text.strip().replace("-", ",").partition(",")[0]
-    return int(first) if first.isdecimal() else core
+    found = {}
+    for core in cores:
+        text = read_or_empty(TOPOLOGY / f"cpu{core}/topology/thread_siblings_list")
+        first = text.strip().replace("-", ",").partition(",")[0]
+        found[core] = int(first) if first.isdecimal() else core
+    return found
 
 
 def share_cores(
@@ -49,3 +47,40 @@ def share_cores(
         own = set(physical[first:last] if len(physical) >= together else physical)
         shares.append(frozenset(core for core in node if first_thread[core] in own))
     return shares
+
+
+def find_quota(cores: int) -> float | None:
+    """The smallest quota of CPU time of this process, in cores; None where it is not below the number of `cores`."""
+    smallest = min(_read_quotas().values(), default=cores)
+    return round(smallest, 3) if smallest < cores else None
+
+
+def count_periods() -> Counter[tuple[Path, str]]:
+    """The counts of each control group with a quota: `nr_periods` in which it ran, and `nr_throttled` of them."""
+    texts = ((group, read_or_empty(group / "cpu.stat")) for group in _read_quotas())
+    counts = ((group, line.split()) for group, text in texts for line in text.splitlines())
+    return Counter({(group, name): int(count) for group, (name, count) in counts})
+
+
+def _read_quotas() -> dict[Path, float]:
+    """The quotas in cores of this process's control group and of all above it, by cgroup v1 and v2.
+
+    A container may see its own group as the root.
+    """
+    found = {}
+    for _, controllers, path in (line.split(":", 2) for line in read_or_empty(OWN_CGROUPS).splitlines()):
+        mounts = ("cpu", controllers) if "cpu" in controllers.split(",") else () if controllers else ("", "unified")
+        own = Path(path.lstrip("/"))
+        for group in (CGROUPS / mount / each for mount in mounts for each in (own, *own.parents)):
+            of_v1 = (read_or_empty(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+            limits = (read_or_empty(group / "cpu.max") or " ".join(of_v1)).split()
+            if len(limits) == 2 and all(map(str.isdecimal, limits)):  # `max` and -1 mean none
+                found[group] = int(limits[0]) / int(limits[1])
+    return found
+
+
+def read_or_empty(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

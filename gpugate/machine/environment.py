@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpugate import __version__
 from gpugate.errors import SideError
+from gpugate.machine.cores import find_quota, find_usable_cores, read_or_empty
 from gpugate.machine.nvml import gpu_facts
-from gpugate.units import Count, Natural, NotNegative
+from gpugate.units import Count, Natural, NotNegative, Positive, stored_unless
 from gpugate.workload import DeviceKind, Needs
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
 # torch_tensorrt may be installed without its dependency tensorrt; its import then fails.
 _IMPLIED_PACKAGES: Mapping[str, tuple[str, ...]] = {"torch_tensorrt": ("torch_tensorrt", "tensorrt")}
 _SAME_DEVICE = ("device_kind", "device_name", "mig")
-_SAME_CPU = ("cpu_model", "cpu_count")
+_SAME_CPU = ("cpu_model", "cpu_count", "cpu_quota")
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Environment:
     ecc: bool | None = None
     power_limit_w: NotNegative | None = None
     l2_bytes: Count | None = None
+    # In cores, below `cpu_count`. None is not stored: files have had this field since 2026-11-27.
+    cpu_quota: Positive | None = stored_unless(None)
 
     @property
     def device_classes(self) -> tuple[str, ...]:
@@ -100,12 +103,13 @@ class Missing:
 
 def describe(device: torch.device) -> Environment:
     """Describes one device and its software; imports torch. On CUDA it initializes the driver but allocates nothing."""
-    cpu_model = _cpu_model()
-    cores = len(os.sched_getaffinity(0))
-    python, packages = platform.python_version(), _package_versions()
+    cpu_model, usable = _cpu_model(), len(find_usable_cores())
+    cores = usable if device.type == "cuda" else _with_threads(usable)
+    python, packages, quota = platform.python_version(), _package_versions(), find_quota(cores)
     if device.type != "cuda":
-        return Environment("cpu", cpu_model, cpu_model, _with_threads(cores), python, packages)
-    return Environment("cuda", cpu_model=cpu_model, cpu_count=cores, python=python, packages=packages, **_gpu(device))
+        return Environment("cpu", cpu_model, cpu_model, cores, python, packages, cpu_quota=quota)
+    found = {**_gpu(device), "cpu_count": cores, "cpu_quota": quota}
+    return Environment("cuda", cpu_model=cpu_model, python=python, packages=packages, **found)
 
 
 def _with_threads(cores: int) -> int:
@@ -115,9 +119,11 @@ def _with_threads(cores: int) -> int:
 
 
 def machine_name(environment: Environment) -> str:
-    """Names the folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`."""
+    """Names the folder under `baselines/`: `nvidia-h200`, `nvidia-h200-mig`, `cpu-amd-epyc-2-cores`; with a quota,
+    `cpu-amd-epyc-0-5-of-2-cores`."""
     if environment.device_kind == "cpu":
-        return f"cpu-{_slug(environment.cpu_model)}-{environment.cpu_count}-cores"
+        quota = "" if environment.cpu_quota is None else f"{_slug(f'{environment.cpu_quota:g}')}-of-"
+        return f"cpu-{_slug(environment.cpu_model)}-{quota}{environment.cpu_count}-cores"
     name = _slug(environment.device_name)
     return f"{name}-mig" if environment.mig and "mig" not in name.split("-") else name
 
@@ -135,7 +141,7 @@ def machine_key(environment: Environment, memory_bytes: int | None) -> str:
 
 def compare(then: Environment, now: Environment) -> Match:
     """Compares two environments. Exact: all but the GPU's index is equal. Same device: equal name, kind and MIG, on a
-    CPU also equal model and cores.
+    CPU also equal model, cores and quota.
 
     A package that only one environment has is no difference: a case that ran in both does not need it.
     """
@@ -242,11 +248,7 @@ def _compiler_problem() -> str | None:
 
 def _cpuinfo(name: str) -> str | None:
     """Reads the first value of one field of /proc/cpuinfo."""
-    try:
-        lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    entries = (line.partition(":") for line in lines)
+    entries = (line.partition(":") for line in read_or_empty(CPUINFO).splitlines())
     return next((value.strip() for key, _, value in entries if key.strip() == name), None)
 
 
@@ -281,7 +283,8 @@ def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
             if then[key] != now[key]:
                 yield f"{key} {then[key]} -> {now[key]}"
     elif then != now:
-        before, after = ("unknown" if value is None else value for value in (then, now))
+        absent = "none" if name == "cpu_quota" else "unknown"
+        before, after = (absent if value is None else value for value in (then, now))
         yield f"{name.replace('_', ' ')} {before} -> {after}"
 
 

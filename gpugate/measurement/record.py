@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.units import (
     Count,
-    IfSet,
     Milliseconds,
     Natural,
     NotFinite,
@@ -19,6 +18,7 @@ from gpugate.units import (
     Seed,
     Share,
     round_stored,
+    stored_unless,
 )
 
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
@@ -146,7 +146,7 @@ class SideCost:
     build_s: NotNegative  # model, buffers, engines and compilation
     first_step_s: NotNegative  # lazy compilation, autotuning, graph capture
     peak_bytes: Count | None = None
-    first_sights_s: Annotated[NotNegative, IfSet()] = 0.0  # of inputs in other forms, before any block is timed
+    first_sights_s: NotNegative = stored_unless(0.0)  # of inputs in other forms, before any block is timed
 
     @property
     def compile_s(self) -> float:
@@ -177,10 +177,10 @@ class Difference:
     top1_agreement: Share | None
     when: Literal["fresh inputs", "timed steps"]
     problem: str | None = None  # NaN, another shape, another dtype: the numbers are then infinite
-    part: Annotated[str, IfSet()] = ""
-    unequal: Annotated[Count | None, IfSet()] = None
-    values: Annotated[Count, IfSet()] = 0
-    not_finite: Annotated[Count, IfSet()] = 0
+    part: str = stored_unless("")
+    unequal: Count | None = stored_unless(None)
+    values: Count = stored_unless(0)
+    not_finite: Count = stored_unless(0)
 
 
 @dataclass(frozen=True)

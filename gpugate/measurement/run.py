@@ -418,11 +418,13 @@ def _all_counters(run: _Run, side: int) -> Counters:
     if run.settings.count and run.found.counted is None:
         return {}
     counted = run.found.counted[side].counters if run.found.counted else {}
-    cores = run.other_work.cores
-    other_cores = {} if cores is None else {"other_cores": cores}
     compiled = [build[side].counters() for build in run.found.compilers]
     most = {name: max(one[name] for one in compiled) for name in COMPILER_COUNTERS if compiled}
-    return {**counted, **most, **run.cpu[side].per_step(), **other_cores}
+    cores, throttled = run.other_work.cores, run.other_work.throttled
+    # Under a quota, this process could not have used the cores of others.
+    others = {"other_cores": cores} if throttled is None else {"throttled_periods": throttled}
+    others = {name: value for name, value in others.items() if value is not None}
+    return {**counted, **most, **run.cpu[side].per_step(), **others}
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:

@@ -14,12 +14,11 @@ from typing import Any, Protocol, cast
 
 import pytest
 
+from gpugate.errors import OptionError
 from gpugate.machine.environment import Environment
 
-ASKED_BY = tuple(
-    f"benchmark_{name}"
-    for name in ("json", "save", "autosave", "compare", "histogram", "only", "enable", "verbose", "cprofile", "skip")
-)
+SHOWN_BY = ("json", "save", "autosave", "compare", "histogram", "cprofile")  # options that write or print the samples
+ASKED_BY = tuple(f"benchmark_{name}" for name in (*SHOWN_BY, "only", "enable", "verbose", "skip"))
 PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
 
 
@@ -29,6 +28,7 @@ class Benchmark(Protocol):
     name: str
     fullname: str
     group: str | None
+    params: Mapping[str, Any] | None
     extra_info: dict[str, Any]
 
     def pedantic(
@@ -75,19 +75,20 @@ def replay(
     clock: ReplayClock,
     extra_info: Mapping[str, Any],
     name: str,
-    group: str,
+    params: Mapping[str, str],
 ) -> None:
     """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of a benchmark of this name.
 
-    The test must carry `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be
-    JSON-ready. Raises ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it
-    runs one round and records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which
-    it does not record.
+    --benchmark-group-by groups by the strings `params`, by default by `workload`. The test must carry
+    `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be JSON-ready. Raises
+    ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and
+    records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
     """
     if not samples_s:
         raise ValueError("no samples to replay: measure first")
     benchmark.name = benchmark.fullname = name
-    benchmark.group = group
+    benchmark.group = params["workload"]
+    benchmark.params = {**(benchmark.params or {}), **params}
     benchmark.extra_info.update(extra_info)
     left = iter(samples_s)
     with clock.standing():
@@ -114,6 +115,14 @@ def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
         return None
     request.node.add_marker(_replaying(), append=False)
     return cast(Benchmark, request.getfixturevalue("benchmark"))
+
+
+def refuse_in_worker(config: pytest.Config) -> None:
+    """Raises OptionError for an option that shows samples: pytest-benchmark, off in a worker, would ignore it."""
+    shown = next((name for name in SHOWN_BY if config.getoption(f"benchmark_{name}", None)), None)
+    if shown and not (config.getoption("benchmark_disable") or config.getoption("benchmark_skip")):
+        off = "since pytest-benchmark is off in workers of pytest-xdist: use -n 0, or give --benchmark-disable"
+        raise OptionError(f"--benchmark-{shown} with -n would show nothing, {off}")
 
 
 def _replaying() -> pytest.MarkDecorator:

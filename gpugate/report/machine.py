@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.machine_state import LAUNCH_LATENCY, SLOW_LAUNCH
+from gpugate.judging.machine_state import LAUNCH_LATENCY, SLOW_LAUNCH, describe_throttling
 from gpugate.machine.environment import Environment
 from gpugate.measurement.ceilings import BANDWIDTH
 from gpugate.measurement.record import Measurement
@@ -28,8 +28,9 @@ def facts(environment: Environment) -> list[str]:
         "Python": environment.python,
         "CPU": environment.cpu_model if environment.cpu_model != environment.device_name else None,
     }
-    cores = units.number_of(environment.cpu_count, "core")
-    return [environment.device_name, *(f"{name} {value}" for name, value in values.items() if value), cores]
+    cores, quota = [units.number_of(environment.cpu_count, "core")], environment.cpu_quota
+    cores += [] if quota is None else [f"a quota of {quota:g} {'core' if quota == 1 else 'cores'}"]
+    return [environment.device_name, *(f"{name} {value}" for name, value in values.items() if value), *cores]
 
 
 def medians(run: RunResult) -> dict[str, float]:
@@ -61,9 +62,11 @@ def _describe_slow_launches(run: RunResult) -> list[str]:
 
 
 def describe_load(measured: Sequence[Measurement]) -> list[str]:
-    """`other processes kept up to 1.4 CPU cores busy` during the measurements; empty where it is not known."""
-    cores = [one.optimized_counters["other_cores"] for one in measured if "other_cores" in one.optimized_counters]
-    return [f"other processes kept up to {max(cores):.2g} CPU cores busy"] if cores else []
+    """`other processes kept up to 1.4 CPU cores busy` during the measurements, where that is known, and throttling."""
+    counters = [one.optimized_counters for one in measured]
+    cores, shares = ([one[name] for one in counters if name in one] for name in ("other_cores", "throttled_periods"))
+    busy = [f"other processes kept up to {max(cores):.2g} CPU cores busy"] if cores else []
+    return busy + ([describe_throttling(max(shares))] if shares else [])
 
 
 def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:

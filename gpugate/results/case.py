@@ -44,10 +44,10 @@ class Remembered:
 
 @dataclass(frozen=True)
 class CoresChanged:
-    """The cores of a CPU that the recording process used, and those that this one uses."""
+    """The cores of a CPU that the recording process used, and those that this one uses, or their quotas in cores."""
 
-    recorded: Natural
-    now: Natural
+    recorded: Natural | Positive
+    now: Natural | Positive
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, SideCost
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import IfSet, NotNegative
+from gpugate.units import NotNegative
+
+_OLD = {"exclude_if": lambda value: not value}
 
 
 class DuetOutcome(str, Enum):
@@ -37,8 +38,8 @@ class DuetProcess:
     problems: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    apart: Annotated[Mapping[str, str], IfSet()] = field(default_factory=dict)
-    software: Annotated[Mapping[str, str], IfSet()] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict, metadata=_OLD)
+    software: Mapping[str, str] = field(default_factory=dict, metadata=_OLD)
 
     @property
     def unfinished(self) -> tuple[str, ...]:

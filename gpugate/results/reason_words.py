@@ -66,7 +66,7 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.OTHER_CONDITIONS: "only the record shows slower code, and the conditions are not as recorded ({change})",
     ReasonCode.NO_DUET: "not compared with the recorded code: {problem}",
     ReasonCode.OTHER_CORES: (
-        "the record was measured on {recorded_cores:.0f} of the CPU's cores and this run on {cores:.0f}: their times "
+        "the record was measured on {recorded_cores:g} of the CPU's cores and this run on {cores:g}: their times "
         "cannot be compared"
     ),
     ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",

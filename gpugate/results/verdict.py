@@ -42,6 +42,7 @@ class NextStep(str, Enum):
     RECORD_THIS_MACHINE = "record-this-machine"
     SAME_CORES = "same-cores"
     RAISE_BUDGET = "raise-budget"
+    RAISE_QUOTA = "raise-quota"
     USE_CUDA = "use-cuda"
     CHECK_SIZE = "check-size"
     DECLARE_ENGAGEMENT = "declare-engagement"

@@ -134,7 +134,8 @@ class PerfTests:
             return
         samples_s = [pair.optimized_ms / 1e3 for pair in pairs]
         speedup = next(verdict for verdict in result.verdicts if verdict.check == "speedup")
-        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, result.workload)
+        params = {"workload": result.workload, "optimization": result.optimization, "device": result.device_kind}
+        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, params)
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.judging.asked_tolerance import refuse_below_floor
+from gpugate.machine.cores import find_quota
 from gpugate.machine.environment import Environment, absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
@@ -136,7 +137,7 @@ def _describe_host(device: torch.device, options: Options) -> Environment:
     found, worker = describe(device), options.worker
     if worker is None or worker.host_cores is None or device.type == "cpu":
         return found
-    return replace(found, cpu_count=worker.host_cores)  # cuda only
+    return replace(found, cpu_count=worker.host_cores, cpu_quota=find_quota(worker.host_cores))  # cuda only
 
 
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:

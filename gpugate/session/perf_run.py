@@ -21,7 +21,7 @@ from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.judging.series_of_cases import sweeps
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report.benchmark_bridge import keep_with_benchmark_only
+from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.details import details
 from gpugate.report.night import begin_night, prepare_night, write_night
@@ -54,6 +54,8 @@ from gpugate.session.xdist_workers import WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
+from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.writable_folder import choose_folder
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
@@ -70,7 +72,9 @@ class PerfRun:
         self._of_workers: RunResult | None = None
         self._refusal: str | None = None  # of workers
         self._held = HeldVerdicts()
-        self._lines: list[str] = []  # printed at the end
+        root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
+        elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
+        self._lines = [elsewhere] if kept != root else []  # printed at the end
         self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
@@ -148,6 +152,7 @@ class PerfRun:
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
             check_worker(self.config, self.options.worker)
+            refuse_in_worker(self.config)
         self._begin_night()
         self._closing.enter_context(end_left_over())
         self._closing.enter_context(treat_termination_as_ctrl_c())

@@ -64,7 +64,7 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.proof_file import ProofFileError
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
-from gpugate.store.writable_folder import make_ignored
+from gpugate.store.writable_folder import choose_folder, make_ignored
 from gpugate.workload import BASELINE, Case, Context, for_device_class
 
 if TYPE_CHECKING:
@@ -358,7 +358,8 @@ class PerfSession:
         if result.remembered is not None or self.options.update_baselines or self.options.fresh:
             return None
         record = self._find_other_cores(case)
-        return None if record is None else CoresChanged(record.environment.cpu_count, self.environment.cpu_count)
+        both = () if record is None else (record.environment, self.environment)
+        return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
 
     def _find_other_cores(self, case: Case) -> baseline.Record | None:
         if self.options.own_inputs:  # no record in the folder is of them
@@ -448,7 +449,7 @@ class PerfSession:
 
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""
-        cache_dir = self.root / CACHE_FOLDER
+        cache_dir = choose_folder(self.root / CACHE_FOLDER)
         make_ignored(cache_dir)
         return Context(
             device=self.device,

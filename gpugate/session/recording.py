@@ -23,6 +23,7 @@ from gpugate.session.termination import delay_signals
 from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.writable_folder import choose_folder
 
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
@@ -36,7 +37,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     """
     _files(session, [session.result], 1)  # what this process already refuses needs no others
     machine, baselines = machine_name(session.environment), session.options.baselines_path
-    folder = session.root / CACHE_FOLDER / f"recording-{machine}"
+    folder = choose_folder(session.root / CACHE_FOLDER) / f"recording-{machine}"
     again = shlex.join(["gpugate", "record", str(folder), "--baselines", str(baselines)])
     kept = f"the runs stay in {folder} until the next recording; {again} records them, and has further options"
     try:

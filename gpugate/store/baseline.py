@@ -226,12 +226,12 @@ def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
 
 
 def find_other_cores(baselines: Path, environment: Environment, workload: str, key: str) -> Record | None:
-    """The current record of a case on this CPU, where all records of its workload are of another number of cores.
+    """The current record of a case on this CPU, where all records of its workload are of other cores or quotas.
 
     Raises BaselineError for a bad file.
     """
     machine = machine_name(environment)
-    family, _, _ = machine.rpartition(f"-{environment.cpu_count}-cores")
+    family, _, _ = machine_name(replace(environment, cpu_quota=None)).rpartition(f"-{environment.cpu_count}-cores")
     if environment.device_kind != "cpu" or _path(baselines / machine, workload).exists():
         return None
     others = [folder for folder in baselines.glob(f"{family}-*-cores") if _path(folder, workload).exists()]

@@ -1,7 +1,7 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also a field with a default, unless its type is marked `IfSet`; a name without a field is
-refused, and no value is converted into another type. A type may state its stored form by pydantic's
+Every field is stored, also a field with a default, unless it is `stored_unless` it has its default; a name without a
+field is refused, and no value is converted into another type. A type may state its stored form by pydantic's
 `__get_pydantic_core_schema__`, see `Process` and `NotFinite`.
 """
 
@@ -11,12 +11,10 @@ import dataclasses
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
-from functools import cache, partial
-from operator import eq
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpugate.errors import GpugateError
-from gpugate.units import IF_SET
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaSerializer, SchemaValidator
@@ -88,20 +86,15 @@ def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
 
 
 def _stored_schema(schema: Any) -> Any:
-    """Returns a schema in which only fields marked `IfSet` may be missing, and dataclasses, tuples and enums are read
-    from their JSON."""
+    """Returns a schema in which no stored field may be missing and dataclasses, tuples and enums are read from JSON."""
     if isinstance(schema, list):
         return [_stored_schema(entry) for entry in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {name: _stored_schema(entry) for name, entry in schema.items()}
-    if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
-        inner = schema["schema"]["schema"]
-        if inner.get("metadata", {}).get(IF_SET):
-            make, default = schema["schema"].get("default_factory"), schema["schema"].get("default")
-            schema["serialization_exclude_if"] = partial(eq, make() if make else default)
-        else:
-            schema["schema"] = inner
+    is_stored = schema.get("type") == "dataclass-field" and "serialization_exclude_if" not in schema
+    if is_stored and schema["schema"]["type"] == "default":
+        schema["schema"] = schema["schema"]["schema"]
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
 
 

@@ -10,6 +10,7 @@ from gpugate.measurement.record import ProofResult
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.store_url import find_file
 from gpugate.store.version import STORE_FOLDER
+from gpugate.store.writable_folder import choose_folder
 
 FOLDER = "proofs"
 
@@ -43,4 +44,4 @@ FILE = JsonFile(
 def proofs_folder(url: str, root: Path) -> Path:
     """The folder of remembered proofs: beside the file of a store; for another database, in the project `root`."""
     file = find_file(url)
-    return (root / STORE_FOLDER if file is None else file.parent) / FOLDER
+    return (choose_folder(root / STORE_FOLDER) if file is None else file.parent) / FOLDER

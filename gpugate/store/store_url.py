@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.store.version import STORE_FOLDER
+from gpugate.store.writable_folder import choose_folder
 
 VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
@@ -47,8 +48,8 @@ def hide_password(url: str) -> str:
 
 
 def url_of(root: Path) -> str:
-    """The URL of the SQLite file in the project with this root folder."""
-    return f"sqlite:///{root.resolve() / STORE_FOLDER / FILE_NAME}"
+    """The URL of the SQLite file in the project with this root folder, or outside a read-only one."""
+    return f"sqlite:///{choose_folder(root / STORE_FOLDER) / FILE_NAME}"
 
 
 def find_file(url: str) -> Path | None:

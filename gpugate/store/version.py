@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpugate.errors import CompareError
 from gpugate.results.provenance import SHORT_COMMIT
-from gpugate.store.writable_folder import is_running, make_ignored
+from gpugate.store.writable_folder import choose_folder, is_running, make_ignored
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
@@ -71,6 +71,7 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
     within = Path(os.path.relpath(project.resolve(), top))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
+    cache = choose_folder(cache.parent) / cache.name
     _remove_left_over(project, cache)
     make_ignored(cache.parent)
     cache.mkdir(exist_ok=True)

@@ -1,11 +1,34 @@
-"""Checks that a run can write to its folders, before it measures, and the removal of unfinished files."""
+"""The folders that a run writes to: their choice, their check before anything is measured, and unfinished files."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+
+def choose_folder(folder: Path) -> Path:
+    """Returns `folder` of a project, or where it cannot be written one outside: in the user's cache, else in TMPDIR.
+
+    The folder outside is the same in each run, below one of this user alone: others could put results there. Returns
+    `folder` where nothing can be written.
+    """
+    folder = folder.resolve()
+    if os.access(next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK)), os.W_OK):
+        return folder
+    project = f"{folder.parent.name}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:8]}"
+    caches = [Path(os.environ.get("XDG_CACHE_HOME") or os.path.expandvars("$HOME/.cache"), "gpugate")]
+    with suppress(OSError):
+        caches.append(Path(tempfile.gettempdir(), f"gpugate-{os.getuid()}"))
+    for own in filter(Path.is_absolute, caches):
+        with suppress(OSError):
+            own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if os.access(own, os.W_OK) and own.lstat().st_uid == os.getuid():
+                return own / project / folder.name
+    return folder
 
 
 def make_ignored(folder: Path) -> None:

@@ -26,6 +26,8 @@ def test_a_file_that_is_not_there_names_the_folder_that_did_not_take_it(folder: 
         "make room in it, or set TMPDIR to another one"
     )
     assert temporary_folder_problem(missing(folder.parent / "trace.json")) is None
+    assert temporary_folder_problem(missing(folder / "project/.gpugate-cache")) is None  # of a project that lies there
+    assert temporary_folder_problem(missing(folder / "gpugate-project/trace.json")) is None
     assert temporary_folder_problem(ValueError("no")) is None
     of_the_side = SideError("fast", "being built", missing(folder / "weights.pt"))
     assert temporary_folder_problem(of_the_side) is None

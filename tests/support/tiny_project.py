@@ -318,7 +318,8 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perf_session, "collect_garbage", _collect_new_garbage)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
-    monkeypatch.setattr(other_work, "PROC", other_work.PROC)
+    for name in ("PROC", "count_periods"):
+        monkeypatch.setattr(other_work, name, getattr(other_work, name))
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):

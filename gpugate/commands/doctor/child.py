@@ -52,6 +52,7 @@ class Gauge:
     throttled_by: tuple[str, ...]
     foreign: tuple[int, ...]  # ids of other processes on the GPU
     yardsticks: tuple[Mapping[str, float], ...]  # two probes, one after the other
+    throttled: float | None = None  # meanwhile, by a quota of CPU time: a share of its periods
 
 
 def machine(asked: str) -> Described:
@@ -66,12 +67,14 @@ def gauge(kind: str) -> Gauge:
     """Measures the machine under load. `kind` is 'cpu', or 'cuda' for the only GPU that this process sees."""
     import torch
 
+    from gpugate.measurement.other_work import OtherWork
     from gpugate.measurement.yardsticks import probe
 
     device = torch.device("cpu") if kind == "cpu" else torch.device("cuda", 0)
     clock_mhz, throttled_by, foreign = ([], (), ()) if kind == "cpu" else _gpu_under_load(device)
-    probes = (probe(device, "before").values, probe(device, "after").values)
-    return Gauge(tuple(clock_mhz), tuple(throttled_by), tuple(foreign), probes)
+    with (work := OtherWork()).measure():
+        probes = (probe(device, "before").values, probe(device, "after").values)
+    return Gauge(tuple(clock_mhz), tuple(throttled_by), tuple(foreign), probes, work.throttled)
 
 
 def workloads(folder: str) -> list[str]:

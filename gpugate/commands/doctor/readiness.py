@@ -19,7 +19,7 @@ from gpugate.commands.doctor.child import Gauge
 from gpugate.commands.doctor.children import ChildError
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, bad, ok
 from gpugate.errors import BaselineError
-from gpugate.judging.machine_state import fallen_yardstick, slower_launches
+from gpugate.judging.machine_state import describe_throttling, fallen_yardstick, slower_launches
 from gpugate.machine.environment import Match, compare, machine_name
 from gpugate.measurement.record import Yardstick
 from gpugate.report.next_step import BASELINES, REASON, RECORD, SUITE
@@ -126,6 +126,8 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
 
     One bad probe does not prove a bad machine: compared with records, both probes must have fallen.
     """
+    if gauge.throttled is not None:
+        return bad(f"{describe_throttling(gauge.throttled)}: raise it, or use fewer threads by OMP_NUM_THREADS")
     probes = [Yardstick(values) for values in gauge.yardsticks]
     recorded = _recorded(machine)
     expected = recorded or _best(probe.values for probe in probes)

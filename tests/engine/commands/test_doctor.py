@@ -109,6 +109,15 @@ def test_yardsticks_against_recorded_ones_else_against_each_other(
     assert (found.state.value, words in found.sentence) == (state, True), found.sentence
 
 
+def test_a_quota_that_throttles_makes_yardsticks_worthless(hospital: Hospital) -> None:
+    hospital.script["machine"] = says(Described(replace(H200, cpu_quota=1.0), 1))
+    hospital.script["gauge"] = says(replace(GAUGE, throttled=0.77))
+    found = hospital.finding("yardsticks")
+    assert found.state is ProbeState.BAD
+    assert found.sentence.startswith("throttled in 77 % of the periods of a quota of CPU time: raise it")
+    assert hospital.finding("machine").sentence.endswith("16 cores, a quota of 1 core")
+
+
 def knows(hospital: Hospital, answer: Says) -> None:
     """A child's answer about the workloads that pytest would know."""
     hospital.script["workloads"] = answer

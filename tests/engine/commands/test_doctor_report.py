@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from gpugate.commands.cli import main
 from gpugate.commands.doctor import children
 from gpugate.commands.doctor.finding import Group, ProbeResult, ProbeState
 from gpugate.commands.doctor.render import document, text
+from gpugate.machine.environment import Environment
+from gpugate.store.codec import from_json
 from tests.conftest import H200
 from tests.support.doctor_cases import Hospital, Scripted, fails, healthy, refuses, says
 
@@ -47,7 +48,7 @@ def test_the_document_has_what_the_table_has(hospital: Hospital) -> None:
     found = hospital.diagnosis()
     told = json.loads(document(found))
     assert (told["format"], told["format_version"], told["trustworthy"]) == ("gpugate-doctor", 1, True)
-    assert told["environment"] == asdict(H200)
+    assert from_json(Environment, told["environment"]) == H200
     assert [
         ProbeResult(Group(f["group"]), f["name"], ProbeState(f["state"]), f["sentence"]) for f in told["findings"]
     ] == list(found.findings)

@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.judging.counters import EXACT_COUNTERS, EXACT_UNLESS_AUTOTUNED, broken_limit, judge_counters
 from gpugate.judging.equivalence import judge_equivalence
-from gpugate.judging.machine_state import environment_problem, slower_launches, with_environment
+from gpugate.judging.machine_state import environment_problem, slower_launches, with_environment, with_other_work
 from gpugate.judging.times import (
     against_minimum,
     against_reference,
@@ -730,6 +730,16 @@ def measured_with(kept: int, discarded: int) -> Measurement:
 def test_more_throttled_pairs_than_kept_ones_are_a_sick_machine(discarded, sick) -> None:
     problem = environment_problem(measured_with(8, discarded), (), {})
     assert problem == ("9 pairs were throttled (power brake), more than the 8 kept" if sick else None)
+
+
+def test_a_quota_that_throttles_is_an_environment_problem_and_not_the_heat() -> None:
+    throttled = replace(measured_with(8, 0), optimized_counters={"throttled_periods": 0.77})
+    problem = environment_problem(throttled, (), {})
+    assert problem == "throttled in 77 % of the periods of a quota of CPU time"
+    found = with_environment(Verdict("speedup", CASE_ID, PASS), problem)
+    assert (found.outcome, found.next_step) == (Outcome.ENV_INVALID, NextStep.RAISE_QUOTA)
+    # A part of the measurement was beside other work, before a part that was throttled.
+    assert with_other_work(found, replace(throttled, optimized_counters={"other_cores": 1.6}), on_cpu=True) == found
 
 
 EXPECTED = {"matmul_bf16_tflops": 800.0, "pinned_copy_gb_per_s": 50.0, "launch_latency_us": 2.0}

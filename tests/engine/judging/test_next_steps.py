@@ -77,6 +77,7 @@ WORDS = {
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
     NextStep.RECORD_THIS_MACHINE: f"run it on the machine of the record, or record this one: {RECORD}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
+    NextStep.RAISE_QUOTA: "raise the quota of CPU time, or use fewer threads than it has cores by OMP_NUM_THREADS",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",

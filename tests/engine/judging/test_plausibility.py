@@ -111,6 +111,13 @@ def test_work_that_was_not_seen_is_a_question(seen: dict[str, object], code: Rea
     assert verdict.next_step is NextStep.DECLARE_ENGAGEMENT
 
 
+def test_on_an_unfit_machine_the_time_of_operators_blames_no_side() -> None:
+    on_cpu = judge_counters(measured(30.0, 1.0, **ON_CPU), None, None, "hot")
+    assert (on_cpu.outcome, on_cpu.next_step) == (Outcome.ENV_INVALID, NextStep.COOL_MACHINE)
+    counted = judge_counters(measured(30.0, 1.0, **NO_KERNELS), None, None, "hot")
+    assert counted.outcome is Outcome.INCONCLUSIVE  # kernels are counted, not timed
+
+
 @pytest.mark.parametrize(
     ("changed", "contract"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.machine import environment
+from gpugate.machine import cores, environment
 from gpugate.machine.environment import Environment, Match, Missing, absence_names, compare, machine_name, missing_needs
 from gpugate.machine.nvml import foreign_processes, gpu_count, list_visible_gpus, read_near_cores
 from gpugate.workload import Engine, Needs
@@ -159,6 +159,8 @@ def test_a_gpu_is_of_its_product_its_architecture_and_cuda(machine: Environment,
         (CPU, "cpu-amd-epyc-2-cores"),
         (replace(CPU, cpu_model="Intel(R) Xeon(R) CPU @ 2.20GHz"), "cpu-intel-xeon-cpu-2-20ghz-2-cores"),
         (replace(CPU, cpu_model="../.. / "), "cpu-unknown-2-cores"),
+        (replace(CPU, cpu_quota=0.5), "cpu-amd-epyc-0-5-of-2-cores"),
+        (replace(H200, cpu_quota=0.5), "nvidia-h200"),
     ],
 )
 def test_the_machine_is_a_safe_folder_name(machine: Environment, name: str) -> None:
@@ -173,6 +175,7 @@ def test_the_machine_is_a_safe_folder_name(machine: Environment, name: str) -> N
         ({"driver": "590.2"}, Match("same device", ("driver 580.1 -> 590.2",))),
         ({"ecc": None}, Match("same device", ("ecc True -> unknown",))),
         ({"cpu_count": 8}, Match("same device", ("cpu count 16 -> 8",))),
+        ({"cpu_quota": 0.5}, Match("same device", ("cpu quota none -> 0.5",))),
         ({"packages": {"torch": "2.12.0", "triton": "3.6"}}, Match("same device", ("torch 2.11.0 -> 2.12.0",))),
         ({"packages": {"torch": "2.11.0", "triton": "3.6"}}, Match("exact")),
         ({"mig": True}, Match("foreign", ("mig False -> True",))),
@@ -185,6 +188,8 @@ def test_gpus_compare(change: dict[str, Any], match: Match) -> None:
 
 def test_cpus_of_another_core_count_are_foreign() -> None:
     assert compare(CPU, replace(CPU, cpu_count=4)) == Match("foreign", ("cpu count 2 -> 4",))
+    assert compare(CPU, replace(CPU, cpu_quota=0.5)) == Match("foreign", ("cpu quota none -> 0.5",))
+    assert compare(replace(CPU, cpu_quota=0.5), replace(CPU, cpu_quota=1.5)).kind == "foreign"
     assert compare(CPU, replace(CPU, python="3.13.0")).kind == "same device"
     assert compare(CPU, H200).kind == "foreign"
 
@@ -400,3 +405,13 @@ def test_allowing_tensorrt_covers_both_of_its_packages(names: tuple[str, ...]) -
 )
 def test_everything_that_is_missing_must_be_allowed(allowed: set[str], enough: bool) -> None:
     assert Missing(("c++", "torch_tensorrt"), "").allowed_by(allowed) is enough
+
+
+@pytest.mark.parametrize(("threads", "quota"), [("", 1.5), ("2", 1.5), ("1", None)])
+def test_a_quota_counts_below_the_cores_that_threads_leave(
+    monkeypatch: pytest.MonkeyPatch, threads: str, quota: float | None
+) -> None:
+    monkeypatch.setattr(environment, "find_usable_cores", lambda: frozenset(range(4)))
+    monkeypatch.setattr(cores, "_read_quotas", lambda: {Path("job"): 1.5})
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert environment.describe(torch.device("cpu")).cpu_quota == quota

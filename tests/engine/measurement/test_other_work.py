@@ -1,5 +1,6 @@
 """The cores that other processes keep busy, from a made-up /proc."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,28 @@ def test_too_short_a_stretch_and_a_system_without_proc_say_nothing(machine: Mach
     with found.measure():
         machine.now_s += 1.0
     assert found.cores is None
+
+
+@pytest.mark.parametrize(("throttled", "share"), [(0, None), (1, None), (2, 0.1), (20, 1.0)])
+def test_the_share_of_throttled_periods_is_that_of_the_group_that_was_throttled_most(
+    monkeypatch: pytest.MonkeyPatch, throttled: int, share: float | None
+) -> None:
+    job, host = Path("job"), Path()
+    before = Counter({(job, "nr_periods"): 100, (job, "nr_throttled"): 90, (host, "nr_periods"): 5})
+    after = before + Counter({(job, "nr_periods"): 15, (job, "nr_throttled"): throttled, (host, "nr_periods"): 3})
+    between, last = after + Counter({(job, "nr_throttled"): 7}), after + Counter({(job, "nr_periods"): 5})
+    counts = iter([before, after, between, last + Counter({(job, "nr_throttled"): 7})])
+    monkeypatch.setattr(other_work, "count_periods", lambda: next(counts))
+    found = OtherWork()
+    for _ in range(2):
+        with found.measure():
+            pass
+    assert found.throttled == share
+
+
+def test_without_a_quota_nothing_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_work, "count_periods", Counter)
+    found = OtherWork()
+    with found.measure():
+        pass
+    assert found.throttled is None

@@ -4,12 +4,17 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpugate.errors import OptionError
 from gpugate.machine.environment import Environment
-from gpugate.report.benchmark_bridge import ReplayClock, machine_info, replay
+from gpugate.report.benchmark_bridge import ReplayClock, machine_info, refuse_in_worker, replay
 
 SAMPLES_S = [0.00812, 0.00809, 0.00811, 0.1 + 0.2, 1e-7]
 CONFTEST = """
@@ -46,7 +51,8 @@ TESTS = f"""
         benchmark = benchmark_or_none(request)
         if benchmark is not None:
             extra_info = {{"speedup": 4.41, "verdict": "PASS"}}
-            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, extra_info, f"net/{{side}}", "net/cuda")
+            params = {{"workload": "net/cuda", "device": "cuda"}}
+            replay(benchmark, SAMPLES_S, REPLAY_CLOCK, extra_info, f"net/{{side}}", params)
 
     def test_something_else():
         pass
@@ -79,6 +85,11 @@ def test_the_json_holds_exactly_our_samples(project: pytest.Pytester) -> None:
         assert made["stats"]["max"] == 0.1 + 0.2
         assert made["extra_info"] == {"speedup": 4.41, "verdict": "PASS"}
         assert made["group"] == "net/cuda"
+        assert made["params"] == {
+            "side": made["name"].removeprefix("net/"),
+            "workload": "net/cuda",
+            "device": "cuda",
+        }
         assert made["options"]["timer"] == "replay_of_recorded_samples"
 
 
@@ -107,6 +118,33 @@ def test_a_second_run_compares_with_the_first_without_a_warning(project: pytest.
     second = run(project, "--benchmark-compare", "--benchmark-compare-fail", "median:1%")
     second.assert_outcomes(passed=3)
     assert "machine_info is different" not in second.stdout.str() + second.stderr.str()
+
+
+def test_the_parameters_group_the_table(project: pytest.Pytester) -> None:
+    by_side = run(project, "--benchmark-group-by", "param:device,param:side", "--benchmark-verbose")
+    assert "benchmark 'device=cuda side=cuda-graph': 1 tests" in by_side.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"json": Path("all.json")}, "--benchmark-json"),
+        ({"autosave": "0001"}, "--benchmark-autosave"),
+        ({"compare": True}, "--benchmark-compare"),
+        ({"json": Path("all.json"), "disable": True}, None),
+        ({"json": Path("all.json"), "skip": True}, None),
+        ({"verbose": True}, None),
+    ],
+)
+def test_a_worker_refuses_the_options_that_it_would_ignore(given: dict[str, object], problem: str | None) -> None:
+    config: Any = SimpleNamespace(getoption=lambda name, default=None: given.get(name.removeprefix("benchmark_")))
+    with nullcontext() if problem is None else pytest.raises(OptionError, match=f"{problem} with -n .* use -n 0"):
+        refuse_in_worker(config)
+
+
+def test_without_pytest_benchmark_a_worker_refuses_nothing() -> None:
+    config: Any = SimpleNamespace(getoption=lambda name, default=None: default)
+    refuse_in_worker(config)
 
 
 def test_a_histogram_is_drawn(project: pytest.Pytester) -> None:
@@ -163,6 +201,7 @@ def test_the_clock_runs_again_after_a_replay_that_raised() -> None:
 
     class Broken:
         group: str | None = None
+        params: Mapping[str, object] | None = None
         extra_info: dict[str, object]
 
         def __init__(self) -> None:
@@ -173,13 +212,13 @@ def test_the_clock_runs_again_after_a_replay_that_raised() -> None:
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        replay(Broken(), [1.0], clock, {}, "name", "group")
+        replay(Broken(), [1.0], clock, {}, "name", {"workload": "net"})
     assert clock() > 0.0
 
 
 def test_a_replay_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="no samples to replay: measure first"):
-        replay(object(), [], ReplayClock(), {}, "name", "group")  # type: ignore[arg-type]
+        replay(object(), [], ReplayClock(), {}, "name", {"workload": "net"})  # type: ignore[arg-type]
 
 
 def test_machine_info_is_json_and_holds_every_fact() -> None:

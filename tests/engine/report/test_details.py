@@ -237,6 +237,15 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
     assert said in night_summary(cpu_run)
 
 
+def test_a_quota_and_its_throttling_stand_in_the_header(cpu_run: RunResult) -> None:
+    cpu_run.environment = replace(cpu_run.environment, cpu_quota=0.5)
+    for case, share in zip(cpu_run.cases.values(), (0.25, 0.77), strict=True):
+        assert case.measurement is not None
+        case.measurement = replace(case.measurement, optimized_counters={"throttled_periods": share})
+    assert "2 cores, a quota of 0.5 cores\n" in text(cpu_run, 140, False)
+    assert load(cpu_run) == ["throttled in 77 % of the periods of a quota of CPU time"]
+
+
 @pytest.mark.parametrize(("launch_us", "words"), [(9.75, ["1.5 times the recorded 6.5 us"]), (7.7, [])])
 def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     gpu_run: RunResult, launch_us: float, words: list[str]

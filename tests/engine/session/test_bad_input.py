@@ -420,6 +420,13 @@ def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProje
     assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
 
 
+def test_samples_that_a_worker_could_not_show_are_refused_before_anything_is_measured(tiny: TinyProject) -> None:
+    result = tiny.run("-n", "1", "--perf-json=run.json", "--benchmark-json=benchmark.json")
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --benchmark-json with -n would show nothing, since pytest-benchmark is off in workers" in result.text
+    assert not (tiny.path / "run.json").exists()
+
+
 def test_a_name_that_workers_refuse_is_one_sentence_and_leaves_the_run_that_was_there(tiny: TinyProject) -> None:
     before = tiny.write("run.json", '{"format": "gpugate-run"}').read_bytes()
     result = tiny.run("-n", "1", "--perf-json=run.json", "--gate", "--allow-missing=nvenk")

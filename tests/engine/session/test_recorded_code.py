@@ -2,12 +2,14 @@
 
 import subprocess
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from gpugate.errors import CompareError
+from gpugate.machine import cores
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
@@ -127,20 +129,29 @@ def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commi
 
 
 def test_a_record_of_other_cores_names_the_commit_to_compare_with(recorded_commit: TinyProject) -> None:
-    cores = describe(torch.device("cpu")).cpu_count
-    name = recorded_commit.baselines.name.replace(f"-{cores}-cores", f"-{cores + 1}-cores")
+    own = describe(torch.device("cpu")).cpu_count
+    name = recorded_commit.baselines.name.replace(f"-{own}-cores", f"-{own + 1}-cores")
 
     def move(document: dict[str, Any]) -> None:
         document["machine"] = name
         for record in document["cases"]["quick/cpu"].values():
-            record["environment"]["cpu_count"] = cores + 1
+            record["environment"]["cpu_count"] = own + 1
 
     recorded_commit.edit_baseline(move)
     recorded_commit.baselines.rename(recorded_commit.baselines.with_name(name))
     recorded_commit.run(*GATE)
     assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
     assert list(recorded_commit.reasons("throughput")) == ["other_cores", "code_as_recorded"]
-    assert code_of(recorded_commit)["machine_changes"] == [f"cores {cores + 1} -> {cores}"]
+    assert code_of(recorded_commit)["machine_changes"] == [f"cores {own + 1} -> {own}"]
+
+
+def test_a_record_without_the_quota_of_this_process_is_of_another_machine(
+    recorded_commit: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cores, "_read_quotas", lambda: {Path("job"): 0.5})
+    recorded_commit.run(*GATE)
+    assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
+    assert recorded_commit.reasons("throughput")["other_cores"]["cores"] == 0.5
 
 
 def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded_commit: TinyProject) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from gpugate.results.night import Night
 from gpugate.session import perf_run
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
+from tests.support.read_only import refuse_writes
 from tests.support.tiny_project import TinyProject
 
 QUICK = "tiny/quick/cpu"
@@ -49,6 +51,20 @@ def test_git_ignores_the_folder_by_a_file_of_its_own(project: TinyProject) -> No
     status = ["git", "status", "--porcelain", "--untracked-files=all", "--ignored=no"]
     found = subprocess.run(status, cwd=project.path, capture_output=True, text=True, check=True).stdout
     assert ".gpugate/" not in found
+
+
+def test_a_project_that_cannot_be_written_is_measured_and_remembered_outside(
+    project: TinyProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    refuse_writes(monkeypatch, project.path)
+    first, second = project.run("-p", "no:cacheprovider"), project.run("-p", "no:cacheprovider")
+    assert (first.status, second.status) == (0, 0), first.text
+    (outside,) = (tmp_path / "cache/gpugate").iterdir()
+    assert f"{project.path} cannot be written: gpugate keeps cache, store and proofs in {outside}\n" in first.text
+    assert "since the last run here" in second.text
+    assert sorted(path.name for path in outside.iterdir()) == [".gpugate", ".gpugate-cache"]
+    assert not [path for path in project.path.rglob("*") if ".gpugate" in path.name]
 
 
 def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProject) -> None:

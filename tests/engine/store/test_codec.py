@@ -209,3 +209,10 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
     for text in ("1e999", "1" + "0" * 400):
         with pytest.raises(FormatError, match=r"^values\.copy_gbs is .*, not a (finite|valid) number$"):
             from_json(Yardstick, parse(f'{{"values": {{"copy_gbs": {text}}}, "taken": "before"}}'))
+
+
+def test_a_field_that_older_files_lack_is_stored_only_where_it_has_a_value() -> None:
+    machine = Environment("cpu", "Xeon", "Xeon", 2, "3.11.7")
+    assert "cpu_quota" not in to_json(machine)
+    for one in (machine, replace(machine, cpu_quota=0.5)):
+        assert from_json(Environment, to_json(one)) == one

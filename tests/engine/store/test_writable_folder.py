@@ -1,10 +1,15 @@
 """Folders that gpugate makes, whose files git ignores."""
 
+import os
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from gpugate.errors import TrustError
 from gpugate.store.folder_lock import LOCK_NAME, lock_folder
-from gpugate.store.writable_folder import make_ignored, make_writable
+from gpugate.store.writable_folder import choose_folder, make_ignored, make_writable
+from tests.support.read_only import refuse_writes
 
 
 def test_git_ignores_the_files_of_a_folder_that_is_made(tmp_path: Path) -> None:
@@ -25,3 +30,62 @@ def test_a_locked_folder_is_ignored_unless_it_is_committed(tmp_path: Path) -> No
         with lock_folder(tmp_path / name, TrustError, is_committed=is_committed):
             names = {path.name for path in (tmp_path / name).iterdir()}
         assert names == ({LOCK_NAME} if is_committed else {LOCK_NAME, ".gitignore"})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, beside a cache folder of its user and a folder for temporary files."""
+    for name in ("project", "cache", "tmp"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "project"
+
+
+def test_what_a_project_keeps_is_in_the_project(project: Path) -> None:
+    assert choose_folder(project / ".gpugate") == project / ".gpugate"
+    assert list(project.parent.glob("*/*")) == []
+
+
+def test_a_folder_that_can_be_written_in_a_project_that_cannot_is_used(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / ".gpugate").mkdir()
+    refuse_writes(monkeypatch, project, but=project / ".gpugate")
+    assert choose_folder(project / ".gpugate") == project / ".gpugate"
+    assert choose_folder(project / ".gpugate-cache").is_relative_to(project.parent / "cache")
+
+
+@pytest.mark.parametrize(
+    ("refused", "xdg", "place"),
+    [
+        ((), None, "cache/gpugate"),
+        (("cache",), None, f"tmp/gpugate-{os.getuid()}"),
+        ((), "relative", f"tmp/gpugate-{os.getuid()}"),
+        (("cache", "tmp"), None, None),
+    ],
+)
+def test_a_project_that_cannot_be_written_has_a_folder_of_its_own_outside(
+    project: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], xdg: str | None, place: str | None
+) -> None:
+    refuse_writes(monkeypatch, project, *(project.parent / name for name in refused))
+    if xdg is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    found = choose_folder(project / ".gpugate")
+    other = choose_folder(project.parent / "elsewhere/project/.gpugate")
+    if place is None:
+        assert found == project / ".gpugate"
+        return
+    own = project.parent / place
+    assert (found.name, found.parent.parent) == (".gpugate", own)
+    assert found.parent.name.startswith("project-")
+    assert found == choose_folder(project / ".gpugate") != other
+    assert own.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_another_user_made_in_a_shared_one_is_not_used(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_writes(monkeypatch, project, project.parent / "cache")
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert choose_folder(project / ".gpugate") == project / ".gpugate"
