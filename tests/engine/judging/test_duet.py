@@ -7,13 +7,11 @@ import pytest
 
 from gpugate.judging.duet import (
     ALIKE,
-    UNKNOWN_PROCESS_SPREAD,
     combine,
     judge_duet,
     judge_ratio,
     needs_process,
     time_ratio,
-    widen,
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess
@@ -136,17 +134,6 @@ def test_the_effect_of_the_order_of_building_is_removed_in_both_roles() -> None:
     found = combine([(plain, False), (replace(plain, instances=tuple(builds)), True)])
     assert found.median == pytest.approx(1.05, rel=1e-3)
     assert math.log(found.high / found.low) < 0.005
-
-
-def test_pairs_of_processes_are_the_unit_where_each_version_has_its_own() -> None:
-    pooled, ratios = Estimate(1.055, 1.054, 1.056), [Estimate(ratio, ratio, ratio) for ratio in (1.05, 1.06, 1.055)]
-    for few in (ratios[:1], ratios[:2]):
-        found = widen(pooled, few)
-        assert math.log(found.high / found.low) == pytest.approx(2 * UNKNOWN_PROCESS_SPREAD)
-    three = widen(pooled, ratios)
-    between = math.log(1.06 / 1.05) / 2
-    assert math.log(three.high / three.low) / 2 == pytest.approx(6.965 * between / math.sqrt(3), rel=0.01)
-    assert widen(Estimate(1.05, 1.0, 1.1), ratios[2:]).low == pytest.approx(1.0), "never narrower"
 
 
 def test_a_chance_of_one_process_is_no_change() -> None:
