@@ -130,6 +130,7 @@ def _notes(compared: Comparison) -> Iterator[str]:
 def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yields the software of both versions, the load of the machine, the `problems`, and the cases that are arranged
     apart or of one version."""
+    yield from filter(None, [compared.base.note])
     yield from (f"{version}: {software}" for version, software in compared.software.items())
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
     together = "both versions do not fit together"
