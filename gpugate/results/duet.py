@@ -30,9 +30,10 @@ Arrangement = Literal["in turns", "one after another"]
 class DuetProcess:
     """The duets of one fresh process, by case id. In a `swapped` process the head is the engine's reference side.
 
-    `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured. `added` cases
-    are only in the head, `removed` ones only in the base. `apart` are the cases whose versions had a process each, and
-    `software` names gpugate, Python and torch of those processes, by version.
+    `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured, and of cases
+    that are not wanted since they need what this machine lacks. `added` cases are only in the head, `removed` ones only
+    in the base. `apart` are the cases whose versions had a process each, and `software` names gpugate, Python and torch
+    of those processes, by version.
     """
 
     swapped: bool

@@ -8,7 +8,6 @@ reply. With `--own-engine` the leader is a gpugate of another version: raise PRO
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import platform
@@ -33,13 +32,13 @@ from gpugate.measurement.difference import problem_with
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.time_limit import BUILD_SHARE, limit_time
+from gpugate.session.other_tree import Layout
 from gpugate.session.socket_child import send_reply
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case, Context
 
 PROTOCOL = 1
-CONFTEST = "conftest"
 HUNG = 3  # exit status
 Form = Sequence[Any]  # the name of the dtype, and the shape
 
@@ -47,11 +46,11 @@ Form = Sequence[Any]  # the name of the dtype, and the shape
 class SideServer:
     """The side of this process and what it needs. Each method without an underscore is a request of the protocol."""
 
-    def __init__(self, root: Path, version: str, device: str) -> None:
+    def __init__(self, root: Path, version: str, device: str, layout: Layout) -> None:
         self._version, self._device, self._cache = version, torch.device(device), root / CACHE_FOLDER
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # cuda only
-        self._root, self._name = root, ""
+        self._layout, self._name = layout, ""
         self._cases: dict[str, Case] = {}
         self._case: Case
         self._context: Context
@@ -60,7 +59,8 @@ class SideServer:
         self._side: BuiltSide | None = None
 
     def load(self) -> dict[str, Any]:
-        self._cases = _load_cases(self._root)
+        sys.path[:0] = self._layout.find_paths()
+        self._cases = self._layout.load_cases(catalogue, sys.path)
         gc.freeze()  # each build is followed by a collection, which then leaves out what was imported
         return {"cases": list(self._cases)}
 
@@ -129,19 +129,6 @@ class SideServer:
         return self._side
 
 
-def _load_cases(root: Path) -> dict[str, Case]:
-    """The cases that the version registers in its conftest.py or by entry points, by id."""
-    sys.path[:0] = [str(folder) for folder in (root, root / "src") if folder.is_dir()]
-    try:
-        if (root / f"{CONFTEST}.py").is_file():
-            importlib.import_module(CONFTEST)
-        catalogue.load()
-    except Exception as error:
-        problem = str(error) or type(error).__name__
-        raise CompareError(f"gpugate {__version__} cannot drive the workloads of {root} ({problem})") from error
-    return {case.id: case for case in catalogue.cases()}
-
-
 def write_tensors(file: str, found: Sequence[torch.Tensor]) -> list[Form]:
     """Writes the bytes of all tensors; returns the form of each."""
     flat = [one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in found]
@@ -198,7 +185,8 @@ def main(words: Sequence[str]) -> None:
         if orders["protocol"] != PROTOCOL:
             return
         with limit_time(orders["step_timeout_s"], _end):
-            _serve(SideServer(Path.cwd(), orders["version"], orders["device"]), stream)
+            layout = Layout(**orders.get("layout", {"top": str(Path.cwd())}))  # an older leader gives none
+            _serve(SideServer(Path.cwd(), orders["version"], orders["device"], layout), stream)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -37,6 +37,8 @@ from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.results.duet import Arrangement
 from gpugate.session.child_process import ENGINE, interpreter_command
 from gpugate.session.duet_side import PROTOCOL, read_tensors
+from gpugate.session.duets import DuetPlan
+from gpugate.session.other_tree import Layout
 from gpugate.session.socket_child import SocketChild
 from gpugate.workload import Case, Context, Side
 
@@ -162,10 +164,13 @@ class SideProcess(SocketChild):
 class LivePair:
     """The two processes of a comparison, started when they are needed; a pair of which one ended is replaced."""
 
-    def __init__(self, base: Path, python: str | None, own_engine: bool, device: str, step_timeout_s: float) -> None:
-        self._roots = {BASE: base.absolute(), HEAD: Path.cwd()}
+    def __init__(self, plan: DuetPlan, layouts: Sequence[Layout], device: str, step_timeout_s: float) -> None:
+        """`layouts` are those of the base and the head."""
+        python, own = plan.base_python, plan.own_engine
+        self._roots = {BASE: Path(plan.base).absolute(), HEAD: Path.cwd()}
+        self._layouts = dict(zip(VERSIONS, map(asdict, layouts), strict=True))
         self._pythons = {BASE: python or sys.executable, HEAD: sys.executable}
-        self._engines = {one: _own_engine(one, root) if own_engine else ENGINE for one, root in self._roots.items()}
+        self._engines = {one: _own_engine(one, root) if own else ENGINE for one, root in self._roots.items()}
         self._orders = {"device": device, "step_timeout_s": step_timeout_s}
         self._next_steps = {BASE: _NEW_PYTHON if python else _NO_OWN_ENGINE, HEAD: _NO_OWN_ENGINE}
         self._stack = ExitStack()
@@ -196,7 +201,8 @@ class LivePair:
         for version, root in self._roots.items():
             python, engine = self._pythons[version], self._engines[version]
             command = interpreter_command(python, engine, "gpugate.session.duet_side", [])
-            found[version] = SideProcess(self._stack, command, root, {**self._orders, "version": version})
+            orders = {**self._orders, "version": version, "layout": self._layouts[version]}
+            found[version] = SideProcess(self._stack, command, root, orders)
         self.software = {version: process.greet(self._next_steps[version]) for version, process in found.items()}
         base, head = found[BASE], found[HEAD]
         base.other, head.other = head, base

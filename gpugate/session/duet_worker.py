@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from gpugate.catalogue import catalogue
+from gpugate.catalogue import CONFTEST, catalogue
 from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
@@ -24,7 +24,7 @@ from gpugate.measurement.time_limit import limit_time
 from gpugate.results.duet import Arrangement, DuetProcess
 from gpugate.session.duet_turns import LivePair
 from gpugate.session.duets import FILE, HUNG, DuetPlan
-from gpugate.session.other_tree import OtherTree
+from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
@@ -53,15 +53,16 @@ class DuetTaker:
         if perf is None and self.plan.case_ids is not None:
             raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
         if perf is None:
-            raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
+            raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
         plan, timeout_s = self.plan, perf.options.step_timeout_s
+        layouts = read_layouts(Path(plan.base), session)
         try:
-            with LivePair(Path(plan.base), plan.base_python, plan.own_engine, str(perf.device), timeout_s) as pair:
+            with LivePair(plan, layouts, str(perf.device), timeout_s) as pair:
                 if plan.apart:
                     self._measure_all(perf, cases, dict.fromkeys(pair.cases()), pair)
                 else:
-                    tree = OtherTree(Path(plan.base), PREFIX)
+                    tree = OtherTree(layouts[0], PREFIX)
                     with tree.importable(Path(plan.output).parent):
                         self._measure_all(perf, cases, tree.cases(), pair)
         except GpugateError as error:
@@ -87,11 +88,13 @@ class DuetTaker:
                 removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
             )
         )
-        for name in wanted:
+        for name in [*wanted]:
             case = cases[name]
             try:
                 missing = perf.missing(case)
                 if missing is not None:
+                    wanted.remove(name)
+                    self._write(replace(self._written, wanted=tuple(wanted)))
                     raise CompareError(missing.reason)
                 if case.spans_gpus:
                     raise CompareError(SPANS_GPUS)
@@ -165,6 +168,19 @@ class DuetTaker:
             raise self._name_version(case, error) from error
 
 
+def read_layouts(base: Path, session: pytest.Session) -> tuple[Layout, Layout]:
+    """The layouts of the base and of the head: the conftest.py files that pytest has read, those that another version
+    may have for the selected tests, and the import paths."""
+    base_top, top = find_tops(base, Path.cwd())
+    files = (getattr(plugin, "__file__", None) for plugin in session.config.pluginmanager.get_plugins())
+    read = {Path(file).resolve() for file in files if file and Path(file).name == CONFTEST}
+    searched = {folder for path in (*read, *(item.path for item in session.items)) for folder in path.parents}
+    read |= {folder / CONFTEST for folder in searched if folder.is_relative_to(session.config.rootpath)}
+    conftests = sorted((str(path.relative_to(top)) for path in read if path.is_relative_to(top)), key=len)
+    paths = [str(below) for path in (*sys.path, "", "src") if (below := find_below(top, path)) is not None]
+    return Layout(str(base_top), conftests, paths), Layout(str(top), conftests, paths)
+
+
 def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None) -> Case:
     """A case whose reference is the base's version of the optimization; `swapped` exchanges the two. The head's version
     has the fault.
@@ -182,6 +198,10 @@ def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None)
 def main(words: list[str]) -> int:
     """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every case had its turn."""
     taker = DuetTaker(from_json(DuetPlan, parse(sys.stdin.read())))
+    # The search path is that of the command, which may run in another version of the project.
+    theirs, top = find_tops(Path(taker.plan.project), Path.cwd())
+    sys.path[:] = [path if (one := find_below(theirs, path)) is None else str(top / one) for path in sys.path]
+    sys.path += [str(Path.cwd()), str(Path.cwd() / "src")]
     status = int(pytest.main(words, plugins=[taker]))
     return 0 if taker.done else status or FAILED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -36,6 +37,7 @@ class DuetPlan:
     base_python: str | None = None  # runs the base in a process of its own
     own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
+    project: str = ""  # the folder of the command
 
     @property
     def swapped(self) -> bool:
@@ -105,7 +107,8 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
         output = Path(folder, "duets.json")
-        ended = run_pytest("gpugate.session.duet_worker", words, replace(plan, output=str(output)), head.root)
+        orders = replace(plan, output=str(output), project=str(Path.cwd()))
+        ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root)
         if not output.exists():  # before its first case: the cause is that of the command
             raise CompareError(ended.cause("a process"))
         process = FILE.read(output)
@@ -113,8 +116,10 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 
 
-def pytest_words(path: str, device: str) -> list[str]:
-    """The arguments of pytest in a process of duets. Raises OptionError for what names no device."""
+def pytest_words(given: Sequence[str] | None, device: str) -> list[str]:
+    """The arguments of pytest in a process of duets: first the perf tests, relative to this folder, so that each
+    version has its own; none where pytest is to find them. Raises OptionError for what names no device."""
     from gpugate.session.options import device_name
 
-    return [path, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
+    paths = [os.path.relpath(path) for path in given or filter(os.path.exists, ["perf_tests"])]
+    return [*paths, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]

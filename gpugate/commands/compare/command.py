@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpugate.errors import CompareError, OptionError
@@ -16,16 +16,17 @@ from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, DuetPlan, me
 from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
+PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
 MOST_NAMES = 3  # of cases in a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status, the first that applies: 2 a case or a version cannot be measured, 125 a case is undecided, 1 a "
-        "case is slower, 0 every case is the same or faster"
+        "case is slower, 0 every case is the same or faster; a case that needs what this machine lacks does not count"
     )
     add = parser.add_argument
-    add("base", metavar="BASE", help="the version to compare with: a git ref, or a folder")
+    add("base", metavar="BASE", help="the version to compare with: a folder, or a git ref's common ancestor with HEAD")
     add(
         "head",
         metavar="HEAD",
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=WORKING_TREE,
         help="the version to judge: a git ref, a folder, or . for the working tree with what is uncommitted (default)",
     )
-    add("--path", metavar="PATH", default="perf_tests", help="perf tests of the head (default: %(default)s)")
+    add("--exact", action="store_true", help="compares with BASE itself, also where it has commits that HEAD lacks")
+    add("--path", metavar="PATH", action="append", help=PATH_HELP)
     add("-k", dest="keyword", metavar="EXPR", help="compares the cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="compares the cases that pytest's -m would select")
     add(
@@ -86,10 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
     words += ["-m", arguments.marker] if arguments.marker else []
     with (
         treat_termination_as_ctrl_c(),
-        check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
+        check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
     ):
-        refuse_missing_tests(head, arguments.path)
+        refuse_missing_tests(head, words[0])
         plan = DuetPlan(str(base.root), budget_s, base_python=base_python, own_engine=arguments.own_engine)
         taken = measure_duets(plan, head, words, processes)
     refuse_without_common_case(base, taken[0])
@@ -106,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         with FILE.writing(arguments.html):
             write_atomically(arguments.html, compare_page(compared))
-    return exit_status(compared.duets, compared.problems)
+    lacking = {name for one in taken for name in one.problems if name not in one.wanted}
+    return exit_status(compared.duets, compared.problems.keys() - lacking)
 
 
 def find_python(given: str) -> str:
@@ -121,14 +124,14 @@ def find_python(given: str) -> str:
 
 
 def refuse_missing_tests(head: Version, path: str) -> None:
-    """Raises CompareError where the head has no such folder or file."""
-    if not (head.root / path.partition("::")[0]).exists():
+    """Raises CompareError where the head has no such folder or file; an option names none."""
+    if not (path.startswith("-") or (head.root / path.partition("::")[0]).exists()):
         raise CompareError(f"{head.label} has no {path!r}: give --path, or a head with perf tests")
 
 
 def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
     """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
-    if not process.wanted:
+    if not process.wanted and not process.problems:
         theirs = f", but {_list_some(process.removed)}" if process.removed else ""
         step = "give a base that has them under these names"
         raise CompareError(f"{base.label} has none of the selected cases ({_list_some(process.added)}){theirs}: {step}")
@@ -140,7 +143,7 @@ def _list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:
+def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:
     """The most severe of all cases: one that cannot be measured, then UNDECIDED, then SLOWER."""
     outcomes = {duet.outcome for duet in duets}
     if problems or not duets:

@@ -31,6 +31,7 @@ from tests.support.read_pages import Page
 from tests.support.tiny_project import (
     CONFTEST,
     ROOT,
+    TINY,
     Ended,
     TinyProject,
     check_no_traceback,
@@ -99,14 +100,14 @@ class Here(Versions):
     ) -> None:
         super().__init__(tiny)
         self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
-        self._said = ""
+        self._said, self.folder = "", "."
         monkeypatch.setattr(duets, "run_pytest", self._run_pytest)
         for name, value in environment(tiny.path).items():  # of the processes of single versions
             monkeypatch.setenv(name, value)
 
     def compare(self, *words: str) -> tuple[Ended, str]:
         """Its status with what it printed, and its messages."""
-        self._monkeypatch.chdir(self.tiny.path)
+        self._monkeypatch.chdir(self.tiny.path / self.folder)
         status = main(["compare", *SHORT, *words])
         out, err = self._capsys.readouterr()
         check_no_traceback(out + self._said + err)
@@ -221,6 +222,64 @@ def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> Non
     assert "1 case: 1 SLOWER" in ended.text
 
 
+def test_a_base_that_is_ahead_is_compared_by_the_common_ancestor(here: Here) -> None:
+    here.commit(2)
+    here.git("checkout", "-q", "-b", "feature")
+    here.git("commit", "-qm", "a note", "--allow-empty")
+    here.git("checkout", "-q", "main")
+    here.commit(1)
+    here.git("checkout", "-q", "feature")
+    ended, _ = here.compare("main", "-k", "quick", "--markdown", "made.md")
+    assert ended.status == NOT_SLOWER, ended.text
+    note = "main has 1 commit that this version lacks: compared with the common ancestor "
+    assert note in " ".join(ended.text.split())
+    assert note in (here.tiny.path / "made.md").read_text(encoding="utf-8")
+    ended, _ = here.compare("main", "-k", "quick", "--exact")
+    assert ended.status == SLOWER, ended.text
+    assert "common ancestor" not in ended.text
+
+
+def write_suite(here: Here, milliseconds: float) -> None:
+    """A conftest.py in a folder of its own, with its step in a module beside that folder."""
+    quick = "\nfrom lib.steps import MS\ndef quick(context):\n    return sleeping(MS)\n"
+    source = TINY.format(build=quick, optimizations='Optimization("quick", quick, {"cpu": 0.01})')
+    register = "from gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
+    here.tiny.write("services/x/conftest.py", CONFTEST.replace('register_module("tiny")', ""))
+    here.tiny.write("services/x/perf/conftest.py", f"{source}\n{register}")
+    here.tiny.write("services/x/perf/test_it.py", "def test_it(workload, gate):\n    gate(workload.speedup)\n")
+    here.tiny.write("services/x/pytest.ini", "[pytest]\npythonpath = ../..\n")
+    here.tiny.write("lib/steps.py", f"MS = {milliseconds}\n")
+
+
+@pytest.mark.parametrize(("apart", "folder"), [(False, "."), (False, "services/x/perf"), (True, "services/x")])
+def test_a_conftest_beside_the_tests_is_compared_from_every_folder(here: Here, apart: bool, folder: str) -> None:
+    (here.tiny.path / "conftest.py").unlink()
+    for milliseconds in (1, 2):
+        write_suite(here, milliseconds)
+        here.git("add", "-A")
+        here.git("commit", "-qm", f"{milliseconds} ms")
+    here.folder = folder
+    words = ["--path", "services/x/perf"] if folder == "." else []
+    words += ["--base-python", sys.executable, "--processes", "1"] if apart else []
+    ended, said = here.compare("HEAD~1", "--json", str(here.tiny.path / "made.json"), *words)
+    assert ended.status == (UNDECIDED if apart else SLOWER), ended.text + said
+    (duet,) = here.tiny.json("made.json")["duets"]
+    assert duet["case_id"] == "tiny/quick/cpu"
+    assert duet["ratio"]["median"] == pytest.approx(2, rel=0.1)
+
+
+def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Here) -> None:
+    cases = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
+    here.commit(1, cases)
+    here.write(2, cases)
+    ended, _ = here.compare("main", "--device", "auto")
+    assert ended.status == SLOWER, ended.text
+    assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text
+    ended, said = here.compare("main", "--device", "auto", "-m", "gpu")
+    assert ended.status == UNUSABLE, "nothing was measured"
+    assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text, said
+
+
 def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
     here.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
     here.commit(1)
@@ -235,7 +294,7 @@ def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
         (("no-such-ref",), "'no-such-ref' is no commit of "),
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
-        (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),
+        (("main", "-k", "nothing_of_this_name"), "no case is selected: give --path with perf tests, or another -k"),
         (("main", "--base-python", "no/such"), "--base-python is 'no/such', which is no program: give the path"),
         (("main", "--base-python", "/bin/ls"), "the process of the base ended with status 2: "),
         (("main", "--own-engine"), "compare without --own-engine, or give a later version"),
@@ -271,7 +330,7 @@ def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
     names = ("a", "b", "c", "d", "e")
     here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
     here.commit(1)
-    ended, said = here.compare("HEAD", "HEAD~1")
+    ended, said = here.compare("HEAD", "HEAD~1", "--exact")
     assert ended == Ended(UNUSABLE, "")
     ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
     assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
@@ -291,7 +350,7 @@ def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: H
     here.commit(1)
     ended, said = here.compare("HEAD~1", "HEAD")
     assert ended.status == UNUSABLE
-    assert "this gpugate cannot drive the workloads of " in said
+    assert f"gpugate {__version__} cannot drive the workloads of " in said
     assert "unexpected keyword argument 'unknown_field'" in said
 
 
@@ -398,7 +457,7 @@ def test_marks_select_cases(here: Here) -> None:
     here.commit(1)
     ended, said = here.compare("main", "-m", "gpu")
     assert ended == Ended(UNUSABLE, "")
-    assert "no case is selected: give a folder with perf tests, or another -k or -m" in said
+    assert "no case is selected: give --path with perf tests, or another -k or -m" in said
 
 
 def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:

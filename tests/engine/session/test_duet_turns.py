@@ -19,6 +19,8 @@ from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session import duet_turns, socket_child
 from gpugate.session.duet_side import PROTOCOL, read_tensors, write_tensors
 from gpugate.session.duet_turns import BASE, HEAD, DistantSide, LivePair, SideProcess, TurnError
+from gpugate.session.duets import DuetPlan
+from gpugate.session.other_tree import Layout
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
 from tests.conftest import TWO_CORES
 from tests.support.patience import wait_until
@@ -82,7 +84,7 @@ class Fakes:
         self.base = FakeProcess(BASE, 10.0, self.log, torch.ones(3))
         self.head = FakeProcess(HEAD, 10.5, self.log, torch.full((3,), 1.01))
         self.context = Context(CPU, 1, 0, tmp_path)
-        self.pair = LivePair(tmp_path, None, False, "cpu", 300.0)
+        self.pair = LivePair(DuetPlan(str(tmp_path), 1.0), [Layout()] * 2, "cpu", 300.0)
         monkeypatch.setattr(LivePair, "_start", lambda pair: {BASE: self.base, HEAD: self.head})
         monkeypatch.setitem(settings_of_measurement.WARM_UP_S, "cpu", 0.001)
 
