@@ -37,7 +37,7 @@ class DuetPlan:
     base_python: str | None = None  # runs the base in a process of its own
     own_engine: bool = False  # each version has a process of its own, with the gpugate of its folder
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
-    project: str = ""  # the folder of the command
+    project: str = ""  # whose search path this process has; by default the folder of the command
 
     @property
     def swapped(self) -> bool:
@@ -107,7 +107,7 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
         output = Path(folder, "duets.json")
-        orders = replace(plan, output=str(output), project=str(Path.cwd()))
+        orders = replace(plan, output=str(output), project=plan.project or str(Path.cwd()))
         ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root)
         if not output.exists():  # before its first case: the cause is that of the command
             raise CompareError(ended.cause("a process"))

@@ -74,7 +74,7 @@ def compare_code(
     words = [node_id, f"--rootdir={versions.project}", "--perf-device", str(device), "-q", "-p", "gpugate.plugin"]
     words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault)
+    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault, project=str(head.root))
     taken = measure_duets(plan, head, words, print_line=print_line)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
