@@ -2,7 +2,7 @@
 
 A workload gets in by `register(workload)`, by `register_module(name)` from a conftest.py, or by a package's entry point
 of the group `gpugate.workloads`. The last two name a module with a tuple `WORKLOADS`, which is imported only when tests
-are collected.
+are collected. Its workloads serve all tests; those that a conftest.py registers serve the tests below its folder.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ import importlib
 import importlib.metadata
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from operator import itemgetter
-from types import ModuleType
+from pathlib import Path
+from types import FrameType, ModuleType
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError, skip_reason
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Limit, Optimization, SweepCases, Workload
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
+CONFTEST = "conftest.py"
+EVERYWHERE = Path("/")  # the folder of workloads that serve all tests
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
 _NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
@@ -36,19 +40,24 @@ class Catalogue:
 
     def __init__(self, import_module: Callable[[str], ModuleType] = importlib.import_module) -> None:
         self._import_module = import_module
-        self._workloads: dict[str, Workload] = {}
-        self._registered: list[Workload] = []
-        self._earlier: list[Workload] = []
+        self._workloads: dict[str, dict[Path, Workload]] = {}  # by the folder whose tests they serve
+        self._registered: list[tuple[Path, Workload]] = []
+        self._earlier: list[tuple[Path, Workload]] = []
         self._modules: list[str] = []
+        self._folders: set[Path] = set()  # of every conftest.py that registered something
         self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
+        self.ambiguous: dict[str, str] = {}  # names that two folders give to different workloads, with a sentence
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
-        self._registered.append(workload)
+        folder = _find_folder(sys._getframe(1))
+        self._folders.add(folder)
+        self._registered.append((folder, workload))
         return workload
 
     def register_module(self, name: str) -> None:
         """Names a module whose tuple `WORKLOADS` is registered when tests are collected."""
+        self._folders.add(_find_folder(sys._getframe(1)))
         self._modules.append(name)
 
     @property
@@ -64,17 +73,23 @@ class Catalogue:
                 self._modules.append(entry_point.value)
         for name in self._modules:
             if name not in self.skipped:
-                self._registered.extend(self._workloads_of(name))
-        again = {getattr(workload, "name", None) for workload in self._registered}
-        for workload in [earlier for earlier in self._earlier if earlier.name not in again] + self._registered:
-            self._add(workload)
+                self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
+        again = {(folder, getattr(workload, "name", None)) for folder, workload in self._registered}
+        earlier = [one for one in self._earlier if (one[0], one[1].name) not in again]
+        for folder, workload in earlier + self._registered:
+            self._add(folder, workload)
+
+    def is_partial(self, root: Path) -> bool:
+        """True where a conftest.py below `root` that pytest has not read may register further workloads."""
+        unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in self._folders)
+        return any("gpugate" in path.read_text(encoding="utf-8", errors="replace") for path in unread)
 
     def allow_replacement(self) -> None:
         """Lets later registrations replace workloads of the same names, because pytest starts once more.
 
         pytest executes conftest.py a second time, but not the modules that conftest.py imports.
         """
-        self._earlier += [workload for workload in self._registered if isinstance(workload, Workload)]
+        self._earlier += [one for one in self._registered if isinstance(one[1], Workload)]
         self._registered = []
 
     def describe_skipped_modules(self) -> list[str]:
@@ -102,33 +117,40 @@ class Catalogue:
             raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
         return workloads
 
-    def _add(self, workload: Workload) -> None:
+    def _add(self, folder: Path, workload: Workload) -> None:
         if not isinstance(workload, Workload):
             raise CatalogueError(f"{workload!r} is no workload: register a gpugate.workload.Workload")
-        known = self._workloads.get(workload.name)
-        if known is not None and known is not workload:
-            places = f"in {_module_of(known)} and {_module_of(workload)}"
-            raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
         check(workload)
-        self._workloads[workload.name] = workload
+        known = self._workloads.setdefault(workload.name, {})
+        for other, one in known.items():
+            if one is not workload:
+                places = f"in {_describe_place(other, one)} and {_describe_place(folder, workload)}"
+                problem = f"two workloads are named {workload.name!r} ({places}): rename one"
+                if other.is_relative_to(folder) or folder.is_relative_to(other):
+                    raise CatalogueError(problem)
+                self.ambiguous[workload.name] = problem
+        known[folder] = workload
 
-    def workloads(self) -> Iterator[Workload]:
-        return iter(self._workloads.values())
+    def workloads(self, path: Path | None = None) -> Iterator[Workload]:
+        """Yields the workloads that serve the tests in the file `path`; without one, a workload of each name."""
+        for known in self._workloads.values():
+            yield from [one for folder, one in known.items() if path is None or path.is_relative_to(folder)][:1]
 
-    def cases(self) -> list[Case]:
-        """Lists every optimization on every kind of device that both it and its workload name."""
+    def cases(self, path: Path | None = None) -> list[Case]:
+        """Lists every optimization on every kind of device that both it and its workload name, for the tests in the
+        file `path`."""
         return [
             Case(workload, optimization, kind)
-            for workload in self._workloads.values()
+            for workload in self.workloads(path)
             for optimization in workload.optimizations
             for kind in optimization.device_kinds
             if kind in workload.sizes
         ]
 
-    def sweeps(self) -> list[SweepCases]:
+    def sweeps(self, path: Path | None = None) -> list[SweepCases]:
         """Lists every swept parameter of a workload, on every kind of device of its points."""
         groups: dict[tuple[str, str, str], list[tuple[int, Case]]] = {}
-        for case in self.cases():
+        for case in self.cases(path):
             point = case.optimization.point
             if point is not None:
                 key = (case.workload.name, point.sweep, case.device_kind)
@@ -144,7 +166,9 @@ class Catalogue:
         self._registered.clear()
         self._earlier.clear()
         self._modules.clear()
+        self._folders.clear()
         self.skipped.clear()
+        self.ambiguous.clear()
 
 
 catalogue = Catalogue()
@@ -152,8 +176,19 @@ register = catalogue.register
 register_module = catalogue.register_module
 
 
-def _module_of(workload: Workload) -> str:
-    return str(getattr(workload.baseline, "__module__", "an unknown module"))
+def _find_folder(frame: FrameType | None) -> Path:
+    """The folder of the conftest.py that runs; EVERYWHERE in the body of another module, which several may import."""
+    while frame is not None:
+        path = Path(frame.f_globals.get("__file__") or "")
+        if path.name == CONFTEST:
+            return path.parent
+        frame = None if frame.f_code.co_name == "<module>" else frame.f_back
+    return EVERYWHERE
+
+
+def _describe_place(folder: Path, workload: Workload) -> str:
+    module = getattr(workload.baseline, "__module__", "an unknown module")
+    return str(module if folder == EVERYWHERE else folder / CONFTEST)
 
 
 def check(workload: Workload) -> None:

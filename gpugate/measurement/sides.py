@@ -192,9 +192,9 @@ def build_side(
         undo.pop_all()
     peak_bytes = _peak_above(context.device, allocated_bytes)
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
-    built = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
-    built.output_bytes = output_bytes
-    return built
+    made = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
+    made.output_bytes = output_bytes
+    return made
 
 
 def _check_side(side: object) -> Side:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gpugate.judging.next_step import without_recording
@@ -34,7 +36,7 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.RECORD: "{record}",
     NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
     NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
-    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}",
+    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}",
     NextStep.SAME_CORES: "give this process as many cores as the record has, by OMP_NUM_THREADS or a quota, or record",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time, or use fewer threads than it has cores by OMP_NUM_THREADS",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
@@ -65,6 +67,7 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
         again=f"{rerun} --gate" if run.gate else rerun,
         record=describe_recording(run, case_ids),
         case=case_ids[0],
+        paths=_own_paths(run.command),
         commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),
     )
 
@@ -99,6 +102,12 @@ def _selection(case_ids: Sequence[str]) -> str:
 
 def _workload(case_id: str) -> str:
     return case_id.rsplit("/", 2)[0]
+
+
+def _own_paths(command: str) -> str:
+    """The perf tests of the session, where `gpugate bisect` does not find them by itself."""
+    paths = list(takewhile(lambda word: not word.startswith("-"), shlex.split(command)[1:]))
+    return "" if paths == ["perf_tests"] else "".join(f" --path {shlex.quote(path)}" for path in paths)
 
 
 def _own_baselines(command: str) -> str:

@@ -27,8 +27,9 @@ class DuetOutcome(str, Enum):
 class DuetProcess:
     """The duets of one fresh process, by case id. In a `swapped` process the head is the engine's reference side.
 
-    `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured. `added` cases
-    are only in the head, `removed` ones only in the base. `apart` and `software` are of older files, always empty.
+    `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured, and of cases
+    that are not wanted since they need what this machine lacks. `added` cases are only in the head, `removed` ones only
+    in the base. `apart` and `software` are of older files, always empty.
     """
 
     swapped: bool

@@ -30,12 +30,6 @@ def module_command(module: str, words: Sequence[str]) -> list[str]:
     return [sys.executable, __file__, str(os.getpid()), "-m", str(ENGINE), paths, module, *words]
 
 
-def interpreter_command(python: str, engine: Path, module: str, words: Sequence[str]) -> list[str]:
-    """The command that runs a module under another Python, with that Python's own search path and the gpugate package
-    in the folder `engine`."""
-    return [python, __file__, str(os.getpid()), "-m", str(engine), "", module, *words]
-
-
 def program_command(command: Sequence[str]) -> list[str]:
     """The command that becomes `command`. The kernel kills it when the thread that starts it ends.
 
@@ -61,17 +55,13 @@ def end_with_parent(parent: int) -> None:
 
 
 def _run_module(engine: str, paths: str, module: str, words: Sequence[str]) -> None:
-    """Runs the module; `paths` is the search path, by default that of this Python."""
+    """Runs the module with the search path `paths`."""
     import runpy
-    from importlib.util import find_spec
 
-    before = sys.path[:]
     sys.path[:0] = [engine]
-    import gpugate  # stays in sys.modules: no folder on the path can take its place
+    import gpugate  # noqa: F401  # stays in sys.modules: no folder on the path can take its place
 
-    sys.path[:] = paths.split(os.pathsep) if paths else before
-    if find_spec(module) is None:  # a gpugate of another version
-        sys.exit(f"gpugate {gpugate.__version__} has no module {module}")
+    sys.path[:] = paths.split(os.pathsep)
     sys.argv[1:] = words
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from gpugate.catalogue import catalogue
+from gpugate.catalogue import CONFTEST, catalogue
 from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
@@ -21,10 +21,9 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
-from gpugate.results.duet import Arrangement, DuetProcess
-from gpugate.session.duet_turns import LivePair
+from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import FILE, HUNG, DuetPlan
-from gpugate.session.other_tree import OtherTree
+from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
@@ -53,29 +52,20 @@ class DuetTaker:
         if perf is None and self.plan.case_ids is not None:
             raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
         if perf is None:
-            raise pytest.UsageError("no case is selected: give a folder with perf tests, or another -k or -m")
+            raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
-        plan, timeout_s = self.plan, perf.options.step_timeout_s
+        base = read_layout(Path(self.plan.base), session)
         try:
-            with LivePair(Path(plan.base), plan.base_python, plan.own_engine, str(perf.device), timeout_s) as pair:
-                if plan.apart:
-                    self._measure_all(perf, cases, dict.fromkeys(pair.cases()), pair)
-                else:
-                    tree = OtherTree(Path(plan.base), PREFIX)
-                    with tree.importable(Path(plan.output).parent):
-                        self._measure_all(perf, cases, tree.cases(), pair)
+            tree = OtherTree(base, PREFIX)
+            with tree.importable(Path(self.plan.output).parent):
+                self._measure_all(perf, cases, tree.cases())
         except GpugateError as error:
             raise pytest.UsageError(str(error)) from None
         self.done = True
         return True
 
-    def _measure_all(
-        self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case | None], pair: LivePair
-    ) -> None:
-        """Writes the file after every case, so that a process that is killed keeps its measurements.
-
-        A case of the base that is None is measured by the pair of processes.
-        """
+    def _measure_all(self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case]) -> None:
+        """Writes the file after every case, so that a process that is killed keeps its measurements."""
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
         self._write(
@@ -87,24 +77,23 @@ class DuetTaker:
                 removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
             )
         )
-        for name in wanted:
+        for name in [*wanted]:
             case = cases[name]
             try:
                 missing = perf.missing(case)
                 if missing is not None:
+                    wanted.remove(name)
+                    self._write(replace(self._written, wanted=tuple(wanted)))
                     raise CompareError(missing.reason)
                 if case.spans_gpus:
                     raise CompareError(SPANS_GPUS)
                 with limit_time(perf.options.step_timeout_s, partial(self._end_hung, case)):
-                    found, arrangement = self._measure(perf, case, base[name], pair)
+                    found = self._measure(perf, case, base[name])
             except GpugateError as error:
                 _LOG.debug("comparing %s failed", name, exc_info=True)
                 self._write_problem(case, error)
             else:
-                process = replace(self._written, measured={**self._written.measured, name: found})
-                if arrangement is not None:
-                    process = replace(process, apart={**process.apart, name: arrangement}, software=pair.software)
-                self._write(process)
+                self._write(replace(self._written, measured={**self._written.measured, name: found}))
 
     def _write(self, process: DuetProcess) -> None:
         self._written = process
@@ -128,14 +117,9 @@ class DuetTaker:
         version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
         return SideError(f"{name} of the {version}", error.doing, error.cause)
 
-    def _measure(
-        self, perf: PerfSession, case: Case, base: Case | None, pair: LivePair
-    ) -> tuple[Measurement, Arrangement | None]:
-        """Measures in this process, or by the pair without the base's case or where memory is short here.
-
-        Raises an error that names the version and the side, where one cannot be built or run.
-        """
-        from gpugate.measurement.sides import release
+    def _measure(self, perf: PerfSession, case: Case, base: Case) -> Measurement:
+        """Raises an error that names the version and the side, where one cannot be built or run."""
+        from gpugate.measurement.run import measure
 
         settings = Settings(
             budget_s=self.plan.budget_s,
@@ -145,24 +129,24 @@ class DuetTaker:
             count=self.plan.count,
         )
         collect_garbage()
-        if base is not None:
-            found = self._measure_here(perf, case, base, settings)
-            if found is not None:
-                return found, None
-            release(perf.device)  # what the error kept
-        return pair.measure(case, perf.context(case), settings, self.plan.swapped, together=base is None)
-
-    def _measure_here(self, perf: PerfSession, case: Case, base: Case, settings: Settings) -> Measurement | None:
-        """None where the memory is too small for both sides."""
-        from gpugate.measurement.run import measure
-
         try:
             duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
             return measure(duet, perf.context(case), settings, silent)
         except SideError as error:
-            if error.out_of_memory and self.plan.fault is None:  # the pair puts in no fault
-                return None
             raise self._name_version(case, error) from error
+
+
+def read_layout(base: Path, session: pytest.Session) -> Layout:
+    """The layout of the base by that of the head: the conftest.py files that pytest has read, those that another
+    version may have for the selected tests, and the import paths."""
+    base_top, top = find_tops(base, Path.cwd())
+    files = (getattr(plugin, "__file__", None) for plugin in session.config.pluginmanager.get_plugins())
+    read = {Path(file).resolve() for file in files if file and Path(file).name == CONFTEST}
+    searched = {folder for path in (*read, *(item.path for item in session.items)) for folder in path.parents}
+    read |= {folder / CONFTEST for folder in searched if folder.is_relative_to(session.config.rootpath)}
+    conftests = sorted((str(path.relative_to(top)) for path in read if path.is_relative_to(top)), key=len)
+    paths = [str(below) for path in (*sys.path, "", "src") if (below := find_below(top, path)) is not None]
+    return Layout(str(base_top), conftests, paths)
 
 
 def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None) -> Case:
@@ -182,6 +166,10 @@ def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None)
 def main(words: list[str]) -> int:
     """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every case had its turn."""
     taker = DuetTaker(from_json(DuetPlan, parse(sys.stdin.read())))
+    # The search path is that of the command, which may run in another version of the project.
+    theirs, top = find_tops(Path(taker.plan.project), Path.cwd())
+    sys.path[:] = [path if (one := find_below(theirs, path)) is None else str(top / one) for path in sys.path]
+    sys.path += [str(Path.cwd()), str(Path.cwd() / "src")]
     status = int(pytest.main(words, plugins=[taker]))
     return 0 if taker.done else status or FAILED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ class DuetPlan:
     fault: Fault | None = None
     count: bool = True  # the work of a step, which is the same in every process
     output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
+    project: str = ""  # whose search path this process has; by default the folder of the command
 
     @property
     def swapped(self) -> bool:
@@ -98,7 +100,8 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
         output = Path(folder, "duets.json")
-        ended = run_pytest("gpugate.session.duet_worker", words, replace(plan, output=str(output)), head.root)
+        orders = replace(plan, output=str(output), project=plan.project or str(Path.cwd()))
+        ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root)
         if not output.exists():  # before its first case: the cause is that of the command
             raise CompareError(ended.cause("a process"))
         process = FILE.read(output)
@@ -106,8 +109,10 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProc
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 
 
-def pytest_words(path: str, device: str) -> list[str]:
-    """The arguments of pytest in a process of duets. Raises OptionError for what names no device."""
+def pytest_words(given: Sequence[str] | None, device: str) -> list[str]:
+    """The arguments of pytest in a process of duets: first the perf tests, relative to this folder, so that each
+    version has its own; none where pytest is to find them. Raises OptionError for what names no device."""
     from gpugate.session.options import device_name
 
-    return [path, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
+    paths = [os.path.relpath(path) for path in given or filter(os.path.exists, ["perf_tests"])]
+    return [*paths, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]

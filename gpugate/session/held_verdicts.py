@@ -20,7 +20,7 @@ CAUGHT, IMPOSSIBLE = 0, 2  # the exit statuses of a run with a fault; 1 is that 
 NOTHING_MEASURED = "the gate measured nothing: select cases that this machine can run"
 
 
-@dataclass
+@dataclass(eq=False)  # pytest's plugins must be hashable
 class HeldVerdicts:
     """A plugin of pytest that keeps the verdicts and the end of every test of this process."""
 

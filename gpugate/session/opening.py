@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,10 +174,14 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         memory_bytes=_memory_bytes(device),
         shard=options.shard,
     )
-    session = PerfSession(options, device, root, result, node_ids)
+    session = PerfSession(options, device, root, result, node_ids, ambiguous=catalogue.ambiguous)
     # What a module that skipped itself would have had is not known.
     known = None if catalogue.skipped else {workload.name for workload in catalogue.workloads()}
-    files = {} if options.own_inputs else baseline.load_all(session.baselines_folder, known)
+    files = (
+        {}
+        if options.own_inputs
+        else baseline.load_all(session.baselines_folder, known, partial(catalogue.is_partial, root))
+    )
     session.baselines = {} if options.update_baselines else files
     if known is not None:
         session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})

@@ -245,8 +245,8 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--against",
         metavar="REF",
-        help="compare the code with that of REF in turns, where the record of a case alarms or would miss a slowdown "
-        "of 5 %%; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
+        help="compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or misses "
+        "a slowdown of 5 %%; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
     )
     add(
         "--perf-tolerance",

@@ -12,37 +12,71 @@ import ast
 import importlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gpugate import catalogue as catalogues
-from gpugate.catalogue import Catalogue
-from gpugate.errors import CompareError
+from gpugate import __version__
+from gpugate.catalogue import CONFTEST, Catalogue, catalogue
+from gpugate.errors import CatalogueError, CompareError
+from gpugate.store.version import git
 from gpugate.workload import Case
 
 _import_module = importlib.import_module
-CONFTEST = "conftest"
 ENGINE = "gpugate"  # the one of this process drives both trees
-_ONCE = "for code that a process can import only once, such as an extension that registers itself"
+_TWO_RUNS = "measure each version by pytest --perf-report DIR, and compare both nights by gpugate diff"
 _PACKAGE = """
-from pathlib import Path
-from gpugate.session.other_tree import OtherTree
-__path__ = OtherTree(Path({!r}), {!r}).install()
+from gpugate.session.other_tree import Layout, OtherTree
+__path__ = OtherTree({!r}, {!r}).install()
 """
 
 
-class OtherTree(MetaPathFinder):
-    """The modules of the folder `root`; `prefix` is a name that no module of this process has."""
+@dataclass(frozen=True)
+class Layout:
+    """The places of the code in a version, relative to the folder `top`: the conftest.py files, outer ones first, and
+    the import paths. Another version may lack some of them."""
 
-    def __init__(self, root: Path, prefix: str) -> None:
-        self.root, self.prefix = root, prefix
-        self._folders = [folder for folder in (root, root / "src") if folder.is_dir()]
-        self._names = {path.stem for folder in self._folders for path in folder.iterdir() if _is_module(path)}
+    top: str = "."
+    conftests: Sequence[str] = (CONFTEST,)
+    paths: Sequence[str] = (".", "src")
+
+    def find_conftests(self) -> dict[Path, str]:
+        """The conftest.py files, each with the import path that pytest gives it."""
+        found = [path for name in self.conftests if (path := Path(self.top, name).absolute()).is_file()]
+        return {path: str(next(one for one in path.parents if not (one / "__init__.py").exists())) for path in found}
+
+    def find_paths(self) -> list[str]:
+        folders = [str(path.absolute()) for name in self.paths if (path := Path(self.top, name)).is_dir()]
+        return list(dict.fromkeys([*folders, *self.find_conftests().values()]))
+
+
+def find_tops(base: Path, head: Path) -> tuple[Path, Path]:
+    """The folders of both versions that have one layout: those of the repositories, where a project in a subfolder may
+    import what is beside it, or `base` and `head` themselves."""
+    within = head.relative_to(git(head, "rev-parse", "--show-toplevel") or head).parts
+    same = within and base.parts[-len(within) :] == within
+    return (base.parents[len(within) - 1], head.parents[len(within) - 1]) if same else (base, head)
+
+
+def find_below(top: Path, path: str) -> Path | None:
+    """An import path, relative to `top`; None for one that is not below it, or has installed packages."""
+    found = Path(path).resolve()
+    below = found.relative_to(top) if found.is_relative_to(top) else None
+    return None if below is None or "site-packages" in below.parts else below
+
+
+class OtherTree(MetaPathFinder):
+    """The modules of a layout; `prefix` is a name that no module of this process has."""
+
+    def __init__(self, layout: Layout, prefix: str) -> None:
+        self.layout, self.prefix = layout, prefix
+        self._folders = layout.find_paths()
+        self._names = {path.stem for folder in self._folders for path in Path(folder).iterdir() if _is_module(path)}
 
     def owns(self, name: str) -> bool:
         top = name.partition(".")[0]
@@ -73,7 +107,7 @@ class OtherTree(MetaPathFinder):
         with tempfile.TemporaryDirectory(prefix="gpugate-tree-", dir=temporary) as folder:
             package = Path(folder, self.prefix)
             package.mkdir()
-            package.joinpath("__init__.py").write_text(_PACKAGE.format(str(self.root), self.prefix), encoding="utf-8")
+            package.joinpath("__init__.py").write_text(_PACKAGE.format(self.layout, self.prefix), encoding="utf-8")
             sys.path.append(folder)
             importlib.invalidate_caches()
             try:
@@ -86,7 +120,7 @@ class OtherTree(MetaPathFinder):
         """Lets this process import the modules; returns the folders of the package `prefix`."""
         sys.meta_path.insert(0, self)
         importlib.import_module = self._import_for_caller
-        return list(map(str, self._folders))
+        return self._folders
 
     def _import_for_caller(self, name: str, package: str | None = None) -> ModuleType:
         """`importlib.import_module`, which imports the tree's own modules where one of them calls it."""
@@ -116,20 +150,26 @@ class OtherTree(MetaPathFinder):
             del sys.modules[name]
 
     def cases(self) -> dict[str, Case]:
-        """The cases of the workloads that the tree registers in its conftest.py or by entry points, by id.
+        """The cases that the conftest.py files and entry points register, by id.
 
-        Raises CompareError for a tree whose workloads cannot be imported or measured by this engine.
+        Raises CompareError for workloads that this engine cannot import or measure.
         """
-        own = Catalogue(self.import_module)
+        own, before = Catalogue(self.import_module), dict(vars(catalogue))
+        vars(catalogue).update(vars(own))  # for the conftest.py files
         try:
-            if (self.root / f"{CONFTEST}.py").is_file():
-                with _registering_in(own):
-                    self.import_module(CONFTEST)
+            for conftest, folder in self.layout.find_conftests().items():
+                name = ".".join([self.prefix, *conftest.relative_to(folder).with_suffix("").parts])
+                vars(_import_module(self.prefix))["__path__"].insert(0, folder)
+                sys.modules.pop(name, None)  # several have the name `conftest`
+                _import_module(name)
             own.load()
+            for sentence in own.ambiguous.values():
+                raise CatalogueError(sentence)
         except Exception as error:
-            problem = str(error) or type(error).__name__
-            step = f"give `gpugate compare` --own-engine, or --base-python {sys.executable} {_ONCE}"
-            raise CompareError(f"this gpugate cannot drive the workloads of {self.root} ({problem}): {step}") from error
+            problem = f"the workloads of {self.layout.top} ({str(error) or type(error).__name__})"
+            raise CompareError(f"gpugate {__version__} cannot drive {problem}: {_TWO_RUNS}") from error
+        finally:
+            vars(catalogue).update(before)
         return {case.id: case for case in own.cases()}
 
 
@@ -176,15 +216,3 @@ class _OwnImports(ast.NodeTransformer):
 
 def _is_module(path: Path) -> bool:
     return path.suffix == ".py" if path.is_file() else path.is_dir() and path.name.isidentifier()
-
-
-@contextmanager
-def _registering_in(own: Catalogue) -> Iterator[None]:
-    """A conftest.py that is imported inside registers its workloads in `own`."""
-    replaced: dict[str, Any] = {"catalogue": own, "register": own.register, "register_module": own.register_module}
-    before: dict[str, Callable[..., object] | Catalogue] = {name: getattr(catalogues, name) for name in replaced}
-    vars(catalogues).update(replaced)
-    try:
-        yield
-    finally:
-        vars(catalogues).update(before)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpugate.errors import (
     SPANS_GPUS,
+    CatalogueError,
     CompareError,
     FreshProcessError,
     GpugateError,
@@ -95,6 +96,7 @@ class PerfSession:
     node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
     baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    ambiguous: Mapping[str, str] = field(default_factory=dict)  # names of several workloads, each with a sentence
     measuring: Case | None = None  # at this moment
     lost: str | None = None  # why the device cannot be measured on any more
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
@@ -123,7 +125,9 @@ class PerfSession:
         return self.options.baselines_path / machine_name(self.environment)
 
     def missing(self, case: Case) -> Missing | None:
-        """Return what this machine lacks for the case; None if it can be measured."""
+        """What this machine lacks for the case, if anything. Raises CatalogueError where two cases have its id."""
+        if case.workload.name in self.ambiguous:
+            raise CatalogueError(self.ambiguous[case.workload.name])
         if case.device_kind != self.device.type:
             return NO_GPU
         missing = missing_needs(case.optimization.needs, self.environment)
@@ -135,7 +139,7 @@ class PerfSession:
         """True for a case that lacks nothing; a need that cannot be checked is an error of its case."""
         try:
             return self.missing(case) is None
-        except SideError:
+        except GpugateError:
             return False
 
     def accepts_absence(self, case: Case) -> bool:
@@ -167,7 +171,7 @@ class PerfSession:
         if not (result.measurement or result.error or result.skipped or result.verdicts):
             try:
                 missing = self.missing(case)
-            except SideError as error:
+            except GpugateError as error:
                 self._note_failure(case, result, error)
             else:
                 if missing is not None:
@@ -623,6 +627,8 @@ def _error_sentence(error: BaseException) -> str:
     disk_problem = temporary_folder_problem(error)
     if disk_problem is not None:
         return disk_problem
+    if isinstance(error, CatalogueError):
+        return str(error)
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
     if known.out_of_memory:
         return f"{known}; free device memory or lower the items per step, the other workloads go on"

@@ -28,10 +28,10 @@ class RecordedVersions:
     _versions: dict[str, Version] = field(default_factory=dict)
     _closing: ExitStack = field(default_factory=ExitStack)
 
-    def check_out(self, ref: str) -> Version:
+    def check_out(self, ref: str, head: str | None) -> Version:
         """The version as a folder, until `close`. Raises CompareError for one that is not there."""
         if ref not in self._versions:
-            self._versions[ref] = self._closing.enter_context(check_out(ref, self.project, self.project / CACHE))
+            self._versions[ref] = self._closing.enter_context(check_out(ref, self.project, self.project / CACHE, head))
         return self._versions[ref]
 
     def is_unchanged(self, commit: str) -> bool:
@@ -69,12 +69,12 @@ def compare_code(
     Raises CompareError where the version cannot be checked out, driven or measured, and where no test of the head
     measures the case itself.
     """
-    base = versions.check_out(ref)
+    base = versions.check_out(ref, head=None if options.against == AUTO else "HEAD")
     head = Version(".", versions.project)
     words = [node_id, f"--rootdir={versions.project}", "--perf-device", str(device), "-q", "-p", "gpugate.plugin"]
     words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault)
+    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault, project=str(head.root))
     taken = measure_duets(plan, head, words, print_line=print_line)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None

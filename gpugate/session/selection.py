@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +23,16 @@ def parametrize(metafunc: pytest.Metafunc) -> bool:
     """
     names = [name for name in (FIXTURE, SWEEP_FIXTURE) if _asks_for_ours(metafunc, name)]
     for name in names:
-        metafunc.parametrize(name, _parameters(name), indirect=True, scope="session")
+        metafunc.parametrize(name, _parameters(name, metafunc.definition.path), indirect=True, scope="session")
     return bool(names)
 
 
-def _parameters(name: str) -> list[Any]:
+def _parameters(name: str, path: Path) -> list[Any]:
     try:
         catalogue.load()
     except GpugateError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-    found: Sequence[Case | SweepCases] = catalogue.cases() if name == FIXTURE else catalogue.sweeps()
+    found: Sequence[Case | SweepCases] = catalogue.cases(path) if name == FIXTURE else catalogue.sweeps(path)
     return [pytest.param(one, id=one.id, marks=_marks(one)) for one in found]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from gpugate.errors import CompareError
 from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.store.writable_folder import choose_folder, is_running, make_ignored
+from gpugate.units import number_of
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
@@ -43,6 +44,7 @@ class Version:
     root: Path
     commit: str | None = None
     changes: str | None = None
+    note: str | None = None  # why it is not the version that was named
 
     @property
     def label(self) -> str:
@@ -56,18 +58,27 @@ class Version:
 
 
 @contextmanager
-def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
+def check_out(name: str, project: Path, cache: Path, head: str | None = None) -> Iterator[Version]:
     """The version `name` of the project in the folder `project`, until the block ends.
 
     A folder is taken as it is; any other name is a git ref, which gets a worktree in `cache`, a folder of the cache
-    folder. Raises CompareError where the version does not exist or cannot be checked out.
+    folder. With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since
+    what it gained later is no change of the head. Raises CompareError where the version does not exist or cannot be
+    checked out.
     """
+    name, note = name.removesuffix("..."), None
     folder = (project / name).resolve()
     if folder.is_dir():
         yield _describe_folder(name, folder)
         return
     top = _find_repository(name, project)
     commit = _resolve(name, project, top, "give a branch, tag, commit or folder")
+    ancestor = git(project, "merge-base", head, commit) if head is not None else None
+    if ancestor is not None and ancestor != commit:
+        count = number_of(int(git(project, "rev-list", "--count", f"{head}..{commit}") or 0), "commit")
+        note = f"{name} has {count} that this version lacks: compared with the common ancestor "
+        note += f"{ancestor[:SHORT_COMMIT]}; --exact compares with {name} itself"
+        name = commit = ancestor
     within = Path(os.path.relpath(project.resolve(), top))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
@@ -82,7 +93,7 @@ def check_out(name: str, project: Path, cache: Path) -> Iterator[Version]:
             raise CompareError(f"git cannot check {name!r} out ({_last_line(ended.stderr)}): give a folder")
         if not (path / within).is_dir():
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
-        yield Version(name, path / within, commit)
+        yield Version(name, path / within, commit, note=note)
     finally:
         _remove_worktree(project, path)
 

@@ -1,6 +1,7 @@
 """Declarations of workloads: every mistake is refused in one sentence with its name and the next step."""
 
 import importlib.metadata
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -36,6 +37,9 @@ def build(context: Context) -> Side:
 FAST = Optimization("fast", build, {"cuda": 2.0, "cpu": 1.1})
 FASTER = Optimization("faster", build, {"nvidia-h100": 4.0, "sm_90": 3.0, "cuda": 2.0}, compared_with="fast")
 SIZES = {"cuda": Size(64, 1e9, 1e6), "cpu": Size(4, 1e8, 1e5)}
+FED = Workload(
+    "fed", build, lambda context, index: index, {"cpu": Size(4, 1e8, 1e5)}, (Optimization("fast", build, {"cpu": 1.1}),)
+)
 NET = Workload("net", build, lambda context, index: index, SIZES, (FAST, FASTER))
 
 
@@ -286,6 +290,54 @@ def test_two_workloads_of_one_name_are_refused_with_their_places(fresh) -> None:
     places = rf"two workloads are named 'net' \(in {__name__} and made_up_folder\): rename one"
     with pytest.raises(CatalogueError, match=places):
         fresh.load()
+
+
+def run_module(catalogue: Catalogue, path: Path, workload: Workload, call: str = "register(workload)") -> None:
+    """Runs a module in the file `path`, which registers the workload."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(call)
+    runpy.run_path(str(path), {"register": catalogue.register, "workload": workload})
+
+
+def test_a_workload_of_a_conftest_serves_the_tests_below_its_folder(fresh, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_module(fresh, tmp_path / "conftest.py", replace(NET, name="of-both"))
+    for folder in (first, second):
+        run_module(fresh, folder / "conftest.py", replace(NET, name=folder.name))
+        run_module(
+            fresh, folder / "conftest.py", replace(NET, name=f"late-{folder.name}"), "(lambda: register(workload))()"
+        )
+    run_module(fresh, first / "shared.py", replace(NET, name="of-a-module"))
+    fresh.load()
+    for folder in (first, second):
+        served = {workload.name for workload in fresh.workloads(folder / "deep" / "test_it.py")}
+        assert served == {"of-both", "of-a-module", folder.name, f"late-{folder.name}"}
+    assert {case.workload.name for case in fresh.cases(tmp_path / "test_it.py")} == {"of-both", "of-a-module"}
+    assert len(list(fresh.workloads())) == 6
+    assert fresh.ambiguous == {}
+
+
+def test_one_name_for_two_workloads_is_ambiguous_in_two_folders_and_refused_in_one(fresh, tmp_path: Path) -> None:
+    files = [tmp_path / name / "conftest.py" for name in ("first", "second")]
+    for path in files:
+        run_module(fresh, path, replace(NET))
+        run_module(fresh, path, FED)
+    fresh.load()
+    assert set(fresh.ambiguous) == {"net"}, "one object may serve both"
+    assert fresh.ambiguous["net"] == f"two workloads are named 'net' (in {files[0]} and {files[1]}): rename one"
+    run_module(fresh, tmp_path / "conftest.py", replace(NET))
+    with pytest.raises(CatalogueError, match="two workloads are named 'net'"):
+        fresh.load()
+
+
+def test_a_conftest_that_was_not_read_may_have_further_workloads(fresh, tmp_path: Path) -> None:
+    for name, imported in (("read", "gpugate"), ("other", "gpugate"), (".cache", "gpugate"), ("plain", "pytest")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "conftest.py").write_text(f"import {imported}\n")
+    run_module(fresh, tmp_path / "read" / "conftest.py", NET)
+    assert fresh.is_partial(tmp_path)
+    run_module(fresh, tmp_path / "other" / "conftest.py", replace(NET, name="other"))
+    assert not fresh.is_partial(tmp_path)
 
 
 def test_cases_are_every_optimization_on_every_device_that_both_name(fresh) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED
+from gpugate.commands.compare.command import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED
 from gpugate.commands.compare.report import write_change, write_interval
 from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.explaining.states_of_case import explain_duet
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("case", metavar="CASE", help="the id of the case, such as two-layer-net/all/cuda")
     add("--good", metavar="REF", required=True, help="a commit in which the case was fast")
     add("--bad", metavar="REF", default="HEAD", help="a later commit in which it is slower (default: HEAD)")
-    add("--path", metavar="PATH", default="perf_tests", help="perf tests of each commit (default: %(default)s)")
+    add("--path", metavar="PATH", action="append", help=PATH_HELP)
     add(
         "--budget",
         metavar="SECONDS",

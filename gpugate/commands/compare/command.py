@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gpugate.errors import CompareError, OptionError
+from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, DuetPlan, measure_duets, pytest_words
 from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
+PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
 MOST_NAMES = 3  # of cases in a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status, the first that applies: 2 a case or a version cannot be measured, 125 a case is undecided, 1 a "
-        "case is slower, 0 every case is the same or faster"
+        "case is slower, 0 every case is the same or faster; a case that needs what this machine lacks does not count"
     )
     add = parser.add_argument
-    add("base", metavar="BASE", help="the version to compare with: a git ref, or a folder")
+    add("base", metavar="BASE", help="the version to compare with: a folder, or a git ref's common ancestor with HEAD")
     add(
         "head",
         metavar="HEAD",
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=WORKING_TREE,
         help="the version to judge: a git ref, a folder, or . for the working tree with what is uncommitted (default)",
     )
-    add("--path", metavar="PATH", default="perf_tests", help="perf tests of the head (default: %(default)s)")
+    add("--exact", action="store_true", help="compares with BASE itself, also where it has commits that HEAD lacks")
+    add("--path", metavar="PATH", action="append", help=PATH_HELP)
     add("-k", dest="keyword", metavar="EXPR", help="compares the cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="compares the cases that pytest's -m would select")
     add(
@@ -49,16 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="most fresh processes for a case; one that is decided gets no further one (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    add(
-        "--base-python",
-        metavar="PATH",
-        help="the Python that runs the base, in a process of its own: another environment, another torch",
-    )
-    add(
-        "--own-engine",
-        action="store_true",
-        help="measures each version by the gpugate in its own folder, in a process of its own",
-    )
     add("--json", metavar="FILE", type=Path, help="writes the duets as JSON, too")
     add("--markdown", metavar="FILE", type=Path, help="writes the table as Markdown, too, for a comment")
     add("--html", metavar="FILE", type=Path, help="writes a page, too, which needs no script and no network")
@@ -80,18 +71,16 @@ def run(arguments: argparse.Namespace) -> int:
     budget_s = seconds("--budget", arguments.budget)
     for option in ("json", "markdown", "html"):  # before anything is measured
         writable(f"--{option}", getattr(arguments, option))
-    base_python = find_python(arguments.base_python) if arguments.base_python is not None else None
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []
     words += ["-m", arguments.marker] if arguments.marker else []
     with (
         treat_termination_as_ctrl_c(),
-        check_out(arguments.base, project, project / CACHE) as base,
         check_out(arguments.head, project, project / CACHE) as head,
+        check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
     ):
-        refuse_missing_tests(head, arguments.path)
-        plan = DuetPlan(str(base.root), budget_s, base_python=base_python, own_engine=arguments.own_engine)
-        taken = measure_duets(plan, head, words, processes)
+        refuse_missing_tests(head, words[0])
+        taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
     refuse_without_common_case(base, taken[0])
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
@@ -106,29 +95,19 @@ def run(arguments: argparse.Namespace) -> int:
 
         with FILE.writing(arguments.html):
             write_atomically(arguments.html, compare_page(compared))
-    return exit_status(compared.duets, compared.problems)
-
-
-def find_python(given: str) -> str:
-    """The path of the program; a link stays one, since a virtual environment is found by its link. Raises OptionError
-    where there is no such program."""
-    found = shutil.which(given)
-    if found is None:
-        raise OptionError(
-            f"--base-python is {given!r}, which is no program: give the path of a Python, such as bin/python"
-        )
-    return str(Path(found).absolute())
+    lacking = {name for one in taken for name in one.problems if name not in one.wanted}
+    return exit_status(compared.duets, compared.problems.keys() - lacking)
 
 
 def refuse_missing_tests(head: Version, path: str) -> None:
-    """Raises CompareError where the head has no such folder or file."""
-    if not (head.root / path.partition("::")[0]).exists():
+    """Raises CompareError where the head has no such folder or file; an option names none."""
+    if not (path.startswith("-") or (head.root / path.partition("::")[0]).exists()):
         raise CompareError(f"{head.label} has no {path!r}: give --path, or a head with perf tests")
 
 
 def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
     """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
-    if not process.wanted:
+    if not process.wanted and not process.problems:
         theirs = f", but {_list_some(process.removed)}" if process.removed else ""
         step = "give a base that has them under these names"
         raise CompareError(f"{base.label} has none of the selected cases ({_list_some(process.added)}){theirs}: {step}")
@@ -140,7 +119,7 @@ def _list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def exit_status(duets: Sequence[Duet], problems: Mapping[str, str]) -> int:
+def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:
     """The most severe of all cases: one that cannot be measured, then UNDECIDED, then SLOWER."""
     outcomes = {duet.outcome for duet in duets}
     if problems or not duets:

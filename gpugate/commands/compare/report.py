@@ -48,17 +48,6 @@ class Comparison:
     duets: Sequence[Duet]
     problems: Mapping[str, str]
 
-    @property
-    def software(self) -> dict[str, str]:
-        """gpugate, Python and torch by version, where each version has a process of its own."""
-        return {version: software for process in self.taken for version, software in process.software.items()}
-
-    @property
-    def one_after_another(self) -> list[str]:
-        """The cases whose versions do not fit into the memory together."""
-        apart = [item for process in self.taken for item in process.apart.items()]
-        return sorted({name for name, arrangement in apart if arrangement == "one after another"})
-
 
 def text(compared: Comparison, width: int, colour: bool) -> str:
     lines = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in _notes(compared)]
@@ -75,11 +64,10 @@ def document(compared: Comparison) -> dict[str, Any]:
     """The JSON document: both versions, each duet, and the cases that have none, with the reasons."""
     body: dict[str, Any] = {}
     for name, version in (("base", compared.base), ("head", compared.head)):
-        body[name] = {"commit": version.commit, "changes": version.changes, "software": compared.software.get(name)}
+        body[name] = {"commit": version.commit, "changes": version.changes}
     body["duets"] = [to_json(duet) for duet in compared.duets]
     body["problems"] = dict(compared.problems)
     body["added"], body["removed"] = list(compared.taken[0].added), list(compared.taken[0].removed)
-    body["one_after_another"] = compared.one_after_another
     return with_header(FORMAT, FORMAT_VERSION, body)
 
 
@@ -128,12 +116,9 @@ def _notes(compared: Comparison) -> Iterator[str]:
 
 
 def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yields the software of both versions, the load of the machine, the `problems`, and the cases that are arranged
-    apart or of one version."""
-    yield from (f"{version}: {software}" for version, software in compared.software.items())
+    """Yields the note about the base, the load of the machine, the `problems`, and the cases of one version."""
+    yield from filter(None, [compared.base.note])
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
-    together = "both versions do not fit together"
-    yield from (f"{name}: one after another: {together}" for name in compared.one_after_another)
     yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())
     if any(duet.outcome is DuetOutcome.UNDECIDED for duet in compared.duets):
         yield "UNDECIDED: give a larger --budget or more --processes, or repeat on a quieter machine"

@@ -14,7 +14,7 @@ from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.results.duet import DuetProcess
 from gpugate.session import duet_worker, duets
 from gpugate.session.duet_worker import DuetTaker
-from gpugate.session.duets import DuetPlan
+from gpugate.session.duets import DuetPlan, pytest_words
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import Version, git
 from tests.conftest import TWO_CORES
@@ -133,6 +133,15 @@ def test_the_case_is_selected_by_its_name_since_a_cpu_leaves_cases_out(
     monkeypatch.setattr(bisect, "run_process", take_words)
     assert main(["bisect", CASE, "--good", commits[0]]) == 0
     assert selected[0] == ["-k", CASE]
+
+
+def test_the_perf_tests_are_named_below_the_folder_of_the_command(tmp_path: Path, monkeypatch) -> None:
+    """An absolute path would name the tests of this version in every other one."""
+    monkeypatch.chdir(tmp_path)
+    assert pytest_words(None, "cpu")[0] == "--perf-device", "pytest finds them"
+    (tmp_path / "perf_tests").mkdir()
+    assert pytest_words(None, "cpu")[0] == "perf_tests"
+    assert pytest_words([str(tmp_path / "services/x"), "a.py::test"], "cpu")[:2] == ["services/x", "a.py::test"]
 
 
 def test_a_process_without_the_case_says_which_one_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

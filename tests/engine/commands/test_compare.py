@@ -30,7 +30,7 @@ from tests.support.patience import HANGS_S, wait_until
 from tests.support.read_pages import Page
 from tests.support.tiny_project import (
     CONFTEST,
-    ROOT,
+    TINY,
     Ended,
     TinyProject,
     check_no_traceback,
@@ -99,14 +99,14 @@ class Here(Versions):
     ) -> None:
         super().__init__(tiny)
         self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
-        self._said = ""
+        self._said, self.folder = "", "."
         monkeypatch.setattr(duets, "run_pytest", self._run_pytest)
         for name, value in environment(tiny.path).items():  # of the processes of single versions
             monkeypatch.setenv(name, value)
 
     def compare(self, *words: str) -> tuple[Ended, str]:
         """Its status with what it printed, and its messages."""
-        self._monkeypatch.chdir(self.tiny.path)
+        self._monkeypatch.chdir(self.tiny.path / self.folder)
         status = main(["compare", *SHORT, *words])
         out, err = self._capsys.readouterr()
         check_no_traceback(out + self._said + err)
@@ -221,6 +221,63 @@ def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> Non
     assert "1 case: 1 SLOWER" in ended.text
 
 
+def test_a_base_that_is_ahead_is_compared_by_the_common_ancestor(here: Here) -> None:
+    here.commit(2)
+    here.git("checkout", "-q", "-b", "feature")
+    here.git("commit", "-qm", "a note", "--allow-empty")
+    here.git("checkout", "-q", "main")
+    here.commit(1)
+    here.git("checkout", "-q", "feature")
+    ended, _ = here.compare("main", "-k", "quick", "--markdown", "made.md")
+    assert ended.status == NOT_SLOWER, ended.text
+    note = "main has 1 commit that this version lacks: compared with the common ancestor "
+    assert note in " ".join(ended.text.split())
+    assert note in (here.tiny.path / "made.md").read_text(encoding="utf-8")
+    ended, _ = here.compare("main", "-k", "quick", "--exact")
+    assert ended.status == SLOWER, ended.text
+    assert "common ancestor" not in ended.text
+
+
+def write_suite(here: Here, milliseconds: float) -> None:
+    """A conftest.py in a folder of its own, with its step in a module beside that folder."""
+    quick = "\nfrom lib.steps import MS\ndef quick(context):\n    return sleeping(MS)\n"
+    source = TINY.format(build=quick, optimizations='Optimization("quick", quick, {"cpu": 0.01})')
+    register = "from gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
+    here.tiny.write("services/x/conftest.py", CONFTEST.replace('register_module("tiny")', ""))
+    here.tiny.write("services/x/perf/conftest.py", f"{source}\n{register}")
+    here.tiny.write("services/x/perf/test_it.py", "def test_it(workload, gate):\n    gate(workload.speedup)\n")
+    here.tiny.write("services/x/pytest.ini", "[pytest]\npythonpath = ../..\n")
+    here.tiny.write("lib/steps.py", f"MS = {milliseconds}\n")
+
+
+@pytest.mark.parametrize("folder", [".", "services/x/perf"])
+def test_a_conftest_beside_the_tests_is_compared_from_every_folder(here: Here, folder: str) -> None:
+    (here.tiny.path / "conftest.py").unlink()
+    for milliseconds in (1, 2):
+        write_suite(here, milliseconds)
+        here.git("add", "-A")
+        here.git("commit", "-qm", f"{milliseconds} ms")
+    here.folder = folder
+    words = ["--path", "services/x/perf"] if folder == "." else []
+    ended, said = here.compare("HEAD~1", "--json", str(here.tiny.path / "made.json"), *words)
+    assert ended.status == SLOWER, ended.text + said
+    (duet,) = here.tiny.json("made.json")["duets"]
+    assert duet["case_id"] == "tiny/quick/cpu"
+    assert duet["ratio"]["median"] == pytest.approx(2, rel=0.1)
+
+
+def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Here) -> None:
+    cases = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
+    here.commit(1, cases)
+    here.write(2, cases)
+    ended, _ = here.compare("main", "--device", "auto")
+    assert ended.status == SLOWER, ended.text
+    assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text
+    ended, said = here.compare("main", "--device", "auto", "-m", "gpu")
+    assert ended.status == UNUSABLE, "nothing was measured"
+    assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text, said
+
+
 def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
     here.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
     here.commit(1)
@@ -235,10 +292,7 @@ def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
         (("no-such-ref",), "'no-such-ref' is no commit of "),
         (("main", "--processes", "0"), "--processes is '0'"),
         (("main", "--device", "tpu"), "there is no device 'tpu'"),
-        (("main", "-k", "nothing_of_this_name"), "no case is selected: give a folder with perf tests, or another -k"),
-        (("main", "--base-python", "no/such"), "--base-python is 'no/such', which is no program: give the path"),
-        (("main", "--base-python", "/bin/ls"), "the process of the base ended with status 2: "),
-        (("main", "--own-engine"), "compare without --own-engine, or give a later version"),
+        (("main", "-k", "nothing_of_this_name"), "no case is selected: give --path with perf tests, or another -k"),
         (
             ("main", "main", "--path", "no_such_folder"),
             ") has no 'no_such_folder': give --path, or a head with perf tests",
@@ -271,7 +325,7 @@ def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
     names = ("a", "b", "c", "d", "e")
     here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
     here.commit(1)
-    ended, said = here.compare("HEAD", "HEAD~1")
+    ended, said = here.compare("HEAD", "HEAD~1", "--exact")
     assert ended == Ended(UNUSABLE, "")
     ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
     assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
@@ -291,7 +345,7 @@ def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: H
     here.commit(1)
     ended, said = here.compare("HEAD~1", "HEAD")
     assert ended.status == UNUSABLE
-    assert "this gpugate cannot drive the workloads of " in said
+    assert f"gpugate {__version__} cannot drive the workloads of " in said
     assert "unexpected keyword argument 'unknown_field'" in said
 
 
@@ -309,7 +363,7 @@ def quick(context):
     marker = versions.tiny.path / "waits"
     versions.commit(1)
     versions.tiny.workload(waits + RIGHT, BOTH)
-    started = versions.start("main", "-k", "quick", "--base-python", sys.executable)
+    started = versions.start("main", "-k", "quick")
     wait_until(lambda: started.poll() is not None or (marker.exists() and marker.read_text()))
     worker = int(marker.read_text())
     started.send_signal(number)
@@ -352,53 +406,11 @@ def processes_in(path: Path) -> list[str]:
     return found
 
 
-def test_another_python_runs_the_base_in_a_process_of_its_own(here: Here) -> None:
-    prints = "\ndef quick(context):\n    print('[1,', flush=True)\n    return sleeping({milliseconds})\n"
-    here.commit(1, build=prints)
-    here.write(1.25, build=prints)
-    python = here.tiny.write("bin/python", f'#!/bin/sh\npwd >> {here.tiny.path}/used\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    words = ("main", "-k", "quick", "--processes", "1", "--base-python", "bin/python", "--json", "made.json")
-    ended, said = here.compare(*words)
-    assert ended.status == UNDECIDED, ended.text + said
-    (duet,) = here.tiny.json("made.json")["duets"]
-    ratio = duet["ratio"]
-    assert ratio["low"] < 1.25 * 0.96 < 1.24 < ratio["median"] < 1.26 < 1.25 * 1.04 < ratio["high"], (
-        "one pair shows no spread"
-    )
-    assert duet["relative_l2"] == 0
-    (used,) = (here.tiny.path / "used").read_text(encoding="utf-8").splitlines()
-    assert ".gpugate-cache/versions/" in used, "the base alone"
-    assert f"base: gpugate {__version__}, Python " in ended.text
-    assert here.worktrees() == []
-    assert processes_in(here.tiny.path) == []
-
-
-def test_each_version_is_measured_by_the_gpugate_in_its_own_folder(here: Here) -> None:
-    engine = here.tiny.path / "gpugate"
-    engine.mkdir()
-    for path in (ROOT / "gpugate").iterdir():
-        if path.name not in ("__init__.py", "__pycache__"):
-            (engine / path.name).symlink_to(path)
-    for version in ("0.0.1", "0.0.2"):
-        here.tiny.write("gpugate/__init__.py", f'__version__ = "{version}"\n')
-        here.commit(1)
-    words = ("HEAD~1", "HEAD", "-k", "quick", "-m", "not benchmark", "--processes", "1", "--own-engine")
-    ended, said = here.compare(*words, "--json", "made.json")
-    assert ended.status == UNDECIDED, ended.text + said
-    document = here.tiny.json("made.json")
-    (duet,) = document["duets"]
-    assert duet["ratio"]["median"] == pytest.approx(1, rel=0.02)
-    for name, version in (("base", "0.0.1"), ("head", "0.0.2")):
-        assert document[name]["software"].startswith(f"gpugate {version}, Python ")
-        assert f"{name}: gpugate {version}, Python " in ended.text
-
-
 def test_marks_select_cases(here: Here) -> None:
     here.commit(1)
     ended, said = here.compare("main", "-m", "gpu")
     assert ended == Ended(UNUSABLE, "")
-    assert "no case is selected: give a folder with perf tests, or another -k or -m" in said
+    assert "no case is selected: give --path with perf tests, or another -k or -m" in said
 
 
 def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
@@ -411,39 +423,6 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
     assert f"  {line}\n" in text(compared, 140, False)
     first = replace(compared, duets=judge_duets(taken[:1])[0])
     assert "peak memory" not in markdown(first), "the first build of a process also loads libraries"
-
-
-def test_a_process_of_a_version_that_dies_costs_its_case_alone(here: Here) -> None:
-    dies = "\ndef quick(context):\n    import os\n    os.kill(os.getpid(), 11)\n"
-    here.commit(1)
-    here.write(1, build=dies)
-    ended, _ = here.compare("main", "--processes", "1", "--base-python", sys.executable)
-    assert ended.status == UNUSABLE
-    assert "tiny/quick/cpu: not measured: the process of the head was killed by SIGSEGV" in ended.text
-    assert "1 case: 1 UNDECIDED" in ended.text
-    assert processes_in(here.tiny.path) == []
-
-
-def test_where_one_process_cannot_hold_both_sides_each_is_built_after_the_others_end(here: Here) -> None:
-    held = """
-def quick(context):
-    holder = Path(__file__).with_name("holder") if ".gpugate" not in __file__ else Path(__file__).parents[3] / "holder"
-    if holder.exists():
-        raise torch.OutOfMemoryError("too large")
-    holder.touch()
-    side = sleeping({milliseconds})
-    side.close = holder.unlink
-    return side
-"""
-    here.commit(1, build=held)
-    here.write(1.25, build=held)
-    ended, said = here.compare("main", "-k", "quick", "--processes", "1", "--json", "made.json")
-    assert ended.status == UNDECIDED, ended.text + said
-    assert "tiny/quick/cpu: one after another: both versions do not fit together" in ended.text
-    document = here.tiny.json("made.json")
-    (duet,) = document["duets"]
-    assert duet["ratio"]["median"] == pytest.approx(1.25, rel=0.02)
-    assert document["one_after_another"] == ["tiny/quick/cpu"]
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:

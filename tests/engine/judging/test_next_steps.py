@@ -132,3 +132,21 @@ def test_no_profile_is_advised_for_a_case_of_several_ranks(gpu_run: RunResult, s
     ranked = replace(case.measurement, optimized_counters={"ranks": 2.0})
     gpu_run.cases[CASE_ID] = replace(case, case_id=CASE_ID, measurement=ranked)
     assert described(step, gpu_run) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "paths"),
+    [
+        ("pytest perf_tests --perf-baselines DIR", ""),
+        ("pytest", ""),
+        (
+            "pytest services/x/perf_tests 'my tests' --perf-set=video=a",
+            " --path services/x/perf_tests --path 'my tests'",
+        ),
+    ],
+)
+def test_a_bisection_has_the_perf_tests_of_the_session(gpu_run: RunResult, command: str, paths: str) -> None:
+    slower = Reason(ReasonCode.CODE_SLOWER, {"commit": "1234"})
+    failed = Verdict("speedup", "net/a/cpu", Outcome.REGRESSED, (slower,), NextStep.FIND_COMMIT)
+    run = with_verdicts(replace(gpu_run, command=command), failed)
+    assert describe_next_step([failed], run) == f"gpugate bisect net/a/cpu --good 1234{paths}"

@@ -11,7 +11,7 @@ import pytest
 
 import gpugate
 from gpugate.session import child_process
-from gpugate.session.child_process import interpreter_command, module_command, program_command
+from gpugate.session.child_process import module_command, program_command
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import children, running
 
@@ -84,13 +84,3 @@ def test_a_program_keeps_its_environment_and_status(monkeypatch: pytest.MonkeyPa
     assert ended.returncode == -signal.SIGTERM
     ended = subprocess.run(program_command(["sh", "-c", "echo $PYTHONPATH"]), capture_output=True, check=False)
     assert ended.stdout == b"/anywhere\n"
-
-
-def test_another_python_runs_the_gpugate_of_a_folder_which_may_lack_a_module(tmp_path: Path) -> None:
-    (tmp_path / "gpugate").mkdir()
-    (tmp_path / "gpugate/__init__.py").write_text("__version__ = '9.9'", encoding="utf-8")
-    (tmp_path / "gpugate/there.py").write_text("import sys; print(sys.argv[1:])", encoding="utf-8")
-    made = [interpreter_command(sys.executable, tmp_path, f"gpugate.{name}", ["a"]) for name in ("there", "later")]
-    there, later = (subprocess.run(words, capture_output=True, text=True, check=False) for words in made)
-    assert (there.returncode, there.stdout) == (0, "['a']\n")
-    assert (later.returncode, later.stderr) == (1, "gpugate 9.9 has no module gpugate.later\n")

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import gpugate.catalogue
+from gpugate import __version__
 from gpugate.errors import CompareError
-from gpugate.session.other_tree import OtherTree
+from gpugate.session.other_tree import Layout, OtherTree, find_tops
+from gpugate.store.version import git
 from tests.support.tiny_project import alone_in_the_catalogue
 
 WORKLOAD = """
@@ -56,7 +58,7 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     here = write(tmp_path / "here", {name: text.replace("{value}", "1") for name, text in files.items()})
     there = write(tmp_path / "there", {name: text.replace("{value}", "2") for name, text in files.items()})
     monkeypatch.syspath_prepend(str(here))
-    yield OtherTree(there, "another_tree")
+    yield OtherTree(Layout(str(there)), "another_tree")
     for name in [name for name in sys.modules if name.partition(".")[0] in ("pieces", "user")]:
         del sys.modules[name]
 
@@ -90,12 +92,12 @@ def test_afterwards_no_module_is_left_and_no_bytecode_was_written(both: OtherTre
     assert [name for name in sys.modules if name.startswith("another_tree")] == []
     assert not any(isinstance(one, OtherTree) for one in sys.meta_path)
     assert not any("gpugate-tree-" in folder for folder in sys.path)
-    assert list(both.root.rglob("*.pyc")) == []
+    assert list(Path(both.layout.top).rglob("*.pyc")) == []
 
 
 def test_an_error_names_the_line_of_the_file(both: OtherTree) -> None:
-    write(both.root, {"wrong.py": "import pieces\n\n\nraise ValueError('here')\n"})
-    tree = OtherTree(both.root, "another_tree")
+    write(Path(both.layout.top), {"wrong.py": "import pieces\n\n\nraise ValueError('here')\n"})
+    tree = OtherTree(both.layout, "another_tree")
     with tree.importable(), pytest.raises(ValueError, match="here") as error:
         tree.import_module("wrong")
     assert error.traceback[-1].lineno == 3  # counted from 0
@@ -108,7 +110,7 @@ def test_the_cases_are_those_that_the_conftest_registers(tmp_path: Path, folder:
     write(
         root, {"conftest.py": "from gpugate.catalogue import register_module\nregister_module('catalogue_of_mine')\n"}
     )
-    tree = OtherTree(root, "another_tree")
+    tree = OtherTree(Layout(str(root)), "another_tree")
     with alone_in_the_catalogue(), tree.importable():
         cases = tree.cases()
         assert cases["tiny/fast/cpu"].optimization.build(None).step(0) == 7
@@ -123,14 +125,68 @@ def test_the_cases_are_those_that_the_conftest_registers(tmp_path: Path, folder:
         ("from gpugate.catalogue import register\nregister(7)", "7 is no workload"),
         (
             "raise RuntimeError('registered before')",
-            f"(registered before): give `gpugate compare` --own-engine, or "
-            f"--base-python {sys.executable} for code that a process can import only once",
+            "(registered before): measure each version by pytest --perf-report DIR, and compare both nights by gpugate",
         ),
     ],
 )
 def test_a_tree_that_this_engine_cannot_drive_is_refused_with_the_reason(tmp_path, conftest: str, problem: str) -> None:
-    tree = OtherTree(write(tmp_path, {"conftest.py": conftest}), "another_tree")
+    write(tmp_path, {"conftest.py": conftest})
+    tree = OtherTree(Layout(str(tmp_path)), "another_tree")
     with alone_in_the_catalogue(), tree.importable(), pytest.raises(CompareError) as error:
         tree.cases()
-    assert str(error.value).startswith(f"this gpugate cannot drive the workloads of {tmp_path} (")
+    assert str(error.value).startswith(f"gpugate {__version__} cannot drive the workloads of {tmp_path} (")
     assert problem in str(error.value)
+
+
+def suite(name: str, value: int) -> dict[str, str]:
+    """A folder of tests with a conftest.py, and a module beside it that the conftest.py imports."""
+    workload = WORKLOAD.replace('"tiny"', f'"{name}"').replace(
+        "from pieces import step", "import pieces_of_mine as step"
+    )
+    register = "from gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
+    return {
+        f"{name}/conftest.py": workload + register,
+        f"{name}/pieces_of_mine.py": f"def do(x):\n    return {value}\n",
+    }
+
+
+def package(name: str) -> dict[str, str]:
+    """The same as a package, with a relative import."""
+    files = suite(name, 3)
+    files[f"{name}/conftest.py"] = files[f"{name}/conftest.py"].replace(
+        "import pieces_of_mine", "from . import pieces_of_mine"
+    )
+    return {**files, f"{name}/__init__.py": ""}
+
+
+def test_every_conftest_of_the_layout_registers_its_workloads(tmp_path: Path) -> None:
+    write(tmp_path, {**suite("first", 1), **package("second")})
+    layout = Layout(
+        str(tmp_path), ("conftest.py", "first/conftest.py", "second/conftest.py", "gone/conftest.py"), (".",)
+    )
+    tree = OtherTree(layout, "another_tree")
+    with alone_in_the_catalogue(), tree.importable():
+        built = {name: case.optimization.build(None).step(0) for name, case in tree.cases().items()}
+        assert built == {"first/fast/cpu": 1, "second/fast/cpu": 3}
+
+
+def test_two_folders_that_name_a_workload_alike_are_no_layout_to_compare_with(tmp_path: Path) -> None:
+    files = suite("first", 1)
+    write(tmp_path, {**files, "other/conftest.py": files["first/conftest.py"]})
+    tree = OtherTree(Layout(str(tmp_path), ("first/conftest.py", "other/conftest.py"), ()), "another_tree")
+    with (
+        alone_in_the_catalogue(),
+        tree.importable(),
+        pytest.raises(CompareError, match="two workloads are named 'first'"),
+    ):
+        tree.cases()
+
+
+def test_a_project_in_a_subfolder_is_compared_by_its_repository(tmp_path: Path) -> None:
+    head, worktree, copy = (tmp_path / name for name in ("head/services/x", "worktree/services/x", "copy_of_x"))
+    for folder in (head, worktree, copy):
+        folder.mkdir(parents=True)
+    assert git(tmp_path / "head", "init", "-q") is not None
+    assert find_tops(worktree, head) == (tmp_path / "worktree", tmp_path / "head")
+    assert find_tops(copy, head) == (copy, head), "what is beside it has no counterpart"
+    assert find_tops(copy, tmp_path / "head") == (copy, tmp_path / "head")

@@ -15,6 +15,7 @@ from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
 from gpugate.results.provenance import Provenance
 from gpugate.session import recorded_code
+from gpugate.session.duets import DuetPlan
 from gpugate.session.recorded_code import choose_ref
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
@@ -161,6 +162,31 @@ def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded
     recorded_commit.run(*GATE, "--against=main")
     assert code_of(recorded_commit)["unchanged"] is True
     assert recorded_commit.outcomes()["throughput"] == "NO_BASELINE"
+
+
+@pytest.mark.parametrize("against", ["main", "auto"])
+def test_a_ref_that_is_ahead_is_compared_by_the_common_ancestor_unless_it_is_recorded(
+    recorded_commit: TinyProject, monkeypatch, against: str
+) -> None:
+    bases: list[str] = []
+
+    def take_base(plan: DuetPlan, *_: object, **__: object) -> list[DuetProcess]:
+        bases.append(read_provenance(Path(plan.base)).commit or "")
+        return [DuetProcess(False, TWO_CORES)]
+
+    monkeypatch.setattr(recorded_code, "measure_duets", take_base)
+    began = read_provenance(recorded_commit.path).commit
+    git(recorded_commit, "checkout", "-q", "-b", "feature")
+    git(recorded_commit, "checkout", "-q", "main")
+    recorded_commit.workload(SLOWER)
+    commit(recorded_commit)
+    now = read_provenance(recorded_commit.path).commit
+    git(recorded_commit, "checkout", "-qf", "feature")
+    set_provenance(recorded_commit, Provenance(commit=now))
+    recorded_commit.edit_baseline(spread_out)
+    recorded_commit.workload(SLOWER.replace("1.1", "1.2"))
+    recorded_commit.run(*GATE, f"--against={against}")
+    assert bases == [began if against == "main" else now]
 
 
 def test_a_process_without_a_test_of_the_case_is_a_reason(recorded_commit: TinyProject, monkeypatch) -> None:

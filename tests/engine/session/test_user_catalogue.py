@@ -94,6 +94,52 @@ def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyPro
     assert re.findall(r"\[(.*)\]", marked) == ["tiny/quick/cuda", "tiny/graphed/cuda"]
 
 
+def write_suites(tiny: TinyProject, *names: str) -> None:
+    """Unit tests, and two folders of perf tests, each with its own conftest.py, which registers a workload."""
+    (tiny.path / "tiny.py").unlink()
+    tiny.write("conftest.py", SHORTENED)
+    for folder, name in zip(("first", "second"), names, strict=True):
+        body = f"{workload_named(name)}\nfrom gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
+        tiny.write(f"tests/{folder}/conftest.py", body)
+        tiny.write(f"tests/{folder}/quick_ms", "1")
+        tiny.write(f"tests/{folder}/test_{folder}.py", "def test_it(workload, gate):\n    gate(workload.equivalence)\n")
+    tiny.write("tests/unit/conftest.py", "import pytest\n@pytest.fixture\ndef number():\n    return 3\n")
+    tiny.write("tests/unit/test_number.py", "def test_number(number):\n    assert number == 3\n")
+
+
+def test_each_suite_measures_the_workloads_of_its_conftest(tiny: TinyProject) -> None:
+    write_suites(tiny, "one", "two")
+    ended = tiny.run("tests", "--perf-device=cpu", "-v")
+    assert ended.status == 0, ended.text
+    passed = re.findall(r"(test_\w+\.py::\S+) PASSED", ended.text)
+    measured = ["test_first.py::test_it[one/quick/cpu]", "test_second.py::test_it[two/quick/cpu]"]
+    assert passed == [*measured, "test_number.py::test_number"]
+    only = tiny.run("tests", "-k", "number")
+    assert (only.status, "1 passed" in only.text) == (0, True), only.text
+
+
+def test_a_name_of_two_suites_fails_their_cases_alone(tiny: TinyProject) -> None:
+    write_suites(tiny, "one", "one")
+    ended = tiny.run("tests", "--perf-device=cpu")
+    assert ended.status == 1, ended.text
+    assert "2 failed, 1 passed" in ended.text
+    files = " and ".join(str(tiny.path / f"tests/{folder}/conftest.py") for folder in ("first", "second"))
+    assert f"one/quick/cpu: two workloads are named 'one' (in {files}): rename one" in ended.text
+    assert tiny.run("tests/second", "--perf-device=cpu").status == 0
+
+
+def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProject) -> None:
+    write_suites(tiny, "one", "two")
+    recorded = tiny.run("tests", "--perf-device=cpu", "--update-baselines", "--perf-reason=first", "-operf_processes=2")
+    assert recorded.status == 0, recorded.text
+    assert sorted(path.name for path in tiny.baselines.glob("*.json")) == ["one.json", "two.json"]
+    alone = tiny.run("tests/first", "--perf-device=cpu")
+    assert alone.status == 0, alone.text
+    (tiny.path / "tests/second/conftest.py").unlink()
+    refused = tiny.run("tests/first", "--perf-device=cpu")
+    assert "two.json is for the unknown workload 'two': restore the workload or delete the file" in refused.text
+
+
 # --- the README -------------------------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,29 @@ def test_a_project_that_cannot_be_written_has_its_versions_outside_and_a_sentenc
         pass
 
 
+def test_a_ref_that_is_ahead_stands_for_the_common_ancestor(project: Path, tmp_path: Path) -> None:
+    git(project, "checkout", "-q", "-b", "feature")
+    (project / "note").write_text("a note")
+    began, head = git(project, "rev-parse", "main"), commit(project, "a note")
+    with check_out("main", project, tmp_path, head) as one:
+        assert (one.name, one.commit, one.note) == ("main", began, None)
+    git(project, "checkout", "-q", "main")
+    (project / "value").write_text("3")
+    now = commit(project, "value 3")
+    for name in ("main", "main..."):
+        with check_out(name, project, tmp_path, head) as one:
+            assert (one.commit, (one.root / "value").read_text()) == (began, "2")
+            words = f"compared with the common ancestor {one.label}; --exact compares with main itself"
+            assert one.note == f"main has 1 commit that this version lacks: {words}"
+    with check_out("main", project, tmp_path) as one:
+        assert (one.commit, one.note) == (now, None)
+    git(project, "checkout", "-q", "--orphan", "another")
+    with check_out("main", project, tmp_path, commit(project, "nothing in common")) as one:
+        assert (one.commit, one.note) == (now, None)
+    with check_out(".", project, tmp_path, head) as one:
+        assert (one.root, one.note) == (project, None)
+
+
 def test_one_commit_may_be_both_versions(project: Path, tmp_path: Path) -> None:
     with check_out("main", project, tmp_path) as one, check_out("HEAD", project, tmp_path) as other:
         assert one.root != other.root
