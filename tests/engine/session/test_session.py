@@ -339,7 +339,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     session.baselines = {}
     session.measure(CASE)
-    (file,) = recording._files(session, [session.result], 1)
+    (file,), _ = recording._files(session, [session.result], 1)
     anchor = file.cases["fast/cpu"].anchor
     assert anchor == old.cases["fast/cpu"].anchor != file.cases["fast/cpu"].current
 
@@ -359,7 +359,7 @@ def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypat
         return replace(session.result, cases={CASE.id: replace(result, summary=summarize(result.measurement))})
 
     monkeypatch.setattr(recording, "_fresh_run", fresh)
-    monkeypatch.setattr(recording, "_files", lambda *arguments: [])
+    monkeypatch.setattr(recording, "_files", lambda *arguments: ([], {}))
     recording.record(session, said.append, said.extend)
     assert [line for line in said if "disturbed" in line] == [
         f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)
