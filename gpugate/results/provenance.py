@@ -12,7 +12,8 @@ class Provenance:
     """The code that was measured and the host that measured it. None: the value does not exist or is not known.
 
     `repository` is an address without credentials, None for a folder. `changes` is a hash of what was not committed,
-    except for the baselines; None where everything was. `host` is a hash of the host's identity.
+    except for the baselines; None where everything was. `host` is a hash of the host's identity. `files` are those of
+    the imported code, each after its hash in git, as in `d670460b4b4a kernels/rows.py`.
     """
 
     repository: str | None = None
@@ -23,3 +24,4 @@ class Provenance:
     host: str | None = None
     gpu_uuid: str | None = None
     container: str | None = None  # digest of the image
+    files: tuple[str, ...] | None = None

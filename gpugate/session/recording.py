@@ -14,6 +14,7 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.judging.counters import judge_counters
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
+from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
@@ -23,8 +24,10 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.session.termination import delay_signals
 from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
-from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.provenance import list_code
+from gpugate.store.version import CACHE_FOLDER, git
 
+DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
 
@@ -48,7 +51,22 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     except BaseException:
         print_line(f"recording: {kept}")
         raise
-    write(session.baselines_folder, files, runs, refused, lambda lines: print_lines([*lines, kept]))
+    more = [kept, *warn_about_code(session)]
+    write(session.baselines_folder, files, runs, refused, lambda lines: print_lines([*lines, *more]))
+
+
+def warn_about_code(session: PerfSession) -> list[str]:
+    """A sentence where a later gate may not find the code that is recorded, else nothing."""
+    root, origin, ignored = session.root, session.result.provenance, session.options.result_paths
+    if origin is None or origin.commit is None:
+        return []
+    edited = list_code(root, ignored) ^ list_code(root, ignored, "HEAD")
+    if edited:
+        names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}), most=5)
+        return [f"recorded with uncommitted changes of {names}: no gate can compare with this code; commit first"]
+    there, having = (git(root, "for-each-ref", *words, *DEFAULT_BRANCHES) for words in ((), ("--contains", "HEAD")))
+    lacking = f"recorded on commit {origin.commit[:SHORT_COMMIT]}, which the default branch lacks"
+    return [f"{lacking}: a squash or rebase drops it; record on the default branch"] if there and not having else []
 
 
 def planned_processes(session: PerfSession) -> int:

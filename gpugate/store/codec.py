@@ -1,8 +1,8 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also a field with a default; a name without a field is refused, and no value is converted into
-another type. A type may state its stored form by pydantic's `__get_pydantic_core_schema__`, see `Process` and
-`NotFinite`.
+Every field but those ADDED is stored, also one with a default; a name without a field is refused, and no value is
+converted into another type. A type may state its stored form by pydantic's `__get_pydantic_core_schema__`, see
+`Process` and `NotFinite`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaSerializer, SchemaValidator
 
 T = TypeVar("T")
+ADDED = ("files",)  # fields that documents of the same format version may lack; None is not stored
 # pydantic's strict types take only their own instances; in JSON a dataclass is an object, a tuple a list.
 _STORED_AS_ANOTHER_TYPE = ("dataclass", "tuple", "enum")
 _NAMES = {"missing": "has no field", "unexpected_keyword_argument": "has an unknown field"}
@@ -92,6 +93,8 @@ def _stored_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     schema = {name: _stored_schema(entry) for name, entry in schema.items()}
+    if schema.get("type") == "dataclass-field" and schema["name"] in ADDED:
+        return {**schema, "serialization_exclude_if": lambda value: value is None}
     if schema.get("type") == "dataclass-field" and schema["schema"]["type"] == "default":
         schema["schema"] = schema["schema"]["schema"]
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
