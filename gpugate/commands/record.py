@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -65,11 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes all baselines or none, and prints the changes. Interrupted runs are left out.
+    """Writes the baselines of all cases that can be recorded, and prints the changes. Interrupted runs are left out.
 
     With `--delete`, the command deletes the record of one case instead.
     Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
-    where the runs cannot form one record.
+    where the runs cannot form one record, or a case was not recorded.
     """
     if (arguments.folder is None) == (arguments.delete is None):
         raise BaselineError("give either DIR, a folder of runs to record, or --delete CASE")
@@ -78,18 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     processes = whole_number("--processes", arguments.processes)
     runs = _runs(arguments.folder)
-    machine = machine_name(runs[0].environment)
-    folder = arguments.baselines / machine
+    folder = arguments.baselines / machine_name(runs[0].environment)
     recording = baseline.Recording(arguments.reason, arguments.new_anchor, arguments.add, arguments.force)
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
-        files = [
-            baseline.record_runs(old.get(workload), workload, those, recording, processes)
-            for workload, those in _by_workload(runs).items()
-        ]
-        profiles = profiles_file.collect_profiles(arguments.baselines, machine, runs)
+        files, refused = baseline.record_cases(old, runs, recording, processes)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
-        write(folder, files, profiles, runs, lambda lines: print(*lines, sep="\n"))
+        write(folder, files, runs, refused, lambda lines: print(*lines, sep="\n"))
     return 0
 
 
@@ -141,12 +135,3 @@ def _runs(folder: Path) -> list[RunResult]:
     if found:
         raise BaselineError(f"the runs' environments differ ({', '.join(found)}): give each its own folder")
     return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))
-
-
-def _by_workload(runs: Sequence[RunResult]) -> Mapping[str, list[RunResult]]:
-    """Groups the runs by the workloads that they measured."""
-    names = {case.workload for run in runs for case in run.cases.values() if case.skipped is None}
-    return {
-        name: [run for run in runs if any(case.workload == name for case in run.cases.values())]
-        for name in sorted(names)
-    }

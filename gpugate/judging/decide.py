@@ -62,10 +62,20 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
     if impossible is None:
         on_cpu = result.device_kind == "cpu"
         verdicts = [with_other_work(one, measurement, on_cpu) if one.check in TIMED else one for one in verdicts]
-    problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
-    unconfirmed = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
-    verdicts = [one if one.check == "equivalence" else _with_reasons(one, unconfirmed) for one in verdicts]
+    verdicts = [one if one.check == "equivalence" else _with_failed_confirmations(one, result) for one in verdicts]
     return unless_wrong(verdicts)
+
+
+def _with_failed_confirmations(verdict: Verdict, result: CaseResult) -> Verdict:
+    """The verdict with the problems of fresh processes, INCONCLUSIVE for an alarm of one process without a duet."""
+    problems = dict.fromkeys(one.problem for one in result.attempts if one.problem)
+    found = [Reason(ReasonCode.NOT_CONFIRMED, {"problem": problem}) for problem in problems]
+    alarms = verdict.outcome is Outcome.REGRESSED or rests_on_times(verdict)
+    confirmed = len(_counted(result) if verdict.check in TIMED else [None, *_confirming(result)]) > 1
+    if not found or not alarms or confirmed or verdict.code is ReasonCode.CODE_SLOWER:
+        return _with_reasons(verdict, found)
+    reasons = (*found, *verdict.reasons)
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=reasons, next_step=NextStep.REPEAT)
 
 
 def ranks_share_cores(result: CaseResult) -> bool:

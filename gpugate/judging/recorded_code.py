@@ -24,23 +24,8 @@ UNRECORDED = (Outcome.NO_BASELINE, Outcome.PASS, Outcome.UNDECIDED)  # of a time
 NOT_OPEN = (Outcome.PASS, Outcome.IMPROVED, Outcome.NO_BASELINE)
 
 
-def has_alarm(result: CaseResult) -> bool:
-    """True where a check of times failed, stayed open, or may lay to the machine what the code does."""
-    return any(
-        verdict.outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE) or verdict.code in UNPROVEN
-        for verdict in result.verdicts
-        if verdict.check in TIMED
-    )
-
-
-def is_blunt(result: CaseResult) -> bool:
-    """True where the record of the case would miss a slowdown of SHARP."""
-    detectable = result.detectable_slowdown
-    return detectable is None or detectable > SHARP
-
-
 def may_need_duet(result: CaseResult, has_ref: bool) -> bool:
-    """True where the times of a case are evidence, and its record is too blunt or alarms.
+    """True where the times of a case are evidence, and its record alarms or would miss a slowdown of SHARP.
 
     A case without a record is compared only where `has_ref`: the user names the version to compare with. No comparison
     of times changes a wrong output, a side that did not engage, or an unfit machine.
@@ -49,7 +34,13 @@ def may_need_duet(result: CaseResult, has_ref: bool) -> bool:
     if result.environment_problem or any(verdict.outcome in unfit for verdict in result.verdicts):
         return False
     measured = result.measurement is not None and bool(result.measurement.pairs)
-    return measured and (has_ref or _has_record(result)) and (has_alarm(result) or is_blunt(result))
+    alarms = any(  # failed, stayed open, or may lay to the machine what the code does
+        verdict.outcome in (Outcome.REGRESSED, Outcome.INCONCLUSIVE) or verdict.code in UNPROVEN
+        for verdict in result.verdicts
+        if verdict.check in TIMED
+    )
+    is_blunt = result.detectable_slowdown is None or result.detectable_slowdown > SHARP
+    return measured and (has_ref or _has_record(result)) and (alarms or is_blunt)
 
 
 def _has_record(result: CaseResult) -> bool:
@@ -125,7 +116,7 @@ def _without_slower_code(
         step = NextStep.RECORD_THIS_MACHINE if lasting else NextStep.COOL_MACHINE
         return replace(blamed, outcome=Outcome.ENV_INVALID, next_step=step) if same_software else blamed
     if code.unchanged and verdict.outcome in NOT_OPEN:
-        return verdict  # without an alarm, only the workload's own code was compared
+        return verdict  # which needs no further reason
     found = _add(verdict, Reason(calm, facts))
     # Only the record left it open, and the code did not become slower since.
     settled = same_software and _is_open_by_record(verdict)

@@ -39,7 +39,7 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
 UNKNOWN = "unknown"
 # Of a run that was written before runs had a provenance.
-UNKNOWN_PROVENANCE = Provenance(*[UNKNOWN] * 8)
+UNKNOWN_PROVENANCE = Provenance(*(UNKNOWN,) * 8)
 
 
 class Metric(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpugate.units import stored_unless
+
 SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
 
 
@@ -12,7 +14,8 @@ class Provenance:
     """The code that was measured and the host that measured it. None: the value does not exist or is not known.
 
     `repository` is an address without credentials, None for a folder. `changes` is a hash of what was not committed,
-    except for the baselines; None where everything was. `host` is a hash of the host's identity.
+    except for the baselines; None where everything was. `host` is a hash of the host's identity. `files` are those of
+    the imported code, each after its hash in git, as in `d670460b4b4a kernels/rows.py`.
     """
 
     repository: str | None = None
@@ -23,3 +26,4 @@ class Provenance:
     host: str | None = None
     gpu_uuid: str | None = None
     container: str | None = None  # digest of the image
+    files: tuple[str, ...] | None = stored_unless(None)

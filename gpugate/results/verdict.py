@@ -99,8 +99,8 @@ class Verdict:
 
     @property
     def needs_autopsy(self) -> bool:
-        """True for a failure, and for times that only the record calls a failure: the cause is wanted of both."""
-        return self.bad or self.code is ReasonCode.OTHER_CONDITIONS
+        """True for a failure, and for an alarm that is no failure for want of evidence: the cause is wanted of both."""
+        return self.bad or self.code in (ReasonCode.OTHER_CONDITIONS, ReasonCode.NOT_CONFIRMED)
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:

@@ -34,7 +34,7 @@ from gpugate.session.left_over import end_daemons, end_left_over
 from gpugate.session.opening import choose_device, open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.recording import lock_for_recording, record
+from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.remembering import remember
 from gpugate.session.selection import (
     case_of,
@@ -159,6 +159,8 @@ class PerfRun:
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
+            for line in warn_about_code(opened):
+                self._print_line(line)
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.versions.close)
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
@@ -341,8 +343,11 @@ class PerfRun:
             self._recorded = True
             self._lines.extend(lines)
 
+        record(perf, self._print_line, print_changes)
+
+    def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
-        record(perf, self._lines.append if reporter is None else reporter.write_line, print_changes)
+        (self._lines.append if reporter is None else reporter.write_line)(line)
 
     @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

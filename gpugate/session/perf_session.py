@@ -8,7 +8,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ from gpugate.judging.decide import (
 )
 from gpugate.judging.machine_state import busy_cores, environment_problem, slower_launches
 from gpugate.judging.plausibility import impossible_rate
-from gpugate.judging.recorded_code import has_alarm, may_need_duet
+from gpugate.judging.recorded_code import may_need_duet
 from gpugate.judging.series_of_cases import rung_number
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
@@ -63,6 +63,7 @@ from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.proof_file import ProofFileError
+from gpugate.store.provenance import is_unchanged, list_code
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder, make_ignored
@@ -114,7 +115,7 @@ class PerfSession:
 
     def __post_init__(self) -> None:
         self.proofs = RememberedProofs(self.options.proofs_path, self.options.proof_days, self.result)
-        self.versions = RecordedVersions(self.root, self.options.result_paths)
+        self.versions = RecordedVersions(self.root)
 
     @property
     def environment(self) -> Environment:
@@ -321,9 +322,8 @@ class PerfSession:
         provenance = record.provenance if record else None
         changes = self._list_machine_changes(provenance, result)
         try:
-            ref = choose_ref(self.options.against, provenance)
-            unchanged = self.options.fault is None and self._is_unchanged(case, record, ref, has_alarm(result))
-            if not unchanged:
+            ref = choose_ref(self.options.against, provenance, self.root)
+            if self.options.fault is not None or not is_unchanged(self.root, ref, self.options.result_paths):
                 self._release()
 
                 def print_line(line: str) -> None:
@@ -336,16 +336,6 @@ class PerfSession:
         except (CompareError, OSError) as error:
             code = RecordedCode("", problem=str(error))
         result.recorded_code = replace(code, machine_changes=changes)
-
-    def _is_unchanged(self, case: Case, record: baseline.Record | None, ref: str, alarmed: bool) -> bool:
-        """True for equal code. Where nothing alarms, the code of the workload is enough; it has its hash in the record.
-
-        Raises CompareError for a commit that is not there.
-        """
-        same_source = record is not None and record.source_hash == self.result.source_hashes[case.workload.name]
-        if not alarmed and self.options.against == AUTO and same_source:
-            return True
-        return self.versions.is_unchanged(ref)
 
     def _list_machine_changes(self, recorded: Provenance | None, result: CaseResult) -> tuple[str, ...]:
         remembered, cores, now = result.remembered, result.cores_changed, self.result.provenance
@@ -581,8 +571,12 @@ class PerfSession:
             yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
     def finish(self, interrupted: bool) -> None:
-        """Marks the last probe as the one after everything and writes the file for the last time."""
+        """Marks the last probe as the one after everything, adds the files of the code and writes the file at last."""
         self.result.interrupted = interrupted
+        with suppress(CompareError, OSError):
+            if self.result.provenance is not None and self.result.provenance.commit is not None:
+                code = list_code(self.root, self.options.result_paths)  # only now are all modules imported
+                self.result.provenance = replace(self.result.provenance, files=tuple(sorted(code)))
         if self.result.yardsticks:
             last = self.result.yardsticks.pop()
             self.result.yardsticks.append(Yardstick(last.values, "after"))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import CompareError
 from gpugate.results.duet import RecordedCode
-from gpugate.results.provenance import Provenance
+from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.session.options import AUTO, Options
-from gpugate.store.version import Version, check_out, hash_changes
+from gpugate.store.provenance import find_commit_with
+from gpugate.store.version import Version, check_out, git, suggest_commit
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,6 @@ class RecordedVersions:
     """The worktrees of the versions that a session compares with. `close` removes them."""
 
     project: Path
-    ignored: tuple[Path, ...] = ()  # folders whose changes are no change of the code
     _versions: dict[str, Version] = field(default_factory=dict)
     _closing: ExitStack = field(default_factory=ExitStack)
 
@@ -34,25 +34,26 @@ class RecordedVersions:
             self._versions[ref] = self._closing.enter_context(check_out(ref, self.project, self.project / CACHE, head))
         return self._versions[ref]
 
-    def is_unchanged(self, commit: str) -> bool:
-        """True where the project is as it was in the commit. Raises CompareError for one that is not there."""
-        return hash_changes(self.project, commit, self.ignored) is None
-
     def close(self) -> None:
         self._closing.close()
 
 
-def choose_ref(against: str, recorded: Provenance | None) -> str:
-    """The git ref of the code to compare with. Raises CompareError where the record does not tell it."""
+def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
+    """The git ref to compare with: the recorded commit, else one with the recorded files. Raises CompareError."""
     if against != AUTO:
         return against
     if recorded is None or recorded.commit is None:
         raise CompareError("the record does not contain its commit: give --against REF, or record again in a git clone")
+    is_there = git(project, "cat-file", "-e", f"{recorded.commit}^{{commit}}") is not None
+    found = find_commit_with(recorded.files or (), project) if recorded.changes or not is_there else recorded.commit
+    if found is not None:
+        return found
+    name, branch = recorded.commit[:SHORT_COMMIT], f" of branch {recorded.branch}" if recorded.branch else ""
     if recorded.changes is not None:
-        raise CompareError(
-            f"the record is of {recorded.commit[:12]} with uncommitted changes: give --against REF, or record again"
-        )
-    return recorded.commit
+        problem = f"the record is of {name} with uncommitted changes, which no commit of this history is known to have"
+        raise CompareError(f"{problem}: commit first and record again, or give --against REF")
+    step = "a squash or rebase drops it; record on the default branch, or give --against REF"
+    raise CompareError(f"the recorded commit {name}{branch} is not in this clone: {suggest_commit(project, step)}")
 
 
 def compare_code(

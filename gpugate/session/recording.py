@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gpugate import units
@@ -13,6 +14,7 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.judging.counters import judge_counters
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
+from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
@@ -22,9 +24,11 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.session.termination import delay_signals
 from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
-from gpugate.store.version import CACHE_FOLDER
+from gpugate.store.provenance import list_code
+from gpugate.store.version import CACHE_FOLDER, git
 from gpugate.store.writable_folder import choose_folder
 
+DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
 
@@ -33,9 +37,10 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
 
     The runs stay in a folder that is named, for `gpugate record`, until the next recording.
-    Raises BaselineError, with every baseline as it was, when a process or a case failed.
+    Raises BaselineError: when a process or every case failed, with every baseline as it was, else as `write` does.
     """
-    _files(session, [session.result], 1)  # what this process already refuses needs no others
+    _, refused = _files(session, [session.result], 1)  # what this process already refuses needs no others
+    session.node_ids = {case_id: node for case_id, node in session.node_ids.items() if case_id not in refused}
     machine, baselines = machine_name(session.environment), session.options.baselines_path
     folder = choose_folder(session.root / CACHE_FOLDER) / f"recording-{machine}"
     again = shlex.join(["gpugate", "record", str(folder), "--baselines", str(baselines)])
@@ -43,12 +48,26 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     try:
         runs = _runs(session, folder, print_line)
         # All files are made before the first is written: a refusal leaves every one as it was.
-        files = _files(session, runs, planned_processes(session))
-        profiles = profiles_file.collect_profiles(baselines, machine, runs[-1:])
+        files, refused = _files(session, runs, planned_processes(session))
     except BaseException:
         print_line(f"recording: {kept}")
         raise
-    write(session.baselines_folder, files, profiles, runs, lambda lines: print_lines([*lines, kept]))
+    more = [kept, *warn_about_code(session)]
+    write(session.baselines_folder, files, runs, refused, lambda lines: print_lines([*lines, *more]))
+
+
+def warn_about_code(session: PerfSession) -> list[str]:
+    """A sentence where a later gate may not find the code that is recorded, else nothing."""
+    root, origin, ignored = session.root, session.result.provenance, session.options.result_paths
+    if origin is None or origin.commit is None:
+        return []
+    edited = list_code(root, ignored) ^ list_code(root, ignored, "HEAD")
+    if edited:
+        names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}), most=5)
+        return [f"recorded with uncommitted changes of {names}: no gate can compare with this code; commit first"]
+    there, having = (git(root, "for-each-ref", *words, *DEFAULT_BRANCHES) for words in ((), ("--contains", "HEAD")))
+    lacking = f"recorded on commit {origin.commit[:SHORT_COMMIT]}, which the default branch lacks"
+    return [f"{lacking}: a squash or rebase drops it; record on the default branch"] if there and not having else []
 
 
 def planned_processes(session: PerfSession) -> int:
@@ -87,21 +106,24 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
 def write(
     folder: Path,
     files: Sequence[baseline.BaselineFile],
-    profiles: Mapping[Path, profiles_file.Profiles],
     runs: Sequence[RunResult],
+    refused: Mapping[str, str],
     print_lines: PrintLines,
 ) -> None:
     """Writes the files and prints what changed and whose counters are REGRESSED in some of the recorded `runs`.
 
-    A signal such as Ctrl-C takes effect after that.
-
-    Raises BaselineError for a baseline that cannot be written.
+    A signal such as Ctrl-C takes effect after that. Raises BaselineError for a baseline that cannot be written, and at
+    the end for the cases that were `refused`.
     """
+    runs = [replace(run, cases={key: run.cases[key] for key in run.cases if key not in refused}) for run in runs]
+    profiles = profiles_file.collect_profiles(folder.parent, folder.name, runs)
     with delay_signals():
         lines = [line for file in files for line in baseline.write(folder, file)]
         problem = profiles_file.write(profiles)
         lines += [*_list_regressed_counters(runs), *([problem] if problem else [])]
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
+    if refused:
+        raise BaselineError("; ".join(f"not recorded: {reason}" for reason in refused.values()))
 
 
 def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
@@ -130,15 +152,10 @@ def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
     return None
 
 
-def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> list[baseline.BaselineFile]:
-    """Makes the baseline files of the workloads that this session measured, from `runs`."""
-    options, folder = session.options, session.baselines_folder
-    names = {case.workload for case in session.result.cases.values() if case.skipped is None}
-    if not names:
-        raise BaselineError("every case was skipped, so no baseline was written: record where they can be measured")
-    old = baseline.load_all(folder)
-    how = baseline.Recording(options.reason)
-    return [baseline.record_runs(old.get(name), name, runs, how, processes) for name in sorted(names)]
+def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:
+    """Makes the baseline files from `runs`, and the reasons of the cases that cannot be recorded."""
+    how, old = baseline.Recording(session.options.reason), baseline.load_all(session.baselines_folder)
+    return baseline.record_cases(old, runs, how, processes)
 
 
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:

@@ -108,6 +108,9 @@ class Recording:
     force: bool = False  # a disturbed record may replace a sharper one
 
 
+Recorded = tuple[list[BaselineFile], dict[str, str]]  # and the reason for each measured case without a new record
+
+
 def load_all(
     folder: Path, workload_names: Collection[str] | None = None, may_be_elsewhere: Callable[[], bool] = bool
 ) -> dict[str, BaselineFile]:
@@ -138,45 +141,62 @@ def _workload_at(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix().removesuffix(".json")
 
 
-def record_runs(
-    file: BaselineFile | None,
-    workload: str,
-    runs: Sequence[RunResult],
-    recording: Recording,
-    min_processes: int,
-) -> BaselineFile:
-    """Returns `file` with new records of the cases of `workload` that `runs`, one per fresh process, measured.
+def record_cases(
+    files: Mapping[str, BaselineFile], runs: Sequence[RunResult], recording: Recording, min_processes: int
+) -> Recorded:
+    """Returns the `files`, by workload, that get new records of cases that `runs`, one per fresh process, measured.
 
-    The records of other cases stay. Raises BaselineError when nothing was measured, when a case failed, was judged
-    WRONG, NOT_ENGAGED or ENV_INVALID, or was measured by fewer than `min_processes` runs, and when the runs were
-    interrupted or differ in environment or in the workload's source. Where runs are added to a record, the recorded
-    processes count as runs, each run may be added once, and a case that is slower than recorded is refused, too.
-    Otherwise a disturbed record does not replace a sharper one, unless that is forced.
+    The records of other cases stay. A case gets none that failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, was
+    measured by fewer than `min_processes` runs, or whose workload's source differs between runs. Where runs are added
+    to a record, the recorded processes count as runs, each run may be added once, and a case that is slower than
+    recorded gets none, too. Otherwise a disturbed record does not replace a sharper one, unless that is forced.
+    Raises BaselineError where no case gets a record, and when the runs were interrupted or differ in environment.
     """
-    _check_runs(workload, runs)
-    machine = machine_name(runs[0].environment)
-    if file is not None and (file.machine, file.workload) != (machine, workload):
-        theirs = f"{workload!r} on {machine}"
-        raise BaselineError(
-            f"the baseline of {file.workload!r} on {file.machine} cannot take {theirs}: pass its own file"
-        )
-    cases = dict(file.cases) if file else {}
-    for case_id in sorted({case.case_id for run in runs for case in run.cases.values() if case.workload == workload}):
-        key = case_id.removeprefix(f"{workload}/")
-        onto = cases[key].current if recording.adding and key in cases else None
-        measured = _measurements_of(case_id, runs, recording, min_processes - (len(onto.processes) if onto else 0))
-        if measured:
-            record = _record(measured, recording, runs[0].source_hashes.get(workload, ""))
-            if onto is not None:
-                _check_alike(case_id, onto, record)
-                record = _join(onto, record)
-            elif key in cases and not recording.force:
-                _check_worth_replacing(case_id, cases[key].current, record)
-            keeps_anchor = key in cases and not recording.new_anchor and not _beats(record, cases[key].anchor)
-            cases[key] = Entry(cases[key].anchor if keeps_anchor else record, record)
-    if not cases:
-        raise BaselineError(f"no run measured {workload!r}, so there is nothing to record: run it without skips first")
-    return BaselineFile(workload, machine, dict(sorted(cases.items())))
+    for run in runs:
+        if run.interrupted:
+            raise BaselineError(f"the run of {run.started_at} was interrupted: record again")
+    found = differences([run.environment for run in runs])
+    if found:
+        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")
+    made, refused = dict[str, BaselineFile](), dict[str, str]()
+    measured = {name: case.workload for run in runs for name, case in run.cases.items() if case.skipped is None}
+    for case_id, workload in sorted(measured.items()):
+        empty = BaselineFile(workload, machine_name(runs[0].environment), {})
+        file, key = made.get(workload, files.get(workload, empty)), case_id.removeprefix(f"{workload}/")
+        try:
+            entry = _record_case(case_id, workload, runs, file.cases.get(key), recording, min_processes)
+        except BaselineError as error:
+            refused[case_id] = str(error)
+        else:
+            made[workload] = replace(file, cases=dict(sorted({**file.cases, key: entry}.items())))
+    if not made:
+        nothing = "every case was skipped, so no baseline was written: record where they can be measured"
+        raise BaselineError("; ".join(refused.values()) or nothing)
+    return list(made.values()), refused
+
+
+def _record_case(
+    case_id: str, workload: str, runs: Sequence[RunResult], old: Entry | None, recording: Recording, min_processes: int
+) -> Entry:
+    onto = old.current if recording.adding and old is not None else None
+    results = [(run, run.cases[case_id]) for run in runs if case_id in run.cases]
+    for _, result in results:
+        _check_fit(result, recording)
+    measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
+    if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
+        needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
+        raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
+    sources = {run.source_hashes.get(workload, "") for run, _ in measured}
+    if len(sources) > 1:
+        raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
+    record = _record(measured, recording, sources.pop())
+    if onto is not None:
+        _check_alike(case_id, onto, record)
+        record = _join(onto, record)
+    elif old is not None and not recording.force:
+        _check_worth_replacing(case_id, old.current, record)
+    keeps_anchor = old is not None and not recording.new_anchor and not _beats(record, old.anchor)
+    return Entry(old.anchor if old is not None and keeps_anchor else record, record)
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
@@ -308,33 +328,6 @@ def _beats(record: Record, anchor: Record) -> bool:
     """True where a record is clearly better than the anchor: its gain must not creep away unseen either."""
     now, then = record.history, anchor.history
     return now.processes >= MIN_PROCESSES and now.speedup > then.speedup * (1 + then.tolerance(checks_per_night=1))
-
-
-def _check_runs(workload: str, runs: Sequence[RunResult]) -> None:
-    if not runs:
-        raise BaselineError(f"there is no run to record {workload!r} from: measure it first")
-    for run in runs:
-        if run.interrupted:
-            raise BaselineError(f"the run of {run.started_at} was interrupted: record {workload!r} again")
-        if run.source_hashes.get(workload) != runs[0].source_hashes.get(workload):
-            raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")
-    found = differences([run.environment for run in runs])
-    if found:
-        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")
-
-
-def _measurements_of(
-    case_id: str, runs: Sequence[RunResult], recording: Recording, min_processes: int
-) -> list[tuple[RunResult, Measurement]]:
-    """Lists the runs that measured one case, each with its measurement; empty when all skipped the case."""
-    results = [(run, case) for run in runs for case in run.cases.values() if case.case_id == case_id]
-    for _, result in results:
-        _check_fit(result, recording)
-    measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
-    if 0 < len(measured) < min_processes:
-        needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
-        raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
-    return measured
 
 
 def _check_fit(result: CaseResult, recording: Recording) -> None:

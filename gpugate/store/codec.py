@@ -1,6 +1,6 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
-Every field is stored, also a field with a default, unless it is `stored_unless` it has its default; a name without a
+Every field is stored, also a field with a default, unless it is declared by `stored_unless`; a name without a
 field is refused, and no value is converted into another type. A type may state its stored form by pydantic's
 `__get_pydantic_core_schema__`, see `Process` and `NotFinite`.
 """

@@ -50,6 +50,7 @@ CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tab
 TABLES = sql.MetaData()
 # MySQL wants a length, and an index of one that is not too long.
 NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
+_PROVENANCE = tuple(field.name for field in fields(Provenance) if field.name != "files")
 RUN = sql.Table(
     "run",
     TABLES,
@@ -61,7 +62,7 @@ RUN = sql.Table(
     sql.Column("seed", sql.BigInteger, nullable=False),
     sql.Column("machine", NAME, nullable=False),
     sql.Column("interrupted", sql.Boolean, nullable=False),
-    *(sql.Column(field.name, NAME) for field in fields(Provenance)),
+    *(sql.Column(name, NAME) for name in _PROVENANCE),
     sql.Column("environment", sql.Text, nullable=False),  # JSON
     sql.Column("source_hashes", sql.Text, nullable=False),  # JSON
     sql.Index("run_of_machine", "machine", "started"),
@@ -95,7 +96,6 @@ _INSERT_RUN = RUN.insert()
 _HAS_METRICS = sql.exists().where(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number)
 _VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
 _NAMES = {code: name for name, code in METRIC_CODES.items()}
-_PROVENANCE = tuple(field.name for field in fields(Provenance))
 _OF_NIGHT = ("id", "name", "started_at", "seed", "machine", "environment", "source_hashes", "interrupted", *_PROVENANCE)
 
 

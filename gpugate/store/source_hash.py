@@ -59,8 +59,12 @@ def _find_uninstalled(package: str) -> Path | None:
         return None
     folders = spec.submodule_search_locations
     path = Path(folders[0]) if folders else Path(spec.origin or "")
-    is_python = path.is_relative_to(sysconfig.get_path("stdlib"))
-    return None if is_python or not path.exists() or set(_INSTALLED) & set(path.parts) else path.parent
+    return None if is_installed(path) or not path.exists() else path.parent
+
+
+def is_installed(path: Path) -> bool:
+    """True for a file of an installed package or of Python."""
+    return path.is_relative_to(sysconfig.get_path("stdlib")) or bool(set(_INSTALLED) & set(path.parts))
 
 
 def roots(workload: Workload) -> list[tuple[str, str, Path]]:

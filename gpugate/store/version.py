@@ -156,26 +156,30 @@ def _describe_folder(name: str, folder: Path) -> Version:
     return Version(name, folder, commit, hash_changes(folder) if commit else None)
 
 
-def hash_changes(folder: Path, since: str = "HEAD", ignored: Sequence[Path] = ()) -> str | None:
-    """The hash of all changes below the folder since a commit, new files and submodules included; None without any.
+def hash_changes(folder: Path, ignored: Sequence[Path] = ()) -> str | None:
+    """The hash of all uncommitted changes below the folder, new files and submodules included; None without any.
 
-    Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS. Raises CompareError
-    for a commit that is not there.
+    Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS.
     """
-    outside = [f":(exclude,glob)**/{name}/**" for name in OWN_FOLDERS]
-    outside += [f":(exclude){path}" for path in _list_below(folder, ignored)]
-    changed = git(folder, "diff", since, "--binary", "--no-ext-diff", "--", ".", *outside)
-    if changed is None:
-        step = suggest_commit(folder, "give a branch, tag or commit")
-        raise CompareError(f"{since!r} is no commit of {folder}: {step}")
-    digest = hashlib.sha256(changed.encode())
-    new = (git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *outside) or "").split("\0")
-    for name in sorted(filter(None, new)):
+    changed = git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--", *_select(folder, ignored))
+    digest, new = hashlib.sha256((changed or "").encode()), list_files(folder, ignored)
+    for name in sorted(new):
         digest.update(f"{name}\0".encode())
         digest.update(_identify(folder / name))
     within = {path: changes for path in _list_submodules(folder) if (changes := hash_changes(path))}
     digest.update("".join(f"{path.relative_to(folder)}\0{changes}" for path, changes in within.items()).encode())
-    return digest.hexdigest()[:16] if changed or any(new) or within else None
+    return digest.hexdigest()[:16] if changed != "" or new or within else None  # where git failed, it is None
+
+
+def list_files(folder: Path, ignored: Sequence[Path] = (), kind: str = "--others") -> list[str]:
+    """The new files below the folder, by `--cached` also those that git tracks; `ignored` is as in `hash_changes`."""
+    found = git(folder, "ls-files", kind, "--others", "--exclude-standard", "-z", "--", *_select(folder, ignored))
+    return list(filter(None, (found or "").split("\0")))
+
+
+def _select(folder: Path, ignored: Sequence[Path]) -> list[str]:
+    outside = [f":(exclude,glob)**/{name}/**" for name in OWN_FOLDERS]
+    return [".", *outside, *(f":(exclude){path}" for path in _list_below(folder, ignored))]
 
 
 def _list_submodules(folder: Path) -> list[Path]:
@@ -197,6 +201,11 @@ def _list_below(folder: Path, paths: Sequence[Path]) -> list[Path]:
     """The paths that are below the folder, relative to it."""
     top, absolute = folder.resolve(), [path.resolve() for path in paths]
     return [path.relative_to(top) for path in absolute if path != top and path.is_relative_to(top)]
+
+
+def find_top(project: Path) -> Path:
+    """The top folder of the project's repository; the project itself without one."""
+    return Path(git(project, "rev-parse", "--show-toplevel") or project)
 
 
 def git(folder: Path, *words: str) -> str | None:

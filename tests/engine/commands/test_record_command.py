@@ -112,8 +112,26 @@ def test_an_interrupted_run_does_not_count_and_is_named(here: Path, capsys: pyte
     assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.processes) == 2
 
 
+def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("runs/run-3.json").unlink()
+    hot = replace(of("net", "hot", 3.0), environment_problem="the GPU is hot")
+    for number in (0, 1):
+        stored(Path(f"runs/run-{number}.json"), of("net", "fused", 3.0 + number / 100), hot, started_at=HOURS[number])
+    assert record() == 2
+    said = capsys.readouterr().err
+    assert "not recorded: net/hot/cuda has no valid times (the GPU is hot)" in said
+    assert "not recorded: ring/pinned/cuda was measured by 1 of the 2 processes" in said
+    files = baseline.load_all(Path("baselines/nvidia-h200"))
+    assert {name: set(file.cases) for name, file in files.items()} == {"net": {"fused/cuda"}}
+    assert set(profiles_file.load(Path("baselines/profiles/nvidia-h200/net.json")).cases) == {"fused/cuda"}
+    assert not Path("baselines/profiles/nvidia-h200/ring.json").exists()
+
+
 def too_few(runs: Path) -> str:
-    (runs / "run-3.json").unlink()
+    for name in ("run-1.json", "run-3.json"):
+        (runs / name).unlink()
     return "ring/pinned/cuda was measured by 1 of the 2 processes"
 
 

@@ -274,7 +274,7 @@ def test_a_sick_machine_confirms_nothing() -> None:
     assert outcomes(sick)["speedup"] is Outcome.ENV_INVALID
     assert not wants_fresh_process(sick)
     elsewhere = case(measured(2.9), Confirmation(measured(3.0), "the machine gave 1 instead of 2"))
-    assert outcomes(elsewhere)["speedup"] is REGRESSED  # what a sick process says does not count
+    assert outcomes(elsewhere)["speedup"] is INCONCLUSIVE  # what a sick process says does not count
     assert reasons(elsewhere, "speedup")[NOT_CONFIRMED] == {"problem": "the machine gave 1 instead of 2"}
 
 
@@ -300,6 +300,32 @@ def test_a_leak_is_one_on_a_sick_machine_too() -> None:
     promise = Promise(1.5, LOOSE, Contract(limits=(Limit("active_fraction", at_least=0.95),)))
     leaks = case(found, promise=promise, environment_problem="sick")
     assert reasons(leaks, "counters") == {ReasonCode.MEMORY_GROWS: {"bytes": 4096.0}}
+
+
+BUSY = Confirmation(measured(3.0), "other processes kept 1.8 CPU cores busy")
+
+
+def test_an_alarm_that_no_process_confirmed_is_open_in_every_check_and_is_measured_once_more() -> None:
+    slow, more, leaks = measured(1.2), measured(3.0, kernels=58.0), measured(3.0, grown_bytes=4096.0)
+    for first, check in ((slow, "speedup"), (timed(30.0, 20.0), "throughput"), (more, "counters"), (leaks, "counters")):
+        assert outcomes(case(first))[check] is REGRESSED, "without any confirmation, as by --perf-attempts 1"
+        found = case(first, BUSY)
+        assert (outcomes(found)[check], found.verdicts[0].outcome) == (INCONCLUSIVE, PASS)
+        verdict = next(one for one in found.verdicts if one.check == check)
+        assert (verdict.code, verdict.next_step, verdict.needs_autopsy) == (NOT_CONFIRMED, NextStep.REPEAT, True)
+        assert wants_fresh_process(found)
+        assert outcomes(case(first, BUSY, Confirmation(first)))[check] is REGRESSED
+    assert outcomes(case(slow, BUSY, remembered=None, mode=Mode.DEVELOPER))["speedup"] is INCONCLUSIVE
+    assert outcomes(screened(BESIDE, SLOW, BUSY))["speedup"] is INCONCLUSIVE, "one undisturbed process alarms alone"
+    assert outcomes(case(measured(3.0), BUSY))["speedup"] is PASS
+
+
+def test_an_unconfirmed_engagement_by_times_alone_is_open() -> None:
+    promise = Promise(1.5, LOOSE, Contract(engaged=(Limit("overlap_fraction", at_least=0.5),)))
+    idle = measured(3.0, overlap_fraction=0.1)
+    assert outcomes(case(idle, BUSY, promise=promise))["counters"] is INCONCLUSIVE
+    certain = case(replace(measured(3.0), not_engaged="2 graph breaks"), BUSY)
+    assert outcomes(certain)["counters"] is Outcome.NOT_ENGAGED
 
 
 def test_a_process_that_died_is_told_where_it_mattered() -> None:

@@ -134,6 +134,16 @@ def test_where_launches_are_slow_a_record_alone_shows_no_slower_code(
         assert (step_of(found, "speedup"), may_need_duet(found, has_ref=False)) == (NextStep.COOL_MACHINE, True)
 
 
+def test_a_duet_decides_about_an_alarm_that_no_process_confirmed() -> None:
+    busy = Confirmation(measured(3.0), "the cores were busy")
+    slower = with_code(case(measured(2.5), busy), code(10.5))
+    assert (outcomes(slower)["speedup"], first_code(slower)) == (REGRESSED, ReasonCode.CODE_SLOWER)
+    same = with_code(case(measured(2.5), busy), code(10.0))
+    assert (outcomes(same)["speedup"], first_code(same)) == (ENV_INVALID, ReasonCode.CODE_NOT_SLOWER)
+    undecided = with_code(case(measured(2.5), busy), code(10.0, spread_ms=2.0))
+    assert (outcomes(undecided)["speedup"], first_code(undecided)) == (INCONCLUSIVE, ReasonCode.NOT_CONFIRMED)
+
+
 def test_where_launches_are_slow_other_software_is_not_blamed_either() -> None:
     slow_host = code(10.0, machine_changes=SLOW_LAUNCHES)
     found = with_code(case(measured(2.5), SLOW, remembered=remembered(RECORDED, "same device")), slow_host)

@@ -17,12 +17,21 @@ from gpugate.results.provenance import Provenance
 from gpugate.session import recorded_code
 from gpugate.session.duets import DuetPlan
 from gpugate.session.recorded_code import choose_ref
+from gpugate.store import version
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
+from tests.engine.store.test_version import commit as version_commit
 from tests.support.tiny_project import QUICK, TinyProject
 
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.3")
+GONE = "1" * 40
+BY_LIBRARY = """
+def quick(context):
+    from kernels.rows import FACTOR
+
+    return sleeping(float(Path(__file__).with_name("quick_ms").read_text()) * FACTOR)
+"""
 SLOWER = QUICK.replace("read_text())", "read_text()) * 1.1")
 
 
@@ -33,6 +42,16 @@ def recorded_commit(tiny: TinyProject, recorded_project: TinyProject) -> TinyPro
     git(tiny, "init", "-q", "-b", "main")
     commit(tiny)
     return tiny
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    version.git(folder, "init", "-q", "-b", "main")
+    (folder / "code.py").write_text("1\n")
+    version_commit(folder, "first")
+    return folder
 
 
 def commit(project: TinyProject) -> None:
@@ -74,6 +93,25 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     assert "the code is slower: in turns with the recorded code" in failed.text
     cache = recorded_commit.path / ".gpugate-cache" / "versions"
     assert list(cache.iterdir()) == []
+
+
+def test_slower_code_of_a_library_beside_the_build_functions_fails(recorded_commit: TinyProject) -> None:
+    recorded_commit.workload(BY_LIBRARY)
+    recorded_commit.write("kernels/rows.py", "FACTOR = 1.0\n")
+    commit(recorded_commit)
+    recorded_commit.edit_baseline(spread_out)
+    recorded_commit.run(*GATE)
+    hashes = recorded_commit.json()["source_hashes"]["tiny"]
+    recorded_commit.edit_baseline(lambda document: set_source_hash(document, hashes))
+    recorded_commit.write("kernels/rows.py", "FACTOR = 1.1\n")
+    failed = recorded_commit.run(*GATE)
+    assert failed.status == 1, failed.text
+    assert recorded_commit.reasons("throughput")["code_slower"]["change"] == pytest.approx(0.1, abs=0.03)
+
+
+def set_source_hash(document: dict[str, Any], found: str) -> None:
+    for record in document["cases"]["quick/cpu"].values():
+        record["source_hash"] = found
 
 
 def make_machine_slower(project: TinyProject) -> None:
@@ -203,14 +241,35 @@ def test_a_process_without_a_test_of_the_case_is_a_reason(recorded_commit: TinyP
     [
         (None, "does not contain its commit"),
         (Provenance(), "does not contain its commit"),
-        (Provenance(commit="1" * 40, changes="abc"), "with uncommitted changes"),
+        (Provenance(commit=GONE, changes="abc"), "with uncommitted changes"),
     ],
 )
-def test_a_record_that_names_no_code_is_said(recorded: Provenance | None, problem: str) -> None:
+def test_a_record_that_names_no_code_is_said(repository: Path, recorded: Provenance | None, problem: str) -> None:
     with pytest.raises(CompareError, match=problem):
-        choose_ref("auto", recorded)
-    assert choose_ref("v1.0", recorded) == "v1.0"
+        choose_ref("auto", recorded, repository)
+    assert choose_ref("v1.0", recorded, repository) == "v1.0"
 
 
-def test_the_recorded_commit_is_the_default() -> None:
-    assert choose_ref("auto", Provenance(commit="1" * 40)) == "1" * 40
+def test_the_recorded_commit_is_the_default_and_else_a_commit_with_the_recorded_files(repository: Path) -> None:
+    """After a squash or rebase, and after a recording before the commit."""
+    head = version.git(repository, "rev-parse", "HEAD")
+    assert choose_ref("auto", Provenance(commit=head), repository) == head
+    files = (f"{(version.git(repository, 'rev-parse', 'HEAD:code.py') or '')[:12]} code.py",)
+    assert choose_ref("auto", Provenance(commit=GONE, files=files), repository) == head
+    assert choose_ref("auto", Provenance(commit=head, changes="abc", files=files), repository) == head
+
+
+def test_a_recorded_commit_that_is_gone_is_said_with_its_branch(repository: Path, tmp_path: Path) -> None:
+    recorded = Provenance(commit=GONE, branch="feature/faster", files=("123456789abc code.py",))
+    with pytest.raises(CompareError) as error:
+        choose_ref("auto", recorded, repository)
+    assert str(error.value) == (
+        "the recorded commit 111111111111 of branch feature/faster is not in this clone: a squash or rebase drops it; "
+        "record on the default branch, or give --against REF"
+    )
+    clone = tmp_path / "clone"
+    (repository / "more").touch()
+    version_commit(repository, "more")
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repository}", str(clone)], check=True)
+    with pytest.raises(CompareError, match="is not in this clone: run `git fetch --unshallow`, since this clone"):
+        choose_ref("auto", recorded, clone)

@@ -304,7 +304,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
     assert set(node_ids) <= {"test_it.py::test_it"}
 
 
-def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeypatch) -> None:
+def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, monkeypatch) -> None:
     remember(session)
     measuring(monkeypatch, slower(0.2))
     session.options = replace(OPTIONS, attempts=3)
@@ -318,8 +318,8 @@ def test_a_fresh_process_that_died_leaves_the_alarm_and_says_so(session, monkeyp
         session.result.cases.clear()
         monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
         verdict = session.measure(CASE).verdicts[1]
-        assert verdict.outcome is Outcome.REGRESSED
-        assert verdict.reasons[-1] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
+        assert verdict.outcome is Outcome.INCONCLUSIVE
+        assert verdict.reasons[0] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     session.baselines = {}
     session.measure(CASE)
-    (file,) = recording._files(session, [session.result], 1)
+    (file,), _ = recording._files(session, [session.result], 1)
     anchor = file.cases["fast/cpu"].anchor
     assert anchor == old.cases["fast/cpu"].anchor != file.cases["fast/cpu"].current
 
@@ -359,7 +359,7 @@ def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypat
         return replace(session.result, cases={CASE.id: replace(result, summary=summarize(result.measurement))})
 
     monkeypatch.setattr(recording, "_fresh_run", fresh)
-    monkeypatch.setattr(recording, "_files", lambda *arguments: [])
+    monkeypatch.setattr(recording, "_files", lambda *arguments: ([], {}))
     recording.record(session, said.append, said.extend)
     assert [line for line in said if "disturbed" in line] == [
         f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)

@@ -33,10 +33,22 @@ from tests.support.patience import HANGS_S
 
 MACHINE = "nvidia-h200"
 H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
-record_runs = partial(baseline.record_runs, min_processes=MIN_PROCESSES)
 FIRST = Recording(reason="first record")
 SIZE = Size(items=64, flops=1e9, bytes=1e6)
 ROOT = Path(baseline.__file__).parents[2]
+
+
+def record_runs(
+    file: BaselineFile | None,
+    workload: str,
+    runs: Sequence[RunResult],
+    recording: Recording,
+    min_processes: int = MIN_PROCESSES,
+) -> BaselineFile:
+    """The new file of one workload."""
+    old = {} if file is None else {workload: file}
+    files, _ = baseline.record_cases(old, runs, recording, min_processes)
+    return next(made for made in files if made.workload == workload)
 
 
 def instance(speedup: float, pairs: int = 4) -> TimedBuild:
@@ -380,10 +392,10 @@ UNFIT = {
     (
         "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more processes"
     ): run(),
-    "the run of 2030-01-01T00:00:00+00:00 was interrupted: record 'net' again": replace(run(), interrupted=True),
+    "the run of 2030-01-01T00:00:00+00:00 was interrupted: record again": replace(run(), interrupted=True),
     "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine": run(environment=OTHER_DRIVER),
     "the source of 'net' changed between the runs: record again without editing": replace(
-        run(), source_hashes={"net": "fedc"}
+        run(case("tf32", 2.0)), source_hashes={"net": "fedc"}
     ),
 }
 
@@ -417,10 +429,20 @@ def test_what_must_not_become_a_baseline_is_refused(sentence: str) -> None:
 
 
 def test_nothing_to_record_is_refused() -> None:
-    with pytest.raises(BaselineError, match="no run measured 'other', so there is nothing to record"):
-        record_runs(None, "other", five_runs(), FIRST)
-    with pytest.raises(BaselineError, match="there is no run to record 'net' from"):
-        record_runs(None, "net", [], FIRST)
+    with pytest.raises(BaselineError, match="every case was skipped, so no baseline was written"):
+        record_runs(None, "net", [run(replace(case("tf32", 2.0), measurement=None, skipped="no GPU"))], FIRST)
+
+
+def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_have_a_reason() -> None:
+    good, other = case("tf32", 2.0), case("ring", 2.0, workload="other")
+    runs = [*[run(good, case("fp16", 3.0), other)] * 4, run(good, replace(case("fp16", 3.0), error="no memory"), other)]
+    files, refused = baseline.record_cases({}, runs, FIRST, MIN_PROCESSES)
+    assert {file.workload: set(file.cases) for file in files} == {"net": {"tf32/cuda"}, "other": {"ring/cuda"}}
+    assert refused == {"net/fp16/cuda": "net/fp16/cuda failed (no memory): mend that and record again"}
+    with pytest.raises(
+        BaselineError, match=r"^net/fp16/cuda was measured by 4 of the 9 .*; net/tf32/cuda was measured"
+    ):
+        baseline.record_cases({}, [run(good, case("fp16", 3.0))] * 4, FIRST, 9)
 
 
 def test_another_index_on_the_same_machine_is_no_difference() -> None:
@@ -455,9 +477,6 @@ def test_what_is_slower_than_recorded_is_not_added_to_the_record(
 
 def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
     file = load_all(folder, ["net"])["net"]
-    runs = [run(case("tf32", 2.0), environment=replace(H200, device_name="NVIDIA H100"))] * 5
-    with pytest.raises(BaselineError, match="'net' on nvidia-h200 cannot take 'net' on nvidia-h100: pass its own file"):
-        record_runs(file, "net", runs, FIRST)
     with pytest.raises(
         BaselineError, match="is to hold a baseline of 'nvidia-h200': write it to the folder of that name"
     ):
