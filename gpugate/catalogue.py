@@ -61,6 +61,11 @@ class Catalogue:
         named = (self._registered, self._modules, self._workloads)
         return not any(named) and not importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
 
+    @property
+    def folders(self) -> set[Path]:
+        """The folders of the conftest.py files that register a workload or name a module."""
+        return {*(folder for folder, _ in self._registered), *(folder for _, folder in self._modules)}
+
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
@@ -74,8 +79,7 @@ class Catalogue:
 
     def is_partial(self, root: Path) -> bool:
         """True where a conftest.py below `root` that pytest has not read may register further workloads."""
-        read = {*(folder for folder, _ in self._registered), *(folder for _, folder in self._modules)}
-        unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in read)
+        unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in self.folders)
         return any("gpugate" in path.read_text(encoding="utf-8", errors="replace") for path in unread)
 
     def forget_conftests(self) -> None:
