@@ -42,55 +42,50 @@ class Catalogue:
         self._import_module = import_module
         self._workloads: dict[str, dict[Path, Workload]] = {}  # by the folder whose tests they serve
         self._registered: list[tuple[Path, Workload]] = []
-        self._earlier: list[tuple[Path, Workload]] = []
-        self._modules: list[str] = []
-        self._folders: set[Path] = set()  # of every conftest.py that registered something
+        self._modules: list[tuple[str, Path]] = []  # with the folder of the conftest.py that names it
         self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
         self.ambiguous: dict[str, str] = {}  # names that two folders give to different workloads, with a sentence
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
-        folder = _find_folder(sys._getframe(1))
-        self._folders.add(folder)
-        self._registered.append((folder, workload))
+        self._registered.append((_find_folder(sys._getframe(1)), workload))
         return workload
 
     def register_module(self, name: str) -> None:
         """Names a module whose tuple `WORKLOADS` is registered when tests are collected."""
-        self._folders.add(_find_folder(sys._getframe(1)))
-        self._modules.append(name)
+        self._modules.append((name, _find_folder(sys._getframe(1))))
 
     @property
     def is_empty(self) -> bool:
         """True where no conftest.py that pytest has read and no installed package has a workload."""
-        named = (self._registered, self._earlier, self._modules, self._workloads)
+        named = (self._registered, self._modules, self._workloads)
         return not any(named) and not importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+
+    @property
+    def folders(self) -> set[Path]:
+        """The folders of the conftest.py files that register a workload or name a module."""
+        return {*(folder for folder, _ in self._registered), *(folder for _, folder in self._modules)}
 
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
         for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-            if entry_point.value not in self._modules:
-                self._modules.append(entry_point.value)
-        for name in self._modules:
+            if entry_point.value not in dict(self._modules):
+                self._modules.append((entry_point.value, EVERYWHERE))
+        for name, _ in self._modules:
             if name not in self.skipped:
                 self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
-        again = {(folder, getattr(workload, "name", None)) for folder, workload in self._registered}
-        earlier = [one for one in self._earlier if (one[0], one[1].name) not in again]
-        for folder, workload in earlier + self._registered:
+        for folder, workload in self._registered:
             self._add(folder, workload)
 
     def is_partial(self, root: Path) -> bool:
         """True where a conftest.py below `root` that pytest has not read may register further workloads."""
-        unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in self._folders)
+        unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in self.folders)
         return any("gpugate" in path.read_text(encoding="utf-8", errors="replace") for path in unread)
 
-    def allow_replacement(self) -> None:
-        """Lets later registrations replace workloads of the same names, because pytest starts once more.
-
-        pytest executes conftest.py a second time, but not the modules that conftest.py imports.
-        """
-        self._earlier += [one for one in self._registered if isinstance(one[1], Workload)]
-        self._registered = []
+    def forget_conftests(self) -> None:
+        """Forgets the workloads of conftest.py files, because pytest starts once more and executes these files a second
+        time, but not the modules that they import."""
+        self._registered = [one for one in self._registered if one[0] == EVERYWHERE]
 
     def describe_skipped_modules(self) -> list[str]:
         """Returns a sentence about every module that skipped itself."""
@@ -164,9 +159,7 @@ class Catalogue:
     def clear(self) -> None:
         self._workloads.clear()
         self._registered.clear()
-        self._earlier.clear()
         self._modules.clear()
-        self._folders.clear()
         self.skipped.clear()
         self.ambiguous.clear()
 

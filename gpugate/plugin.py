@@ -35,7 +35,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     at_home = config.inipath is not None and started_in.is_relative_to(config.inipath.parent)
     is_worker = hasattr(config, "workerinput")  # of xdist, whose controller may just have made DIR
     if not at_home and not is_worker and (clear := words_without_ambiguity(words)) != words:
-        catalogue.allow_replacement()
+        catalogue.forget_conftests()
         return int(pytest.main(clear, plugins=config.invocation_params.plugins))
     return _start_profiler(config)
 

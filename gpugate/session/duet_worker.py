@@ -137,14 +137,12 @@ class DuetTaker:
 
 
 def read_layout(base: Path, session: pytest.Session) -> Layout:
-    """The layout of the base by that of the head: the conftest.py files that pytest has read, those that another
-    version may have for the selected tests, and the import paths."""
+    """The layout of the base by that of the head: the conftest.py files that pytest reads for the selected tests, those
+    that register workloads, and the import paths."""
     base_top, top = find_tops(base, Path.cwd())
-    files = (getattr(plugin, "__file__", None) for plugin in session.config.pluginmanager.get_plugins())
-    read = {Path(file).resolve() for file in files if file and Path(file).name == CONFTEST}
-    searched = {folder for path in (*read, *(item.path for item in session.items)) for folder in path.parents}
-    read |= {folder / CONFTEST for folder in searched if folder.is_relative_to(session.config.rootpath)}
-    conftests = sorted((str(path.relative_to(top)) for path in read if path.is_relative_to(top)), key=len)
+    root, tests = session.config.rootpath.resolve(), [item.path.resolve() for item in session.items]
+    folders = catalogue.folders | {one for path in tests for one in path.parents if one.is_relative_to(root)}
+    conftests = sorted((str(one.relative_to(top) / CONFTEST) for one in folders if one.is_relative_to(top)), key=len)
     paths = [str(below) for path in (*sys.path, "", "src") if (below := find_below(top, path)) is not None]
     return Layout(str(base_top), conftests, paths)
 
