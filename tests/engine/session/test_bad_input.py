@@ -150,10 +150,10 @@ def quick(context):
     return Side(step)
 """
 WRONG: dict[str, tuple[str, str]] = {
-    "NaN": ("x * float('nan')", "on fresh inputs, it returned NaN or infinity"),
+    "NaN": ("x * float('nan')", "on fresh inputs, it returned 1,024 NaN and 0 infinite of"),
     "another shape": ("2 * x[:, :31]", "on fresh inputs, it returned shape (32, 31) instead of (32, 32)"),
     "another dtype": ("(2 * x).double()", "on fresh inputs, it returned dtype torch.float64 instead of torch.float32"),
-    "no tensor": ("[2 * x]", "on fresh inputs, it returned a list, not a tensor"),
+    "no tensor": ("[2 * x]", "on fresh inputs, it returned the parts [0] instead of a tensor"),
     "other values": ("2.1 * x", "on fresh inputs, the relative L2 error 5.00e-02 exceeds 1.0e-05"),
 }
 RIGHT = "\ndef right(context):\n    return sleeping(1)\n"
