@@ -7,6 +7,7 @@ import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -39,9 +40,9 @@ def list_parts(value: object, name: str = "") -> Parts:
 
 
 def _walk(value: Any, name: str, around: frozenset[int]) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, np.ndarray) and value.flags.writeable and value.dtype.kind in "biufc":
-        yield name, torch.from_numpy(value)
-        return
+    if isinstance(value, np.ndarray) and value.flags.writeable:
+        with suppress(TypeError, ValueError):  # of objects, texts and negative strides
+            value = torch.from_numpy(value)
     children = _list_children(value)
     if children is None:
         yield name, value
@@ -53,7 +54,7 @@ def _walk(value: Any, name: str, around: frozenset[int]) -> Iterator[tuple[str, 
 
 def _list_children(value: Any) -> list[tuple[str, Any]] | None:
     """Lists the values in a container or object, each with the last step of its name; None for any other value."""
-    if isinstance(value, (torch.Tensor, Iterator, type, ModuleType, Enum, PurePath, np.generic, *_VALUES)):
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic, Iterator, type, ModuleType, Enum, PurePath, *_VALUES)):
         return None
     if isinstance(value, Mapping):
         return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", child) for key, child in value.items()]
@@ -95,6 +96,9 @@ def output_parts(output: object, inputs: object = None) -> Parts:
 
 
 def _as_tensor(part: Any) -> Any:
+    if isinstance(part, np.ndarray):
+        with suppress(TypeError):  # of objects and texts
+            return torch.from_numpy(np.array(part))
     number = part.item() if isinstance(part, np.generic) else part
     if isinstance(number, (float, complex)):
         return torch.tensor(number, dtype=torch.complex128 if isinstance(number, complex) else torch.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 
 from gpugate.measurement.record import Difference
@@ -143,7 +144,7 @@ def form_problem(output: Parts, expected: Parts) -> str | None:
 def _part_problem(name: str, output: object, expected: object) -> str | None:
     where = f" in {name}" if name else ""
     if not isinstance(output, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        same = type(output) is type(expected) and output == expected
+        same = type(output) is type(expected) and bool(np.all(output == expected))
         return None if same else f"it returned {_describe(output)} instead of {_describe(expected)}{where}"
     if type(output) not in PLAIN_TENSORS:
         kind = type(output).__qualname__

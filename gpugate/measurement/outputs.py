@@ -53,14 +53,14 @@ def expected_outputs(
     order = draw.sample(numbers, len(numbers)) if draw else numbers
     with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0], inputs.restore)) as baseline:
         fresh = outputs_of(baseline, inputs, case.workload.expects_nan).fresh
-        most = max(HOT_SETS, EXPECTED_BYTES // max(1, byte_size(fresh[0])))
         timed: dict[int, Parts] = {}
-        until = perf_counter() + EXPECTED_SHARE * budget_s
-        for number in order[:most]:
-            if len(timed) >= HOT_SETS and perf_counter() > until:
-                break
+        held_bytes, until = 0, perf_counter() + EXPECTED_SHARE * budget_s
+        for number in order:
             output = _baseline_output(baseline, inputs.timed[number], case.workload.expects_nan)
             timed[inputs.content_of(number)] = output
+            held_bytes += byte_size(output)
+            if len(timed) >= HOT_SETS and (held_bytes > EXPECTED_BYTES or perf_counter() > until):
+                break
         check_untouched(inputs, BASELINE)
     del baseline
     release(context.device)

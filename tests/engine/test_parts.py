@@ -77,6 +77,18 @@ def test_an_array_is_a_tensor_of_the_same_memory() -> None:
     assert array.tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("array", [np.arange(3.0)[::-1], np.broadcast_to(2.0, (3,)), np.float32([1, 2, 3])])
+def test_any_array_of_numbers_in_an_output_is_a_tensor(array: np.ndarray) -> None:
+    assert output_parts({"made": array})["made"].tolist() == array.tolist()
+
+
+def test_an_array_of_texts_or_in_an_input_that_nobody_can_write_to_stays() -> None:
+    texts, fixed = np.array(["a", "b"]), np.broadcast_to(2.0, (3,))
+    assert output_parts([texts])["[0]"] is texts
+    assert list_parts([fixed])["[0]"] is fixed
+    assert opaque_part(list_parts([texts, fixed])) is None
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [

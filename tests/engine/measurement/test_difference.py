@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -194,6 +195,7 @@ def test_each_part_of_an_output_is_compared_and_the_wrong_one_named() -> None:
     assert several(logits=2 * EXPECTED) == ["logits"]
     assert several(cache=EXPECTED) == ["it returned a tensor of shape (2, 3) instead of None in cache"]
     assert several(name="other") == ["it returned 'other' instead of 'net' in name"]
+    assert several(name=np.array(["net"])) == ["it returned array(['net'], dtype='<U3') instead of 'net' in name"]
     assert several(logits=EXPECTED[:1]) == ["it returned shape (1, 3) instead of (2, 3) in logits"]
     assert several(hidden=(EXPECTED,)) == ["it returned no hidden[1], which the baseline returns"]
     assert several(more=EXPECTED) == ["it returned more, which the baseline does not return"]
