@@ -19,7 +19,7 @@ import torch
 
 Parts = dict[str, Any]
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None))
+VALUES = (bool, int, float, complex, str, bytes, bytearray, type(None))
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 # Objects of these packages have no tensors that a step could change: a lock, a date, a dtype.
 _KNOWN = {"builtins", "torch", "numpy", *sys.stdlib_module_names}
@@ -54,7 +54,7 @@ def _walk(value: Any, name: str, around: frozenset[int]) -> Iterator[tuple[str, 
 
 def _list_children(value: Any) -> list[tuple[str, Any]] | None:
     """Lists the values in a container or object, each with the last step of its name; None for any other value."""
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic, Iterator, type, ModuleType, Enum, PurePath, *_VALUES)):
+    if isinstance(value, (torch.Tensor, np.ndarray, np.generic, Iterator, type, ModuleType, Enum, PurePath, *VALUES)):
         return None
     if isinstance(value, Mapping):
         return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", child) for key, child in value.items()]

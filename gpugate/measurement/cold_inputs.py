@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
-from gpugate.parts import byte_size, list_parts, list_tensors, opaque_part
+from gpugate.parts import VALUES, byte_size, list_parts, list_tensors, opaque_part
 from gpugate.workload import Context, Workload
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
@@ -92,7 +92,8 @@ def _copy_tensors(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) 
 
 
 def checksums(sets: Sequence[Any]) -> dict[str, int]:
-    """Sums, for each part of the sets, the bits by position and the versions of its tensors: a write changes a sum.
+    """Sums, for each part of the sets, the bits by position and the versions of its tensors, or hashes of its values: a
+    write changes a sum.
 
     An exchange of contents between sets changes no sum.
     """
@@ -101,7 +102,7 @@ def checksums(sets: Sequence[Any]) -> dict[str, int]:
         if isinstance(part, torch.Tensor):
             term = _bits(part) + (0 if part.is_inference() else part._version)
         else:
-            term = zlib.crc32(repr(part).encode())
+            term = zlib.crc32(repr(part).encode()) if isinstance(part, VALUES) else 0
         sums[name] = sums.get(name, 0) + term
     return sums
 

@@ -1,6 +1,7 @@
 """Enough input sets to keep caches cold, and nobody writes to them unseen."""
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,18 @@ def test_a_write_changes_the_checksum(write) -> None:
     before = checksums([inputs])
     write(inputs["image"])
     assert checksums([inputs]) != before
+
+
+def test_a_changed_number_a_new_part_and_a_part_that_is_gone_change_the_checksums_and_a_lock_does_not() -> None:
+    lock, inputs = threading.Lock(), {"step": 1, "more": [torch.ones(2)]}
+    inputs["lock"] = lock
+    before = checksums([inputs])
+    with lock:
+        assert checksums([inputs]) == before
+    inputs["step"] += 1
+    assert {name for name, found in checksums([inputs]).items() if found != before[name]} == {"step"}
+    inputs["more"].append(torch.ones(2))
+    assert checksums([inputs]).keys() - before.keys() == {"more[1]"}
 
 
 @pytest.mark.parametrize("group", ["timed", "fresh"])
