@@ -12,7 +12,7 @@ import importlib.metadata
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -270,6 +270,9 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
         raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
     if optimization.compared_with != BASELINE:
         workload.optimization(optimization.compared_with)
+    if not isinstance(optimization.tolerance, Mapping):
+        step = f"give one for each precision, such as {{{optimization.dtype!r}: Tolerance(0, 0)}}"
+        raise CatalogueError(f"{where} has tolerance {optimization.tolerance!r}: {step}")
     if optimization.dtype not in optimization.tolerance:
         known = ", ".join(optimization.tolerance)
         raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")

@@ -31,7 +31,7 @@ _WORDS: Mapping[NextStep, str] = {
     NextStep.TRACE: "{rerun} --torch-trace=DIR, which shows what the optimized side runs instead",
     NextStep.TRACE_BOTH_SIDES: (
         "{rerun} --torch-trace=DIR, which shows what both sides run; "
-        "if these outputs are meant, raise the tolerance of the Optimization"
+        "if these outputs are meant, give the Optimization a wider Tolerance"
     ),
     NextStep.RECORD: "{record}",
     NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
@@ -62,7 +62,8 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
     # The ids of a sweep's points begin as its own does.
     case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
     rerun = _describe_rerun(run, case_ids)
-    return _WORDS[step].format(
+    uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
+    return ("commit this code, then " if uncommitted else "") + _WORDS[step].format(
         rerun=rerun,
         again=f"{rerun} --gate" if run.gate else rerun,
         record=describe_recording(run, case_ids),

@@ -43,7 +43,9 @@ def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
     if against != AUTO:
         return against
     if recorded is None or recorded.commit is None:
-        raise CompareError("the record does not contain its commit: give --against REF, or record again in a git clone")
+        raise CompareError(
+            "the record does not contain its commit: give --against REF, or commit the code and record again"
+        )
     is_there = git(project, "cat-file", "-e", f"{recorded.commit}^{{commit}}") is not None
     found = find_commit_with(recorded.files or (), project) if recorded.changes or not is_there else recorded.commit
     if found is not None:

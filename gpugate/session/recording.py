@@ -60,11 +60,13 @@ def warn_about_code(session: PerfSession) -> list[str]:
     """A sentence where a later gate may not find the code that is recorded, else nothing."""
     root, origin, ignored = session.root, session.result.provenance, session.options.result_paths
     if origin is None or origin.commit is None:
-        return []
+        in_git = git(root, "rev-parse", "--git-dir") is not None
+        return ["recorded without a commit: no gate can compare with this code; commit first"] if in_git else []
     edited = list_code(root, ignored) ^ list_code(root, ignored, "HEAD")
     if edited:
         names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}), most=5)
-        return [f"recorded with uncommitted changes of {names}: no gate can compare with this code; commit first"]
+        until = "no gate can compare with this code until a commit has these files as they are now"
+        return [f"recorded with uncommitted changes of {names}: {until}"]
     there, having = (git(root, "for-each-ref", *words, *DEFAULT_BRANCHES) for words in ((), ("--contains", "HEAD")))
     lacking = f"recorded on commit {origin.commit[:SHORT_COMMIT]}, which the default branch lacks"
     return [f"{lacking}: a squash or rebase drops it; record on the default branch"] if there and not having else []

@@ -157,10 +157,12 @@ def _describe_folder(name: str, folder: Path) -> Version:
 
 
 def hash_changes(folder: Path, ignored: Sequence[Path] = ()) -> str | None:
-    """The hash of all uncommitted changes below the folder, new files and submodules included; None without any.
+    """The hash of all uncommitted changes in the folder's repository, new files and submodules included; None without
+    any.
 
     Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS.
     """
+    folder = find_top(folder)
     changed = git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--", *_select(folder, ignored))
     digest, new = hashlib.sha256((changed or "").encode()), list_files(folder, ignored)
     for name in sorted(new):

@@ -109,6 +109,7 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
             f"net/fast is a point of sweep '{201 * 's'}', which has a name of 201 characters: give one of 200 at most",
         ),
         ({"build": None}, "net/fast has build None, which is no function: give one"),
+        ({"tolerance": Tolerance(0, 0)}, "net/fast has tolerance Tolerance(relative_l2=0, max_error=0, "),
         ({"min_speedup": {}}, "net/fast has no min_speedup: give one per device class, such as {'cuda': 1.2}"),
         (
             {"min_speedup": {"gpu": 2.0}},

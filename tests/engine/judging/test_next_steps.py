@@ -7,6 +7,7 @@ import pytest
 from gpugate.judging.next_step import next_step, unless_wrong
 from gpugate.report.findings import findings
 from gpugate.report.next_step import describe_next_step
+from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
@@ -150,3 +151,5 @@ def test_a_bisection_has_the_perf_tests_of_the_session(gpu_run: RunResult, comma
     failed = Verdict("speedup", "net/a/cpu", Outcome.REGRESSED, (slower,), NextStep.FIND_COMMIT)
     run = with_verdicts(replace(gpu_run, command=command), failed)
     assert describe_next_step([failed], run) == f"gpugate bisect net/a/cpu --good 1234{paths}"
+    edited = replace(run, provenance=Provenance(commit="5678", changes="9abc"))
+    assert describe_next_step([failed], edited).startswith("commit this code, then gpugate bisect net/a/cpu ")

@@ -291,12 +291,13 @@ def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_are_named(tin
 def test_a_recording_warns_of_code_that_no_later_gate_finds(tiny: TinyProject) -> None:
     for words in (("init", "-q", "-b", "main"), ("config", "user.name", "a"), ("config", "user.email", "a@b")):
         assert git(tiny.path, *words) is not None
+    assert tiny.run(*RECORD).text.count("recorded without a commit: no gate can compare with this code; commit") == 2
     commit(tiny.path, "first")
     assert "recorded " not in tiny.run(*RECORD).text.replace("tiny/quick/cpu: recorded ", "")
     tiny.workload(QUICK + "\n_NO_EFFECT = 0\n")
     tiny.write("README.md", "no code")
     dirty = tiny.run(*RECORD).text
-    warning = "recorded with uncommitted changes of tiny.py: no gate can compare with this code; commit first"
+    warning = "recorded with uncommitted changes of tiny.py: no gate can compare with this code until a commit has"
     assert dirty.count(warning) == 2, dirty
     assert dirty.index(warning) < dirty.index("collected ")
     recorded = loaded(tiny).cases["quick/cpu"].current.provenance

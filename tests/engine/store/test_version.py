@@ -148,6 +148,17 @@ def test_a_project_in_a_part_of_the_repository_is_that_part(project: Path, tmp_p
         check_out("HEAD~1", project / "part", tmp_path).__enter__()
 
 
+def test_a_change_beside_the_project_is_a_change_of_its_repository(project: Path, tmp_path: Path) -> None:
+    (project / "part").mkdir()
+    (project / "part" / "value").write_text("3")
+    commit(project, "a part")
+    assert hash_changes(project / "part") is None
+    (project / "value").write_text("4")
+    assert hash_changes(project / "part") == hash_changes(project) is not None
+    with check_out(".", project / "part", tmp_path) as version:
+        assert version.label.endswith(" with uncommitted changes)")
+
+
 def test_the_working_tree_is_named_with_its_changes(project: Path, tmp_path: Path) -> None:
     with check_out(".", project, tmp_path) as version:
         assert (version.root, version.changes) == (project, None)
@@ -216,7 +227,7 @@ def test_a_shallow_clone_is_named_as_such(project: Path, tmp_path: Path) -> None
 
 def test_a_git_that_does_not_end_is_one_sentence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "GIT_S", 0.0)
-    with pytest.raises(CompareError, match=r"^`git diff` in .* took longer than 0 s: run it there by hand"):
+    with pytest.raises(CompareError, match=r"^`git rev-parse` in .* took longer than 0 s: run it there by hand"):
         hash_changes(project)
 
 
