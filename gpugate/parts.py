@@ -110,8 +110,17 @@ def list_tensors(value: object) -> list[torch.Tensor]:
     return [part for part in list_parts(value).values() if isinstance(part, torch.Tensor)]
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the bytes of a tensor's values, uint8 in one dimension; of a quantized tensor, its integers'."""
+    values = tensor.detach().resolve_conj().resolve_neg()
+    values = values.int_repr() if values.is_quantized else values  # torch crashes where a quantized tensor is viewed
+    return values.contiguous().reshape(-1).view(torch.uint8)
+
+
 def byte_size(value: object) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in list_tensors(value))
+    """Sums the bytes of the dense tensors in a value."""
+    dense = [tensor for tensor in list_tensors(value) if not tensor.is_nested]
+    return sum(tensor.numel() * tensor.element_size() for tensor in dense)
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
-from gpugate.parts import VALUES, byte_size, list_parts, list_tensors, opaque_part
+from gpugate.parts import VALUES, byte_size, bytes_of, list_parts, list_tensors, opaque_part
 from gpugate.workload import Context, Workload
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
@@ -109,7 +109,7 @@ def checksums(sets: Sequence[Any]) -> dict[str, int]:
 
 def _bits(tensor: torch.Tensor) -> int:
     """Sums a tensor's 64-bit words, each times another odd number, modulo 2^64: a permutation changes the sum."""
-    values = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    values = bytes_of(tensor)
     whole = values.numel() // 8 * 8
     words, rest = values[:whole], values[whole:]
     if words.data_ptr() % 8:

@@ -151,8 +151,9 @@ def _part_problem(name: str, output: object, expected: object) -> str | None:
         return (
             f"it returned a {kind}{where}, a subclass of torch.Tensor, which may compute later: return a plain tensor"
         )
-    if output.is_meta or output.layout is not torch.strided:
-        kind = "meta tensor, which holds no values" if output.is_meta else f"tensor of layout {output.layout}"
+    if output.is_meta or output.is_nested or output.layout is not torch.strided:
+        kind = "nested tensor" if output.is_nested else f"tensor of layout {output.layout}"
+        kind = "meta tensor, which holds no values" if output.is_meta else kind
         return f"it returned a {kind}{where}: return a dense tensor on a device"
     if output.shape != expected.shape:
         return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}{where}"

@@ -18,7 +18,7 @@ from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
 from gpugate.measurement.difference import differences, numbers_of, problem_with
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
-from gpugate.parts import Parts, byte_size
+from gpugate.parts import Parts, byte_size, bytes_of
 from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
 
 SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model
@@ -202,8 +202,4 @@ def _same_bits(ours: Parts, theirs: Parts) -> bool:
     if problem_with(ours, theirs, expects_nan=True) is not None:
         return False
     tensors = [(part, theirs[name]) for name, part in ours.items() if isinstance(part, torch.Tensor)]
-    return all(bool((_bits(part) == _bits(other)).all()) for part, other in tensors)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    return all(torch.equal(bytes_of(part), bytes_of(other)) for part, other in tensors)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.parts import list_parts, list_tensors, map_tensors, opaque_part, output_parts
+from gpugate.parts import bytes_of, list_parts, list_tensors, map_tensors, opaque_part, output_parts
 
 ONE, TWO = torch.ones(2), torch.full((3,), 2.0)
 Pair = namedtuple("Pair", ("left", "right"))
@@ -135,3 +135,18 @@ def test_the_same_containers_get_other_tensors(value: Any) -> None:
     for ours, theirs in zip(list_tensors(doubled), list_tensors(value), strict=True):
         assert torch.equal(ours, 2 * theirs)
     assert torch.equal(ONE, torch.ones(2)), "the value itself stays"
+
+
+@pytest.mark.parametrize(
+    ("tensor", "found"),
+    [
+        (torch.tensor(1, dtype=torch.int16), [1, 0]),
+        (torch.tensor([1, 2], dtype=torch.uint8)[::1].flip(0), [2, 1]),
+        (torch.tensor([1 + 2j]).conj(), [*torch.tensor([1.0, -2.0]).view(torch.uint8).tolist()]),
+        (torch.quantize_per_tensor(torch.tensor([0.2, 0.3]), 0.1, 0, torch.qint8), [2, 3]),
+        (torch.tensor([True]), [1]),
+    ],
+    ids=["scalar", "flipped", "conjugated", "quantized", "bool"],
+)
+def test_the_bytes_of_any_dense_tensor_can_be_read(tensor: torch.Tensor, found: list[int]) -> None:
+    assert bytes_of(tensor).tolist() == found

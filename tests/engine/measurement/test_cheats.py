@@ -230,8 +230,9 @@ class Later(torch.Tensor):
         (lambda inputs: product(inputs).as_subclass(Later), "a subclass of torch.Tensor"),
         (lambda inputs: product(inputs).to("meta"), "meta tensor"),
         (lambda inputs: product(inputs).to_sparse(), "layout"),
+        (lambda inputs: torch.nested.nested_tensor([product(inputs)]), "nested tensor"),
     ],
-    ids=["lazy subclass", "meta", "sparse"],
+    ids=["lazy subclass", "meta", "sparse", "nested"],
 )
 def test_an_output_that_holds_no_values_yet(bench: Bench, output: Any, named: str) -> None:
     assert named in wrong(found(bench, bench.side("fast", CHEAT_MS, output)))
