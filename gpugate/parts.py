@@ -8,8 +8,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from enum import Enum
+from logging import Logger
 from pathlib import PurePath
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -25,53 +25,86 @@ _SEQUENCES = (list, tuple, set, frozenset, deque)
 _KNOWN = {"builtins", "torch", "numpy", *sys.stdlib_module_names}
 
 
-def list_parts(value: object, name: str = "") -> Parts:
+def list_parts(value: object, name: str = "", attributes: bool = True) -> Parts:
     """Lists the parts of a value by name, such as `hidden[1]`: tensors, numbers, texts, and what cannot be looked into.
 
-    Tuples, lists, sets, dicts, data classes and other objects are looked into. An array of NumPy is a tensor of the
-    same memory. The name of a value that is itself a tensor is `name`.
+    Tuples, lists, sets, dicts, data classes, closures and other objects are looked into, and with `attributes` the
+    gradient and the attributes of a tensor. An array of NumPy is a tensor of the same memory. The name of a value that
+    is itself a tensor is `name`.
     """
     found: Parts = {}
-    for path, part in _walk(value, name, frozenset()):
+    for path, part in _walk(value, name, frozenset(), set(), attributes):
         while path in found:
             path += "'"
         found[path] = part
     return found
 
 
-def _walk(value: Any, name: str, around: frozenset[int]) -> Iterator[tuple[str, Any]]:
+def _walk(
+    value: Any, name: str, around: frozenset[int], objects: set[int], attributes: bool
+) -> Iterator[tuple[str, Any]]:
+    """Walks through the containers in a value, but not into one inside itself, and once through each other object."""
     if isinstance(value, np.ndarray) and value.flags.writeable:
         with suppress(TypeError, ValueError):  # of objects, texts and negative strides
             value = torch.from_numpy(value)
     children = _list_children(value)
     if children is None:
         yield name, value
-    elif id(value) not in around:  # else an object that contains itself
-        for step, child in children:
-            path = f"{name}{step}" if name or step.startswith("[") else step.removeprefix(".")
-            yield from _walk(child, path, around | {id(value)})
+        children = _list_attributes(value) if attributes and isinstance(value, torch.Tensor) else []
+    elif id(value) in around or id(value) in objects:
+        return
+    elif not isinstance(value, (Mapping, *_SEQUENCES)):
+        objects.add(id(value))
+    for step, child in children:
+        path = f"{name}{step}" if name or step.startswith("[") else step.removeprefix(".")
+        yield from _walk(child, path, around | {id(value)}, objects, attributes)
+
+
+def _list_attributes(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    grad = {"grad": tensor.grad} if tensor.is_leaf and tensor.grad is not None else {}
+    return [(f".{key}", child) for key, child in {**grad, **vars(tensor)}.items()]
 
 
 def _list_children(value: Any) -> list[tuple[str, Any]] | None:
     """Lists the values in a container or object, each with the last step of its name; None for any other value."""
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic, Iterator, type, ModuleType, Enum, PurePath, *VALUES)):
         return None
-    if isinstance(value, Mapping):
-        return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", child) for key, child in value.items()]
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return [(f".{key}", child) for key, child in value._asdict().items()]
-    if isinstance(value, _SEQUENCES):
-        return [(f"[{index}]", child) for index, child in enumerate(value)]
     if isinstance(value, functools.partial):
         return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
     if isinstance(value, (MethodType, BuiltinMethodType)):
         return [] if isinstance(value.__self__, ModuleType) else [(".__self__", value.__self__)]
+    if isinstance(value, memoryview):
+        return [(".obj", value.obj)]
+    own = [] if isinstance(value, Logger) else [(f".{key}", child) for key, child in fields_of(value).items()]
     if isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        return [(f".{key}", cell.cell_contents) for key, cell in cells]
-    slots = {slot for kind in type(value).__mro__ for slot in vars(kind).get("__slots__", ())}
-    own = {**{slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}, **getattr(value, "__dict__", {})}
-    return [(f".{key}", child) for key, child in own.items()] if own else None
+        defaults = [(".__defaults__", value.__defaults__), (".__kwdefaults__", value.__kwdefaults__)]
+        return [*own, *defaults, *_list_cells(value)]
+    if isinstance(value, Mapping):
+        items = value.items()
+        return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", child) for key, child in items] + own
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return [(f".{key}", child) for key, child in value._asdict().items()] + own
+    if isinstance(value, _SEQUENCES):
+        return [(f"[{index}]", child) for index, child in enumerate(value)] + own
+    return own if own or hasattr(value, "__dict__") else None
+
+
+def _list_cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # of a variable that is not assigned yet
+            yield f".{key}", cell.cell_contents
+
+
+def fields_of(value: object) -> dict[str, Any]:
+    """Returns the attributes of an object by name, those in slots included."""
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for slot in [slots] if isinstance(slots, str) else slots:
+            name = f"_{kind.__name__.lstrip('_')}{slot}" if slot.startswith("__") and slot[-2:] != "__" else slot
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
 
 
 def opaque_part(parts: Parts) -> str | None:
@@ -80,8 +113,10 @@ def opaque_part(parts: Parts) -> str | None:
         where = f"a {type(part).__qualname__}{f' in {name}' if name else ''}"
         if isinstance(part, Iterator):
             return f"{where}, which can be read only once"
-        if not isinstance(part, (torch.Tensor, type, ModuleType, Enum)) and _package_of(part) not in _KNOWN:
-            return f"{where}, whose tensors cannot be found"
+        is_array = isinstance(part, np.ndarray) and part.flags.writeable and part.dtype.kind in "biufc"
+        known = isinstance(part, (torch.Tensor, type, ModuleType, Enum)) or _package_of(part) in _KNOWN
+        if is_array or not known:
+            return f"{where}, {'whose memory torch cannot share' if is_array else 'whose tensors cannot be found'}"
     return None
 
 
@@ -91,7 +126,7 @@ def _package_of(part: object) -> str:
 
 def output_parts(output: object, inputs: object = None) -> Parts:
     """Lists the parts of an output, with its numbers as tensors, and those of `inputs` that the step wrote to."""
-    found = {**list_parts(output), **(list_parts(inputs, "input") if inputs is not None else {})}
+    found = {**list_parts(output, attributes=False), **(list_parts(inputs, "input") if inputs is not None else {})}
     return {name: _as_tensor(part) for name, part in found.items()}
 
 
@@ -124,17 +159,20 @@ def byte_size(value: object) -> int:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Makes a value with the tensors that `change` returns, in the same tuples, lists, dicts and data classes."""
+    """Makes a value with the tensors that `change` returns, in the same tuples, lists, dicts and objects."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, (tuple, list)):
         made = [map_tensors(change, child) for child in value]
         return type(value)(*made) if hasattr(value, "_asdict") else type(value)(made)
+    if isinstance(value, np.ndarray):
+        return change(torch.from_numpy(np.array(value))).numpy()
+    if isinstance(value, (Iterator, type, ModuleType, *VALUES)):
+        return value
     copied: Any = copy.copy(value)
     if isinstance(value, Mapping):
         for key, child in value.items():
             copied[key] = map_tensors(change, child)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            object.__setattr__(copied, field.name, map_tensors(change, getattr(value, field.name)))
+    for name, child in fields_of(value).items():
+        object.__setattr__(copied, name, map_tensors(change, child))
     return copied

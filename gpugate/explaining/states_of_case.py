@@ -65,7 +65,7 @@ def optimized_side(result: CaseResult) -> State | None:
         not_engaged=found.not_engaged,
         wrong=_find_wrong_output(result),
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
-        mismatch=found.mismatch,
+        mismatch=None if any(one.code is ReasonCode.VALUES_UNEQUAL for one in result.verdicts) else found.mismatch,
         output_error=_find_largest_error(found, result),
         reference_ms=summary.reference_ms.median,
         reference_counters=found.reference_counters,

@@ -82,13 +82,23 @@ class Inputs:
 
     def _restore(self, sets: Sequence[Any]) -> None:
         for one in sets:
-            _copy_tensors(list_tensors(one), self.originals[id(one)])
+            tensors, saved = list_tensors(one), self.originals[id(one)]
+            if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in saved]:
+                problem = ValueError("a step added, removed or replaced a tensor: write to the tensors in place alone")
+                raise SideError("inputs", "being restored", problem)
+            _copy_tensors(tensors, saved)
 
 
 def _copy_tensors(into: Sequence[torch.Tensor], source: Sequence[torch.Tensor]) -> None:
     with torch.inference_mode():
         for tensor, other in zip(into, source, strict=True):
-            tensor.data.copy_(other.data)
+            if not _repeats(tensor):  # torch writes to no such tensor
+                tensor.data.copy_(other.data)
+
+
+def _repeats(tensor: torch.Tensor) -> bool:
+    """True for an expanded tensor, several of whose values stand at one place."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def checksums(sets: Sequence[Any]) -> dict[str, int]:
@@ -158,7 +168,13 @@ def _input_set(workload: Workload, context: Context, index: int) -> Any:
     inputs = workload.inputs(context, index)
     if inputs is None:
         raise TypeError(f"inputs(context, {index}) returned None: return what step() takes")
-    opaque = opaque_part(list_parts(inputs))
+    parts = list_parts(inputs)
+    unreadable = (
+        f"a {'nested' if part.is_nested else part.layout} tensor in {name or 'its place'}, whose values cannot be read"
+        for name, part in parts.items()
+        if isinstance(part, torch.Tensor) and (part.is_nested or part.layout is not torch.strided)
+    )
+    opaque = opaque_part(parts) or next(unreadable, None)
     if opaque is not None:
         step = "return tensors, numbers and texts, in lists, dicts, data classes or other objects"
         raise TypeError(f"inputs(context, {index}) returned {opaque}: {step}")
@@ -223,7 +239,8 @@ def _form(leaf: Any) -> tuple[Any, ...]:
 def _owns_its_memory(tensor: torch.Tensor) -> bool:
     """True for a tensor that spans its whole storage: no other tensor has a part of that memory."""
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.numel() > 0
-    return plain and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    size = tensor.numel() * tensor.element_size()
+    return plain and not _repeats(tensor) and tensor.untyped_storage().nbytes() == size
 
 
 def exchange(inputs: Inputs, sets: Sequence[int], draw: random.Random) -> None:

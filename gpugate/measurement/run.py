@@ -57,7 +57,7 @@ from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import least_block_ms, warm_up
+from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
 from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
@@ -114,6 +114,7 @@ class _Run:
     spent: Spent = field(default_factory=Spent)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
+    tuned: bool = False  # some side took long at the first sight of an input set
 
     def __post_init__(self) -> None:
         self.timer = timer_for(self.context.device, self.case.workload.timing)
@@ -259,16 +260,23 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; returns None where a further build shall follow."""
     share = REWARM_SHARE if run.found.builds else 1.0
     kind = run.context.device.type
-    started, sights_s = perf_counter(), 0.0
+    started, read_s = perf_counter(), 0.0
+    # A later build repeats this where some side took long at the first sight of a set in the first one.
+    reads, limit_s = run.tuned or not run.found.builds, math.inf if run.inputs.ragged else run.settings.budget_s
     for side in (both.reference, both.optimized):
         run.report_progress("warming up", side.name)
-        inputs, seconds = run.inputs, share * WARM_UP_S[kind]
-        first_s = warm_up(side, inputs.timed, run.timer.time_ms, least_block_ms(side), seconds, inputs.ragged)
-        side.cost, sights_s = replace(side.cost, first_sights_s=first_s), sights_s + first_s
+        timed, time_ms = run.inputs.timed, run.timer.time_ms
+        sights_ms = read_each_once(side, timed, time_ms, limit_s) if reads else []
+        later_ms = warm_up(side, timed, time_ms, least_block_ms(side), share * WARM_UP_S[kind]) * len(sights_ms)
+        if reads and (run.inputs.ragged or sum(sights_ms) > TUNED * later_ms):
+            run.tuned = True
+            side.cost = replace(side.cost, first_sights_s=max(0.0, sum(sights_ms) - later_ms) / 1e3)
+        read_s += sum(sights_ms) / 1e3
         check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
-    run.rebuild_s = both.build_s + sights_s + (perf_counter() - started - sights_s) * REWARM_SHARE / share
+    warm_s = perf_counter() - started - read_s
+    run.rebuild_s = both.build_s + warm_s * REWARM_SHARE / share + (read_s if run.tuned else 0.0)
     if not run.found.builds:
-        run.deadline_s += sights_s  # as the first build, it comes on top of the budget
+        run.deadline_s += read_s  # as the first build, it comes on top of the budget
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
     pairing.stop_idle = run.settings.duet
@@ -365,8 +373,8 @@ def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
 
 def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None:
     """Measures `StepChecks.new_input_ratio`; None where a side reads ahead: its steps do not wait for their input."""
-    if any(side.side.stock_steps or side.side.works_ahead for side in (both.reference, both.optimized)):
-        return None
+    if any(side.side.stock_steps or side.side.works_ahead or side.restore for side in (both.reference, both.optimized)):
+        return None  # nor where a used input is another one, since a step wrote to it
 
     def make_input(number: int) -> Any:
         TorchFlags().apply()

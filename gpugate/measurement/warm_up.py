@@ -25,6 +25,7 @@ AHEAD_BLOCK_MS = 200.0  # on a GPU; on a CPU a step of such a side lasts as long
 LONGEST_ROUND_MS = {"cuda": 1500.0, "cpu": 0.0}
 PATIENCE = 3  # times the minimum, for a side that never stops drifting
 MAX_STEPS_PER_BLOCK = 100_000
+TUNED = 3.0  # times the later time: a single step, with its join, takes longer than one in a block
 
 
 def steady(block_ms: Sequence[float]) -> bool:
@@ -77,14 +78,11 @@ def warm_up(
     time_ms: Callable[[Callable[[], None]], float],
     block_ms: float,
     seconds: float,
-    ragged: bool = False,
 ) -> float:
     """Runs blocks for at least `seconds` and until they are steady; leaves `side.steps_per_block` calibrated.
 
-    Each input set is read once before where their forms differ (`ragged`): a side may compile or tune itself at the
-    first sight of a shape. Returns the seconds which that took longer than the same steps later.
+    Returns the milliseconds of a step of the last block.
     """
-    sights_ms = sum(side.timed_block(inputs, time_ms, steps=1) for _ in inputs) if ragged else 0.0
     started, seen = perf_counter(), []
     while True:
         step_ms = side.timed_block(inputs, time_ms)
@@ -100,4 +98,18 @@ def warm_up(
         # Steps that write to their inputs read each set once in a block, and the last one not always the same set.
         side.steps_per_block = steps if side.restore is None else min(steps, len(inputs) - 1 - len(inputs) % 2 or 1)
         if warm:
-            return max(0.0, sights_ms - len(inputs) * step_ms) / 1e3 if ragged else 0.0
+            return step_ms
+
+
+def read_each_once(
+    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], seconds: float
+) -> list[float]:
+    """Runs a step on each input set, within `seconds`; returns their milliseconds.
+
+    A side may compile or tune itself at the first sight of a shape, of a number or of what a mask selects. A block in
+    which it does would not be the steady state that users get.
+    """
+    until, steps_ms = perf_counter() + seconds, list[float]()
+    while len(steps_ms) < len(inputs) and perf_counter() <= until:
+        steps_ms.append(side.timed_block(inputs, time_ms, steps=1))
+    return steps_ms

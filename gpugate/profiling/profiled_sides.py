@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +20,7 @@ from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blame, build_side, release, synchronize
 from gpugate.measurement.time_limit import BUILD_SHARE
-from gpugate.measurement.warm_up import least_block_ms, warm_up
+from gpugate.measurement.warm_up import least_block_ms, read_each_once, warm_up
 from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.session.options import Tool
 from gpugate.workload import Case, Context
@@ -67,7 +68,9 @@ def profile_sides(
 def _warm_up_side(side: BuiltSide, case: Case, made: Inputs, most_steps: int) -> int:
     """Warms the side up; returns the number of steps to profile, fewer where they are long: steps only repeat."""
     kind, timer = side.device.type, timer_for(side.device, case.workload.timing)
-    warm_up(side, made.timed, timer.time_ms, least_block_ms(side), WARM_UP_S[kind], made.ragged)
+    if made.ragged:
+        read_each_once(side, made.timed, timer.time_ms, math.inf)
+    warm_up(side, made.timed, timer.time_ms, least_block_ms(side), WARM_UP_S[kind])
     step_ms = side.timed_block(made.timed, timer.time_ms)
     return min(most_steps, fit_steps(step_ms))
 

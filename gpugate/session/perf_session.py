@@ -126,7 +126,7 @@ class PerfSession:
         return self.options.baselines_path / machine_name(self.environment)
 
     def missing(self, case: Case) -> Missing | None:
-        """What this machine lacks for the case, if anything. Raises CatalogueError where two cases have its id."""
+        """Finds the needs that this machine lacks, or None. Raises CatalogueError where two cases have this id."""
         if case.workload.name in self.ambiguous:
             raise CatalogueError(self.ambiguous[case.workload.name])
         if case.device_kind != self.device.type:

@@ -25,6 +25,7 @@ _BRANCH_VARIABLES = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME")
 _SCHEMES = ("https", "http", "ssh", "git")
 _SHORT_SSH = re.compile(r"([\w.-]+@[\w.-]+|[\w-]+(\.[\w-]+)+):[^/].*")  # `git@example.org:a.git`, `git@gitlab:a.git`
 HASH_DIGITS = 12
+DOCUMENTS = (".md", ".rst")
 MOST_SEARCHED = 1000  # commits, at 3 ms each
 
 
@@ -62,8 +63,11 @@ def is_unchanged(project: Path, commit: str, ignored: Sequence[Path] = ()) -> bo
 
 
 def list_code(project: Path, ignored: Sequence[Path] = (), commit: str | None = None) -> set[str]:
-    """The code that this process imported, as in `Provenance.files`, now or in a commit: modules, other files beside
-    modules, of a commit also modules that are gone, and what modules name, since a worker process may import it."""
+    """The code that this process imported, as in `Provenance.files`, now or in a commit.
+
+    It has the modules, other files beside and below them, what modules name, since a worker process may import it, with
+    the files beside and below a source that they name, and of a commit also modules that are gone.
+    """
     top = find_top(project)
     files = set(list_files(top, ignored, "--cached"))
     modules = set(map(PurePosixPath, _list_modules(top) & files))
@@ -71,12 +75,17 @@ def list_code(project: Path, ignored: Sequence[Path] = (), commit: str | None = 
     words = {word for text in texts for pattern in (r"\w+", r"[\w.-]+") for word in re.findall(pattern, text)}
     # A conftest.py alone does not make code of all that is in the project's folder.
     folders = {path.parent for path in modules if path.name != "conftest.py"}
+    named = (
+        path for path in map(PurePosixPath, files) if path.suffix not in (".py", *DOCUMENTS) and path.name in words
+    )
+    below = {*folders, *(path.parent for path in named)} - {PurePosixPath(".")}  # sources may include what is below
 
     def is_code(name: str) -> bool:
         path, is_gone = PurePosixPath(name), not (top / name).exists()
         word = path.name if path.suffix != ".py" else path.parent.name if path.stem == "__init__" else path.stem
-        beside = path.parent in folders and (is_gone or path.suffix != ".py")
-        is_part = path in modules or (path.suffix not in (".md", ".rst") and (word in words or beside))
+        is_near = path.parent in folders or (path.suffix != ".py" and not below.isdisjoint(path.parents))
+        beside = is_near and (is_gone or path.suffix != ".py")
+        is_part = path in modules or (path.suffix not in DOCUMENTS and (word in words or beside))
         return is_part and (is_gone or name in files) and not is_installed(Path(name))
 
     if commit is not None:

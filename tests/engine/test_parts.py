@@ -1,6 +1,7 @@
 """The parts of inputs and outputs: every tensor is found by a name, and what cannot be looked into is named."""
 
 import functools
+import logging
 import threading
 from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass, field
@@ -37,6 +38,31 @@ class Slotted:
         self.value = value
 
 
+class Private:
+    __slots__ = ("__value",)
+
+    def __init__(self, value: Any) -> None:
+        self.__value = value
+
+
+class Empty:
+    """An object without attributes."""
+
+
+class Rows(list[Any]):
+    """A list with an attribute."""
+
+
+def with_defaults(first: Any = ONE, *, second: Any = TWO) -> None:
+    """A function whose defaults are tensors."""
+
+
+def with_gradient() -> torch.Tensor:
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad, weight.mask = torch.ones(2), TWO  # type: ignore[attr-defined]
+    return weight
+
+
 class Colour(Enum):
     RED = 1
 
@@ -55,6 +81,10 @@ class Colour(Enum):
         (Plain(ONE).value.add, ["__self__"]),
         (Plain(torch.nn.Linear(1, 1, bias=False)), ["value._parameters.weight"]),
         ({"a": ONE, "b": np.ones(3)}, ["a", "b"]),
+        (with_defaults, ["__defaults__[0]", "__kwdefaults__.second"]),
+        (Private(ONE), ["_Private__value"]),
+        ({"weight": with_gradient()}, ["weight", "weight.grad", "weight.mask"]),
+        (memoryview(np.ones(3)), ["obj"]),
     ],
 )
 def test_every_tensor_has_a_name_however_nested(value: Any, names: list[str]) -> None:
@@ -68,6 +98,21 @@ def test_a_closure_and_an_object_that_contains_itself_are_looked_into_once() -> 
     around = Plain(ONE)
     around.itself = around  # type: ignore[attr-defined]
     assert [one is ONE for one in list_tensors(lambda: around)] == [True]
+
+
+def test_attributes_of_containers_are_found_and_those_of_an_output_are_no_part_of_it() -> None:
+    rows = Rows([ONE])
+    rows.more = TWO  # type: ignore[attr-defined]
+    assert [*list_parts(rows)] == ["[0]", "more"]
+    assert [*output_parts(with_gradient())] == [""]
+
+
+def test_objects_that_refer_to_each_other_are_walked_once() -> None:
+    """Each of 40 objects has all others: paths through them are countless."""
+    nodes = [Plain(torch.ones(1)) for _ in range(40)]
+    for node in nodes:
+        node.others = nodes  # type: ignore[attr-defined]
+    assert len(list_tensors(nodes[0])) == 40
 
 
 def test_an_array_is_a_tensor_of_the_same_memory() -> None:
@@ -108,7 +153,20 @@ def test_an_object_of_an_extension_that_shows_no_fields_is_named(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    "value", [3, "a label", None, Path("a"), Colour.RED, threading.Lock(), torch.float16, len, {1}]
+    "value",
+    [
+        logging.getLogger(),
+        3,
+        "a label",
+        None,
+        Path("a"),
+        Colour.RED,
+        threading.Lock(),
+        torch.float16,
+        len,
+        {1},
+        Empty(),
+    ],
 )
 def test_what_contains_no_tensor_is_no_problem(value: Any) -> None:
     assert opaque_part(list_parts(value)) is None
@@ -127,7 +185,9 @@ def test_numbers_of_an_output_are_tensors_and_texts_stay() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [(ONE, [TWO]), {"a": ONE}, Pair(ONE, TWO), Batch(ONE, more=(TWO,)), ONE])
+@pytest.mark.parametrize(
+    "value", [(ONE, [TWO]), {"a": ONE}, Pair(ONE, TWO), Batch(ONE, more=(TWO,)), ONE, Plain([ONE]), Slotted(ONE)]
+)
 def test_the_same_containers_get_other_tensors(value: Any) -> None:
     doubled = map_tensors(lambda tensor: 2 * tensor, value)
     assert type(doubled) is type(value)

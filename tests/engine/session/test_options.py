@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
-from gpugate.session.options_page import options_page
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
+from tools.options_page import options_page
 
 DEFAULTS = {
     "--gate": "off",
@@ -71,7 +71,7 @@ def test_the_help_has_every_option_in_one_group_with_its_default_and_imports_not
 
 def test_the_page_of_options_is_up_to_date() -> None:
     page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
-    assert page == options_page(), "write it again: python -m gpugate.session.options_page > docs/options.md"
+    assert page == options_page(), "write it again: python -m tools.options_page > docs/options.md"
 
 
 def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "kernels/decode.py": "1\n",
         "kernels/unused.py": "1\n",
         "kernels/tiles.json": "1\n",
+        "kernels/cfg/sizes.json": "1\n",
         "csrc/gemm.cu": "1\n",
+        "csrc/inc/tile.h": "1\n",
         "pyproject.toml": "1\n",
         "README.md": "1\n",
         "tools/plot.py": "1\n",
@@ -149,7 +151,17 @@ def imports(monkeypatch: pytest.MonkeyPatch, folder: Path, *names: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["conftest.py", "kernels/rows.py", "kernels/decode.py", "kernels/tiles.json", "kernels/new.so", "csrc/gemm.cu"],
+    [
+        *(
+            "conftest.py",
+            "kernels/rows.py",
+            "kernels/decode.py",
+            "kernels/tiles.json",
+            "kernels/new.so",
+            "csrc/gemm.cu",
+        ),
+        *("kernels/cfg/sizes.json", "csrc/inc/tile.h"),
+    ],
 )
 def test_code_of_a_library_beside_the_conftest_that_changed_is_no_unchanged_code(library: Path, name: str) -> None:
     """Also a module that only a worker process imports, and sources of an extension."""

@@ -1,4 +1,4 @@
-"""`python -m gpugate.session.options_page > docs/options.md`: the options and settings that gpugate adds to pytest."""
+"""`python -m tools.options_page > docs/options.md`: the options and settings that gpugate adds to pytest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpugate.session.options import SETTINGS, add_options
 
 HEAD = """# Options
 
-Every option that gpugate adds to pytest. The command `python -m gpugate.session.options_page > docs/options.md` writes
+Every option that gpugate adds to pytest. The command `python -m tools.options_page > docs/options.md` writes
 this page.
 """
 SETTINGS_HEAD = """## Settings

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.init import FILES
-from gpugate.report.declarations import BEGIN, NOUNS, insert_reference, write_reference
 from tests.support.tiny_project import TinyProject
+from tools.declarations import BEGIN, NOUNS, insert_reference, write_reference
 
-PAGE = Path(__file__).parents[3] / "docs/workload.md"
+PAGE = Path(__file__).parents[2] / "docs/workload.md"
 
 
 def test_the_page_has_todays_reference() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert insert_reference(page) == page, "run python -m gpugate.report.declarations docs/workload.md"
+    assert insert_reference(page) == page, "run python -m tools.declarations docs/workload.md"
 
 
 def test_each_noun_has_its_fields_its_defaults_and_its_meaning() -> None:
