@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from sqlite3 import OperationalError
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import Any
 
@@ -256,8 +258,15 @@ def _make_folder(folder: Path) -> None:
 def _set_up_sqlite(connection: Any, record: object) -> None:
     """Lets readers read while a process writes (WAL), and leaves the begin of transactions to `_begin_sqlite`."""
     connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor, until = connection.cursor(), monotonic() + BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            break
+        except OperationalError as error:  # SQLite itself waits for no other process that makes this change
+            if "locked" not in str(error) or monotonic() > until:
+                raise
+            sleep(0.01)
     # The last close writes to the disk. A power failure before may lose the newest runs, and damages nothing.
     cursor.execute("PRAGMA synchronous=NORMAL")
     # Otherwise SQLite copies the pages that a statement of many rows changes to a temporary file, to undo it alone.

@@ -11,10 +11,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sql
@@ -229,6 +230,25 @@ WRITER = """
 def start_writer(url: str, *words: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", textwrap.dedent(WRITER), url, *map(str, words)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize(("problem", "tried"), [("database is locked", 3), ("disk I/O error", 1)])
+def test_a_new_sqlite_file_that_another_process_sets_up_is_waited_for(problem: str, tried: int) -> None:
+    class Cursor:
+        asked = 0
+
+        def execute(self, statement: str) -> None:
+            self.asked += "journal_mode" in statement
+            if "journal_mode" in statement and self.asked < 3:
+                raise sqlite3.OperationalError(problem)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    cursor = Cursor()
+    with nullcontext() if tried > 1 else pytest.raises(sqlite3.OperationalError, match=problem):
+        database._set_up_sqlite(SimpleNamespace(cursor=lambda: cursor), None)
+    assert cursor.asked == tried
 
 
 def test_two_writers_at_once_lose_nothing(url: str) -> None:
