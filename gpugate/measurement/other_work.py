@@ -1,4 +1,4 @@
-"""What keeps this process from its cores while a case is measured: other processes, and a quota of CPU time."""
+"""The limits on the cores of this process while a case is measured: other processes, and a quota of CPU time."""
 
 from __future__ import annotations
 
