@@ -277,8 +277,9 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
         known = ", ".join(optimization.tolerance)
         raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")
     allowed = optimization.tolerated
-    if not (math.isfinite(allowed.relative_l2) and math.isfinite(allowed.max_error)):
-        raise CatalogueError(f"{where} has {allowed}, which every output meets: give finite bounds")
+    if not (allowed.relative_l2 < 1 and allowed.max_error <= 1 and allowed.equal_share != 0):
+        step = "give a relative_l2 below 1, a max_error of at most 1, and an equal_share above 0"
+        raise CatalogueError(f"{where} has {allowed}, which zeros or every output may meet: {step}")
     for contract in optimization.contract.values():
         for limit in (*contract.engaged, *contract.limits):
             _check_limit(where, limit)
