@@ -12,7 +12,7 @@ from gpugate.explaining.state import State
 from gpugate.explaining.states_of_case import RECORDED, explain, optimized_side, recorded_side
 from gpugate.explaining.words import shorten_names
 from gpugate.judging.decide import decide
-from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, TimedBuild
+from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, StepChecks, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
@@ -373,6 +373,11 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert told(differences=(off, replace(off, relative_l2=0.3))).output_error == 0.3
     assert told(differences=(replace(off, relative_l2=math.inf),)).output_error is None
     assert told(differences=(replace(off, problem="NaN"),)).wrong == "on fresh inputs, NaN"
+    assert told(differences=(replace(off, relative_l2=0.005, when="timed steps"),)).output_error is None
+    assert told(differences=(off,), mismatch=HALF).mismatch == HALF
+    other = StepChecks(100, 3, 5, "other input")
+    assert told(differences=(off,), mismatch=HALF, step_checks=other).mismatch is None, "a cause is known"
+    assert told(differences=(off,), mismatch=STALE, step_checks=replace(other, resembles="step before")).mismatch
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
     assert told(proofs=proofs).disproved == "it keeps up: 12 %"
