@@ -13,7 +13,7 @@ from gpugate.judging.counters import judge_counters, rests_on_times
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.judging.machine_state import busy_cores, with_environment, with_other_work
 from gpugate.judging.next_step import unless_wrong
-from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, without_result
+from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, slowed_reference, without_result
 from gpugate.judging.processes import vote
 from gpugate.judging.recorded_code import RECORDED, change_of_launches, with_recorded_code
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries, middle_by_speedup
@@ -51,7 +51,7 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
     verdicts = [
         next((one for one in outputs if one.outcome is Outcome.WRONG), outputs[0]),
         *(
-            with_environment(without_result(verdict, impossible), result.environment_problem)
+            with_environment(without_result(verdict, impossible or slowed_reference(first)), result.environment_problem)
             for verdict in _with_disturbances(result, timed, summaries)
         ),
         _counters(result, promise, (measurement, *confirming)),
@@ -102,12 +102,23 @@ def _timed(result: CaseResult) -> list[Measurement]:
 
 
 def _disturbed(result: CaseResult) -> list[Measurement]:
-    """The processes beside which another program ran, by the rule that leaves such processes out of records."""
+    """The processes beside which another program ran, by the rule that leaves such processes out of records, and those
+    with a slowed reference."""
     remembered = result.remembered
-    if remembered is None or remembered.current.usual is None:
-        return []
-    usual, same_software = remembered.current.usual, remembered.match == "exact"
-    return [one for one in _timed(result) if usual.disturbance(summarize_process(one.instances), same_software) > 1]
+    usual = remembered.current.usual if remembered is not None else None
+    same_software = remembered is not None and remembered.match == "exact"
+
+    def is_disturbed(one: Measurement) -> bool:
+        if slowed_reference(one) is not None:
+            return True
+        return usual is not None and usual.disturbance(summarize_process(one.instances), same_software) > 1
+
+    return [one for one in _timed(result) if is_disturbed(one)]
+
+
+def is_always_slowed(result: CaseResult) -> bool:
+    """True for a reference that several processes found slower beside the optimized side."""
+    return len(_timed(result)) > 1 and all(map(slowed_reference, _timed(result)))
 
 
 def _all_disturbed(result: CaseResult) -> bool:
@@ -248,7 +259,8 @@ def wants_fresh_process(result: CaseResult) -> bool:
         return False
     if _all_disturbed(result):
         passes = all(verdict.good for verdict in result.verdicts if verdict.check in TIMED)
-        return not _is_busy_cpu(result) and not (result.attempts and passes)
+        slowed = any(map(slowed_reference, _timed(result)))  # this process may be spoiled, and a fresh one is not
+        return (slowed or not _is_busy_cpu(result)) and not (result.attempts and passes)
     contradicted = Outcome.INCONCLUSIVE in (outcomes[one] for one in TIMED)
     disturbed = _disturbed(result)
     if not result.attempts or (disturbed and len(_timed(result)) - len(disturbed) == 1):

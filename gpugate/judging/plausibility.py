@@ -1,4 +1,4 @@
-"""Rates that this machine cannot reach, and work of the reference that was not seen of the optimized side. Pure."""
+"""Times that are no result: beyond this machine, of a slowed reference, or of work that was not seen. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpugate.measurement.record import Measurement
+from gpugate.measurement.settings import SLOWED
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import NextStep, Outcome, Verdict
@@ -31,6 +32,12 @@ def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> R
     return Reason(ReasonCode.IMPOSSIBLE_BUS_RATE, {TIMES_CEILING: share}) if share > MOST else None
 
 
+def slowed_reference(measurement: Measurement) -> Reason | None:
+    """A reference that takes SLOWED times as long beside the other side as before that was built, or None."""
+    slowdown = measurement.reference_slowdown or 1.0
+    return Reason(ReasonCode.REFERENCE_SLOWED, {"times": slowdown}) if slowdown > SLOWED else None
+
+
 def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
     """Every yardstick that bounds a step, with the rate of the step's work in its unit."""
     uncached = uncached_bytes(measurement, size)
@@ -46,14 +53,14 @@ def uncached_bytes(measurement: Measurement, size: Size) -> float:
     return max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
 
 
-def without_result(verdict: Verdict, impossible: Reason | None) -> Verdict:
-    """INCONCLUSIVE for an impossible time, whatever its outcome was but WRONG or NOT_ENGAGED."""
-    if impossible is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
+def without_result(verdict: Verdict, problem: Reason | None) -> Verdict:
+    """INCONCLUSIVE for an impossible time or a slowed reference, whatever its outcome was but WRONG or NOT_ENGAGED."""
+    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
         return verdict
-    numbers = {**verdict.numbers, TIMES_CEILING: impossible.facts[TIMES_CEILING]}
-    return replace(
-        verdict, outcome=Outcome.INCONCLUSIVE, reasons=(impossible,), next_step=NextStep.CHECK_SIZE, numbers=numbers
-    )
+    beyond = problem.facts.get(TIMES_CEILING)
+    numbers = verdict.numbers if beyond is None else {**verdict.numbers, TIMES_CEILING: beyond}
+    step = NextStep.KEEP_APART if beyond is None else NextStep.CHECK_SIZE
+    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=(problem,), next_step=step, numbers=numbers)
 
 
 def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:

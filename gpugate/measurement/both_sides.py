@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
@@ -10,6 +11,7 @@ from gpugate.errors import SideError
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
+from gpugate.measurement.warm_up import can_repeat, time_one_input
 from gpugate.workload import Case, Context
 
 
@@ -22,6 +24,7 @@ class BothSides:
     reference_built_first: bool
     build_s: float
     _reference_fingerprint: str
+    reference_alone_ms: float | None = None  # of a step, before the optimized side was built, where it was timed
 
     def check_apart(self) -> None:
         """Raises SideError when the optimization changed the model that the reference runs."""
@@ -47,10 +50,15 @@ class BothSides:
 
 
 def build_both(
-    case: Case, context: Context, inputs: Inputs, reference_first: bool, stop_idle: bool = False
+    case: Case,
+    context: Context,
+    inputs: Inputs,
+    reference_first: bool,
+    time_ms: Callable[[Callable[[], None]], float] | None = None,
+    stop_idle: bool = False,
 ) -> BothSides:
     """Builds both sides in the given order, which decides their placement in memory. With `stop_idle`, each side notes
-    its workers.
+    its workers. With `time_ms`, the side that is built first is timed alone.
 
     Raises SideError when a side cannot be built, writes to its inputs or changes the other's model; a side that was
     built by then is closed.
@@ -58,18 +66,20 @@ def build_both(
     started = perf_counter()
 
     names = (case.reference_name, case.optimization.name)
-    built, before = {}, ""
+    built, before, alone_ms = {}, "", None
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
             before_it = list_descendants() if stop_idle else set()
             built[name] = build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore)
             built[name].workers = list_descendants() - before_it if stop_idle else set()
             undo.callback(built[name].close)
+            if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
+                alone_ms = time_one_input(built[name], inputs.fresh[0], time_ms)
             check_untouched(inputs, name)
             if name == case.reference_name:
                 before = fingerprint(built[name].side.model)
         reference, optimized = (built[name] for name in names)
-        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before)
+        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before, alone_ms)
         both.check_apart()
         undo.pop_all()
     return both

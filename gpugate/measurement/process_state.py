@@ -253,7 +253,6 @@ _SETTINGS = (
     _Setting("the garbage collector's state", _collection, _set_collection),
     _Setting("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
     _Setting("the interpreter's profile function", sys.getprofile, sys.setprofile),
-    _Setting("the CPU affinity", lambda: os.sched_getaffinity(0), lambda cpus: os.sched_setaffinity(0, cpus)),
     _Setting(
         "the process's priority",
         lambda: os.getpriority(os.PRIO_PROCESS, 0),

@@ -212,8 +212,8 @@ class StepChecks:
     """The result of the checking pass: the number of steps that were compared, and of those with a wrong output.
 
     `exchanged`: the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input that
-    the side has not read before, over its time on the same input again, as a multiple of the reference's ratio where
-    that is above 1. `block_share` is the work of a step in a block over the work of a step by itself, see
+    the side has not read before, over its time on a timed input, as a multiple of the reference's ratio where that is
+    above 1. `block_share` is the work of a step in a block over the work of a step by itself, see
     `block_work_share`. Both are None where they were not measured.
     """
 
@@ -223,9 +223,17 @@ class StepChecks:
     resembles: Resemblance = ""  # the kind of the first wrong output
     problem: str = ""  # why the first wrong output could not be read
     exchanged: bool = False
-    overwritten: bool = False  # later steps overwrote most outputs before they could be read
+    overwritten: bool = False  # later steps overwrote outputs before they could be read
     new_input_ratio: Positive | None = None
     block_share: NotNegative | None = None
+
+    def with_new(self, new: StepChecks) -> StepChecks:
+        """Adds the steps on new inputs, which ran after these."""
+        found = replace(self, steps=self.steps + new.steps, wrong=self.wrong + new.wrong)
+        if self.wrong or not new.wrong:
+            return found
+        first = self.steps + (new.first_wrong or 0)
+        return replace(found, first_wrong=first, resembles=new.resembles, problem=new.problem)
 
 
 @dataclass(frozen=True)
@@ -265,6 +273,8 @@ class Measurement:
     input_sets: Natural = 1
     resolution_ms: NotNegative = 0.0
     seed: Seed = 0
+    # The reference's time of a step, over its time before the other side was built.
+    reference_slowdown: NotNegative | None = stored_unless(None)
     attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`
@@ -287,6 +297,7 @@ class Measurement:
             proofs=self.proofs,
             reference_cost=self.reference_cost,
             optimized_cost=self.optimized_cost,
+            reference_slowdown=self.reference_slowdown,
             not_engaged=self.not_engaged or second.not_engaged,
             step_checks=_more_wrong(self.step_checks, second.step_checks),
             inert=self.inert and second.inert,

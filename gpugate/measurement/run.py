@@ -49,19 +49,20 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
+from gpugate.measurement.settings import REMEMBERS, SLOWED, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import speedup_of
-from gpugate.measurement.step_checks import block_work_share, check_steps, time_on_new_inputs
+from gpugate.measurement.step_checks import NewInputs, block_work_share, check_steps, compare_new
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
+from gpugate.measurement.warm_up import TUNED, can_repeat, least_block_ms, read_each_once, time_one_input, warm_up
 from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
-from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
+from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
 
+SLOWED_TRIES = 8
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
 
@@ -75,6 +76,8 @@ class _Found:
     half_widths: list[float] = field(default_factory=list)
     costs: list[tuple[SideCost, SideCost]] = field(default_factory=list)  # of each build
     compilers: list[tuple[CompilerCounters, CompilerCounters]] = field(default_factory=list)  # likewise
+    alone_ms: float | None = None  # of a step of the reference, before the optimized side was built
+    reference_slowdown: float | None = None
     same_bits: bool = False
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
@@ -225,8 +228,12 @@ def _sample(run: _Run) -> StopReason:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.builds) % 2 == 0
-        both = build_both(run.case, run.context, run.inputs, reference_first, run.settings.duet)
+        alone = not (run.found.builds or run.settings.duet)
+        time_ms = run.timer.time_ms if alone else None
+        both = build_both(run.case, run.context, run.inputs, reference_first, time_ms, run.settings.duet)
         try:
+            if alone:
+                run.found.alone_ms = both.reference_alone_ms
             if not run.found.builds:
                 _begin(run, both)
             with run.other_work.measure():
@@ -341,6 +348,7 @@ def _finish(run: _Run, both: BothSides) -> None:
         return
     if not run.settings.duet:
         run.report_progress("checking", both.optimized.name)
+        run.found.reference_slowdown = _time_reference_again(run, both)
         run.found.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)
     theirs, ours = _count(run, both)
@@ -357,8 +365,21 @@ def _finish(run: _Run, both: BothSides) -> None:
         run.found.baseline_unchanged = True
 
 
+def _time_reference_again(run: _Run, both: BothSides) -> float | None:
+    """Measures `Measurement.reference_slowdown`, the least of several tries; None where a step cannot be repeated.
+
+    A side can slow the reference by any function that both call, or by threads that never rest.
+    """
+    if not run.found.alone_ms:
+        return None
+    tries: list[float] = []
+    while len(tries) < SLOWED_TRIES and min(tries, default=math.inf) > SLOWED:
+        tries.append(time_one_input(both.reference, run.inputs.fresh[0], run.timer.time_ms) / run.found.alone_ms)
+    return min(tries)
+
+
 def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
-    """Runs the checking pass of the optimized side, before the counting pass."""
+    """Runs the checking passes of the optimized side, before the counting pass."""
     side, budget_s, timed = both.optimized, run.settings.budget_s, run.inputs.timed
     pairs = [pair for build in run.found.builds for pair in build.pairs]
     step_ms = statistics.median(pair.optimized_ms for pair in pairs) if pairs else None
@@ -368,13 +389,14 @@ def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
             return checks
         # An output in memory of its own was compared already; only overwritten outputs need this ratio.
         share = block_work_share(side, timed, budget_s, step_ms) if checks.overwritten else None
-        return replace(checks, new_input_ratio=_new_input_ratio(run, both, step_ms), block_share=share)
+        return _check_new_inputs(run, both, step_ms, replace(checks, block_share=share))
 
 
-def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None:
-    """Measures `StepChecks.new_input_ratio`; None where a side reads ahead: its steps do not wait for their input."""
-    if any(side.side.stock_steps or side.side.works_ahead or side.restore for side in (both.reference, both.optimized)):
-        return None  # nor where a used input is another one, since a step wrote to it
+def _check_new_inputs(run: _Run, both: BothSides, step_ms: float, checks: StepChecks) -> StepChecks:
+    """Adds `StepChecks.new_input_ratio` and the outputs on new inputs, compared with the reference's; not where a side
+    reads ahead, since its steps do not wait for their input."""
+    if not (can_repeat(both.reference) and can_repeat(both.optimized)):
+        return checks
 
     def make_input(number: int) -> Any:
         TorchFlags().apply()
@@ -382,12 +404,23 @@ def _new_input_ratio(run: _Run, both: BothSides, step_ms: float) -> float | None
             return new_set(run.case.workload, run.context, run.inputs, number)
 
     if not same_form(make_input(0), run.inputs.timed[0]):
-        return None  # another shape causes other work: compilation, autotuning
-    ratio = time_on_new_inputs(both.optimized, make_input, run.timer.time_ms, step_ms)
-    if ratio <= REMEMBERS:
-        return ratio
-    # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
-    return ratio / max(1.0, time_on_new_inputs(both.reference, make_input, run.timer.time_ms, step_ms))
+        return checks  # another shape causes other work: compilation, autotuning
+    new = NewInputs(make_input, run.inputs.timed, run.timer.time_ms, step_ms, run.draw)
+    ratio, pairs = new.try_on(both.optimized)
+    if ratio > REMEMBERS:
+        # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
+        ratio /= max(1.0, new.try_on(both.reference)[0])
+    wanted = [(output, both.reference.output_for(given, expected=True)) for given, output in pairs]
+    found = compare_new(wanted, _widest_tolerance(run.case), run.draw)
+    return replace(checks.with_new(found), new_input_ratio=ratio)
+
+
+def _widest_tolerance(case: Case) -> Tolerance:
+    """The tolerance of the side that may differ most from the baseline."""
+    sides = [case.optimization]
+    if case.reference_name != BASELINE:
+        sides.append(case.workload.optimization(case.reference_name))
+    return max((side.tolerated for side in sides), key=lambda one: one.relative_l2)
 
 
 def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
@@ -463,6 +496,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         input_sets=len(run.inputs.timed),
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
+        reference_slowdown=found.reference_slowdown,
         wall_s=round(sum(spent_s.values()), 3),
         spent_s=spent_s,
     )

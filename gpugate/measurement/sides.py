@@ -144,9 +144,13 @@ class BuiltSide:
             self.side.finish()
             synchronize(self.device)
             self.output_bytes = [*map(byte_size, list_tensors(output))]
-            with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
-                parts = self.parts_of(output, inputs)
-                return {name: part.clone() if type(part) in PLAIN_TENSORS else part for name, part in parts.items()}
+            return self.copy_parts(output, inputs)
+
+    def copy_parts(self, output: Any, inputs: Any) -> Parts:
+        """Calls `parts_of`, and copies the tensors."""
+        with torch.inference_mode(False):  # a clone made in inference mode would stay an inference tensor
+            parts = self.parts_of(output, inputs)
+            return {name: part.clone() if type(part) in PLAIN_TENSORS else part for name, part in parts.items()}
 
     def parts_of(self, output: Any, inputs: Any) -> Parts:
         """Lists what is compared of a step: its output, and where it writes to its inputs, these."""

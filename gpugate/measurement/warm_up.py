@@ -101,6 +101,22 @@ def warm_up(
             return step_ms
 
 
+def can_repeat(side: BuiltSide) -> bool:
+    """True for a side whose steps on one input are all alike: they write to no input, and do not read ahead."""
+    return not (side.restore or side.side.works_ahead or side.side.stock_steps)
+
+
+def time_one_input(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float]) -> float:
+    """Measures the milliseconds of a step on one input set: the least of at least two blocks of doubling length."""
+    next_input, side.next_input = side.next_input, 0
+    steps, steps_ms = 1, list[float]()
+    while len(steps_ms) < 2 or (steps_ms[-1] * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK):
+        steps *= 2 if steps_ms else 1
+        steps_ms.append(side.timed_block([one], time_ms, steps))
+    side.next_input = next_input
+    return min(steps_ms)
+
+
 def read_each_once(
     side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], seconds: float
 ) -> list[float]:

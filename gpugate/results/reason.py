@@ -62,6 +62,7 @@ class ReasonCode(str, Enum):
     NO_PAIRS = "no_pairs"
     NOT_TIMED = "not_timed"
     IMPOSSIBLE_RATE = "impossible_rate"
+    REFERENCE_SLOWED = "reference_slowed"
     IMPOSSIBLE_BUS_RATE = "impossible_bus_rate"
     FRESH_PROCESS = "fresh_process"
     SIDES_MOVED = "sides_moved"

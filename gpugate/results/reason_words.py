@@ -41,10 +41,14 @@ _WORDS: Mapping[ReasonCode, str] = {
         "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out"
     ),
     ReasonCode.OUTPUTS_REMEMBERED: (
-        "a step takes {times:.3g} times as long on a new input as on the same input again: the side remembers outputs"
+        "a step takes {times:.3g} times as long on a new input as on a timed one: the side has the outputs of known "
+        "inputs in store"
     ),
     ReasonCode.DISPROVED: "{proof}: {problem}",
     # Times.
+    ReasonCode.REFERENCE_SLOWED: (
+        "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built"
+    ),
     ReasonCode.NO_RECORD: "nothing is recorded for this machine yet",
     ReasonCode.NOT_RECORDED_YET: "not recorded yet",
     ReasonCode.INTERVAL_TOO_WIDE: (

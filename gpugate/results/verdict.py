@@ -45,6 +45,7 @@ class NextStep(str, Enum):
     RAISE_QUOTA = "raise-quota"
     USE_CUDA = "use-cuda"
     CHECK_SIZE = "check-size"
+    KEEP_APART = "keep-apart"
     DECLARE_ENGAGEMENT = "declare-engagement"
 
 

@@ -28,6 +28,7 @@ from gpugate.explaining.states_of_case import explain
 from gpugate.judging.decide import (
     allowed_processes,
     decide,
+    is_always_slowed,
     left_open_by_other_work,
     wants_fresh_process,
     wants_more_pairs,
@@ -105,6 +106,8 @@ class PerfSession:
     capture: Callable[[Case, Context], str] | None = None
     cache: WorkloadCache | None = None  # of the workload that was measured last
     busy_cases: int = 0  # in a row that other work on the CPU left open
+    cores: frozenset[int] = field(default_factory=find_usable_cores)  # of this process, at its start
+    spoiled: str | None = None  # why this process measures no further case: a side slowed the code that sides share
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     finished: dict[str, CaseResult] = field(default_factory=dict)  # of the run that is resumed
     resumed_probes: int = 0  # of the yardsticks, how many are of that run
@@ -200,8 +203,8 @@ class PerfSession:
             )
 
     def _measure(self, case: Case, result: CaseResult, report: Report) -> None:
-        if self.lost is not None:
-            _note_lost_device(result, self.lost)
+        if self.lost or self.spoiled:
+            _note_no_times(result, self.lost or self.spoiled or "")
             return
         if case.workload.name not in self.result.source_hashes:
             self.result.source_hashes[case.workload.name] = source_hash(case.workload)
@@ -233,7 +236,7 @@ class PerfSession:
             if self.lost is None:
                 _drop_measurement(result)
         if self.lost is not None:
-            _note_lost_device(result, self.lost)
+            _note_no_times(result, self.lost)
         elif result.error is not None or result.skipped is not None:
             self._release()  # once more: while the error was on its way it kept what the failed side held
 
@@ -289,6 +292,8 @@ class PerfSession:
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._confirm(case))
             self._judge(result)
+        if is_always_slowed(result):
+            self.spoiled = f"{case.id} slowed the other side, and perhaps this whole process: run this case without it"
         self._count_busy(result)
         against = self.options.against
         if against != OFF and may_need_duet(result, has_ref=against != AUTO):
@@ -465,6 +470,9 @@ class PerfSession:
         result.verdicts = decide(result, self.result.mode, options.tolerance)
 
     def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
+        cores = find_usable_cores()
+        if cores != self.cores:  # by a side or from outside: nobody can tell
+            return f"the cores of this process changed during the run, from {sorted(self.cores)} to {sorted(cores)}"
         expected = remembered.yardsticks if remembered and remembered.match == "exact" else self._best_yardsticks()
         problem = environment_problem(measurement, self.result.yardsticks[-2:], expected)
         if problem is None:
@@ -610,8 +618,8 @@ def _drop_measurement(result: CaseResult) -> None:
     result.measurement, result.summary, result.verdicts, result.attempts = None, None, [], []
 
 
-def _note_lost_device(result: CaseResult, problem: str) -> None:
-    """Makes the case ENV_INVALID, since its device was lost."""
+def _note_no_times(result: CaseResult, problem: str) -> None:
+    """Makes the case ENV_INVALID, since its device was lost, or the process was spoiled."""
     result.error, result.environment_problem = None, problem
     lost = (Reason(ReasonCode.DEVICE_LOST, {"problem": problem}),)
     result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, lost) for check in CASE_CHECKS]

@@ -346,6 +346,7 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
         # tolerance.
         slower = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.OTHER_CONDITIONS
         unfit = verdict.outcome in _UNFIT or (recording.adding and slower)
+        unfit = unfit or verdict.code is ReasonCode.REFERENCE_SLOWED
         if unfit and not (other_machine and recording.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""

@@ -1,5 +1,6 @@
 """Sides that do not do the work are caught on a GPU as on a CPU, and honest ones are not."""
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,39 @@ def newest_alone(context: Context) -> Side:
         torch.cuda.synchronize(context.device)
 
     return Side(step, finish=finish)
+
+
+def queued(length: int) -> Build:
+    """Each step has an output of its own, and `finish` computes the queue, which loses the oldest of many steps."""
+
+    def build(context: Context) -> Side:
+        weights, waiting = weight(context), deque[tuple[torch.Tensor, torch.Tensor]](maxlen=length)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            waiting.append((torch.empty_like(x), x))
+            return waiting[-1][0]
+
+        def finish() -> None:
+            for output, x in waiting:
+                torch.mm(x, weights, out=output)
+            waiting.clear()
+
+        return Side(step, finish=finish)
+
+    return build
+
+
+def tabled(context: Context) -> Side:
+    """Outputs of the timed inputs are in a table, and new ones are not kept."""
+    weights = weight(context)
+    made = [inputs(context, index) for index in range(16)]
+    table = {float(x[0, 0]): x @ weights for x in made}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        known = table.get(float(x[0, 0]))
+        return x @ weights @ torch.eye(ROWS, device=x.device) if known is None else known
+
+    return Side(step)
 
 
 def now_and_then(context: Context) -> Side:
@@ -141,13 +175,15 @@ def measured(build: Build) -> Measurement:
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (remembering(torch.Tensor.data_ptr), "the side remembers outputs"),
-        (remembering(lambda x: float(x[0, 0])), "the side remembers outputs"),
+        (remembering(torch.Tensor.data_ptr), "another input|outputs of known inputs in store"),
+        (remembering(lambda x: float(x[0, 0])), "outputs of known inputs in store"),
+        (tabled, "outputs of known inputs in store"),
         (newest_alone, "the side leaves steps out"),
+        (queued(4), "steps are wrong"),
         (now_and_then, "zeros"),
         (unjoined, "steps are wrong|NaN|exceeds"),
     ],
-    ids=["by address", "by content", "newest alone", "zeros now and then", "unjoined stream"],
+    ids=["by address", "by content", "table", "newest alone", "short queue", "zeros now and then", "unjoined stream"],
 )
 def test_a_side_that_does_not_do_the_work_is_wrong(build: Build, words: str) -> None:
     verdict = judge_equivalence(measured(build), TOLERANCE_BY_DTYPE["float32"])
@@ -155,13 +191,26 @@ def test_a_side_that_does_not_do_the_work_is_wrong(build: Build, words: str) -> 
     assert any(word in verdict.reason for word in words.split("|")), verdict.reason
 
 
-@pytest.mark.parametrize("build", [graphed, streamed])
+@pytest.mark.parametrize("build", [graphed, streamed, queued(10_000)], ids=["graph", "streams", "queue"])
 def test_an_honest_side_is_right(build: Build) -> None:
     found = measured(build)
     assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
     assert found.step_checks is not None
     assert found.step_checks.exchanged
     assert found.step_checks.block_share in (None, 1.0)
+    assert found.reference_slowdown == pytest.approx(1.0, abs=0.3)
+
+
+def test_a_side_that_slows_the_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides call `torch.special.entr`, which the optimized side replaces by a slow one."""
+    quick = torch.special.entr
+
+    def build(context: Context) -> Side:
+        monkeypatch.setattr(torch.special, "entr", lambda x: [quick(x) for _ in range(20)][-1])
+        return Side(quick)
+
+    monkeypatch.setitem(globals(), "baseline", lambda context: Side(lambda x: torch.special.entr(x)))
+    assert (measured(build).reference_slowdown or 0) > 5
 
 
 def test_memory_that_a_side_never_wrote_holds_no_older_output() -> None:

@@ -9,6 +9,7 @@ from gpugate.judging.decide import (
     allowed_processes,
     decide,
     decider,
+    is_always_slowed,
     left_open_by_other_work,
     wants_fresh_process,
     wants_more_pairs,
@@ -480,3 +481,19 @@ def test_an_impossible_time_is_not_laid_to_other_work() -> None:
     assert list(reasons(impossible, "speedup")) == [ReasonCode.IMPOSSIBLE_RATE]
     assert impossible.verdicts[1].next_step is NextStep.CHECK_SIZE
     assert not left_open_by_other_work(impossible)
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "outcome", "always"),
+    [([3.0], INCONCLUSIVE, False), ([3.0, 1.0], PASS, False), ([3.0, 3.1, 2.9], INCONCLUSIVE, True)],
+)
+def test_a_slowed_reference_is_measured_again_in_fresh_processes(
+    slowdowns: list[float], outcome: Outcome, always: bool
+) -> None:
+    """One process may have been slow for a moment, beside another program."""
+    first, *others = (replace(measured(3.0), reference_slowdown=slowdown) for slowdown in slowdowns)
+    result = case(first, *map(Confirmation, others))
+    assert (outcomes(result)["speedup"], is_always_slowed(result)) == (outcome, always)
+    assert wants_fresh_process(result) == (outcome is INCONCLUSIVE)
+    busy = case(replace(first, optimized_counters={**COUNTED, "other_cores": 1.4}), case_id="net/fast/cpu")
+    assert wants_fresh_process(busy), "the other work may have slowed it, and a fresh process shows that"

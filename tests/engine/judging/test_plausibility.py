@@ -6,7 +6,7 @@ import pytest
 
 from gpugate.judging.counters import judge_counters
 from gpugate.judging.decide import decide, wants_fresh_process, wants_more_pairs
-from gpugate.judging.plausibility import impossible_rate, vanished_work
+from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.measurement.ceilings import with_ceilings
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.step_profile import StepProfile
@@ -56,6 +56,12 @@ def test_a_reference_that_is_too_fast_is_impossible_too() -> None:
     impossible = impossible_rate(found, summarize(found), Size(1, 1.6e12, 0.0))
     assert impossible is not None
     assert (impossible.code, impossible.facts["side"]) == (ReasonCode.IMPOSSIBLE_RATE, "the reference")
+
+
+@pytest.mark.parametrize(("slowdown", "slowed"), [(None, False), (0.7, False), (1.5, False), (1.51, True)])
+def test_a_reference_that_the_other_side_slows_gives_no_result(slowdown: float | None, slowed: bool) -> None:
+    found = slowed_reference(measured(30.0, 1.0, reference_slowdown=slowdown))
+    assert (found is not None and found.code is ReasonCode.REFERENCE_SLOWED) == slowed
 
 
 def test_more_than_the_bus_carries_is_impossible() -> None:

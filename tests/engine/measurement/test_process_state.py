@@ -26,7 +26,6 @@ from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=2, seed=0, cache_dir=Path())
 INPUT = torch.ones(2, 2)
-USUAL_CPUS = os.sched_getaffinity(0)
 
 
 class SlowFunctions(TorchFunctionMode):
@@ -99,10 +98,6 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "the garbage collector's state": (lambda: gc.set_threshold(1), gc.get_threshold),
     "the switch interval of threads": (lambda: sys.setswitchinterval(1e-6), sys.getswitchinterval),
     "the interpreter's profile function": (lambda: sys.setprofile(lambda *args: None), sys.getprofile),
-    "the CPU affinity": (
-        lambda: os.sched_setaffinity(0, {min(USUAL_CPUS)}),
-        lambda: os.sched_getaffinity(0),
-    ),
 }
 
 
@@ -156,8 +151,6 @@ def test_a_function_that_a_side_replaces_is_named_and_restored(named: str, at_ca
 @pytest.mark.parametrize("at_call", DOING)
 @pytest.mark.parametrize("named", SETTINGS)
 def test_a_setting_of_the_process_that_a_side_changes_is_named_and_restored(named: str, at_call: int) -> None:
-    if named == "the CPU affinity" and len(USUAL_CPUS) == 1:
-        pytest.skip("one CPU: there is no other affinity")
     change, read = SETTINGS[named]
     usual = read()
     error = measured(change, at_call)

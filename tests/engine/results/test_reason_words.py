@@ -70,7 +70,12 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ),
     ReasonCode.OUTPUTS_REMEMBERED: (
         {"times": 5.21},
-        "a step takes 5.21 times as long on a new input as on the same input again: the side remembers outputs",
+        "a step takes 5.21 times as long on a new input as on a timed one: the side has the outputs of known inputs in "
+        "store",
+    ),
+    ReasonCode.REFERENCE_SLOWED: (
+        {"times": 3.25},
+        "no result: the reference takes 3.25 times as long beside the optimized side as before that was built",
     ),
     ReasonCode.DISPROVED: ({"proof": "it learns", "problem": "12 % right"}, "it learns: 12 % right"),
     ReasonCode.DISTURBED: (

@@ -1,5 +1,6 @@
 """One session with a made-up measurement: what becomes of an error, of absence, and what readers must know."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
@@ -251,6 +252,28 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
         assert result.error is None
     monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
     assert session.measure(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
+
+
+def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_they_are(session, monkeypatch) -> None:
+    measuring(monkeypatch, MEASURED)
+    usual = os.sched_getaffinity(0)
+    session.cores = frozenset({*usual, 4096})
+    result = session.measure(CASE)
+    assert result.verdicts[1].outcome is Outcome.ENV_INVALID
+    assert "the cores of this process changed during the run, from [" in result.verdicts[1].reason
+    assert os.sched_getaffinity(0) == usual
+
+
+def test_a_process_whose_shared_code_a_side_slowed_measures_no_further_case(session, monkeypatch) -> None:
+    slowed = replace(MEASURED, reference_slowdown=9.0)
+    session.options = replace(session.options, attempts=2)
+    measuring(monkeypatch, slowed)
+    monkeypatch.setattr(session, "_confirm", lambda case: Confirmation(slowed))
+    assert session.measure(CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
+    monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured in this process"))
+    honest = session.measure(Case(NET, replace(FAST, name="honest"), "cpu"))
+    assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
+    assert honest.verdicts[1].reason.startswith(f"{CASE.id} slowed the other side")
 
 
 def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
