@@ -48,7 +48,7 @@ lint: $(TEST_INSTALLED)
 	$(VENV)/bin/actionlint -config-file .github/actionlint.yaml -shellcheck $(VENV)/bin/shellcheck .github/workflows/*.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet --persona=pedantic .github
 	$(VENV)/bin/hadolint deploy/Dockerfile
-	$(VENV)/bin/shellcheck .ci/run deploy/slurm/nightly.sh deploy/slurm/merge.sh
+	$(VENV)/bin/shellcheck .ci/run deploy/compare.sh deploy/slurm/nightly.sh deploy/slurm/merge.sh
 	$(VENV)/bin/kubernetes-validate --strict --quiet deploy/kubernetes/nightly.yaml
 
 $(PERF_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python

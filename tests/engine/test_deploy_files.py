@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from gpugate.commands.cli import _parser
+from gpugate.commands.compare.report import Comparison, document
+from gpugate.judging.duet import judge_duet
 from gpugate.store.provenance import CONTAINER_VARIABLE
+from gpugate.store.version import Version
+from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
@@ -300,3 +305,31 @@ def test_a_machine_that_the_doctor_would_not_trust_is_not_measured(tmp_path: Pat
 def test_words_behind_the_slurm_script_are_pytests(tmp_path: Path) -> None:
     assert slurm(tmp_path, "-k", "two words") == 0
     assert "[-k]\n[two words]\n" in (tmp_path / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "milliseconds", "expected"),
+    [(0, [10], 0), (1, [10, 10.5], 1), (2, [10], 2), (130, None, 130), (125, [10], 64), (125, [10, 10.5], 1)],
+)
+def test_a_container_compares_in_a_copy_and_undecided_cases_alone_have_a_status_of_their_own(
+    tmp_path: Path, status: int, milliseconds: list[float] | None, expected: int
+) -> None:
+    """Docker has the status 125, too."""
+    for folder in ("home", "source/deploy"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "source/deploy/compare.sh").write_bytes((DEPLOY / "compare.sh").read_bytes())
+    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds or []]
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
+    (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
+    written = f'cp {tmp_path}/made.json "$HOME/compare.json";' if milliseconds else ""
+    (tmp_path / "gpugate").write_text(f'#!/bin/sh\npwd; echo "$@"; {written} exit {status}\n')
+    (tmp_path / "gpugate").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path / "home")}
+    command = ["bash", str(tmp_path / "source/deploy/compare.sh"), "base", "head"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == expected, ended.stderr
+    assert ended.stdout == ((tmp_path / "made.json").read_text() if milliseconds else "")
+    folder, words, *_ = ended.stderr.splitlines()
+    assert folder == str(tmp_path / "home/versions")
+    arguments = _parser(["compare"]).parse_args(words.split())
+    assert (arguments.base, arguments.head, arguments.marker, arguments.exact) == ("base", "head", "gpu", False)

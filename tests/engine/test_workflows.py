@@ -1,20 +1,18 @@
 """The workflows: properties that the linters of `make lint` do not check, and their scripts, run with stand-ins."""
 
+import base64
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gpugate.commands.cli import _parser
-from gpugate.commands.compare.report import Comparison, document
-from gpugate.judging.duet import judge_duet
-from gpugate.store.version import Version
-from tests.engine.judging.test_duet import CASE, measured, process
+from markdown_it import MarkdownIt  # a part of rich's requirements
 
 yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
 
@@ -23,7 +21,8 @@ PATHS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in PATHS}
 WORKFLOWS: dict[str, dict[Any, Any]] = {name: yaml.safe_load(text) for name, text in TEXTS.items()}
 NIGHTLY = WORKFLOWS["nightly-gpu.yml"]
-COMPARE, COMMENT = WORKFLOWS["compare.yml"], WORKFLOWS["compare-comment.yml"]
+COMPARE = WORKFLOWS["compare.yml"]
+DUETS, COMMENT = (COMPARE["jobs"].get(name, {"steps": []}) for name in ("compare", "comment"))
 GATE, MERGE = (NIGHTLY["jobs"][name] for name in ("gate", "merge"))
 STEPS, MERGE_STEPS = ({step["name"]: step for step in job["steps"] if "name" in step} for job in (GATE, MERGE))
 TRIGGERS = True  # YAML 1.1 reads the key `on` so
@@ -38,13 +37,13 @@ def steps() -> list[dict[str, Any]]:
 
 
 def test_all_workflows_are_there() -> None:
-    assert sorted(WORKFLOWS) == ["ci.yml", "compare-comment.yml", "compare.yml", "nightly-gpu.yml"]
+    assert sorted(WORKFLOWS) == ["ci.yml", "compare.yml", "nightly-gpu.yml"]
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_action_is_pinned_to_a_commit_with_its_version(name: str) -> None:
     uses = re.findall(r"uses: *(.*)", TEXTS[name])
-    assert bool(uses) is (name != "compare-comment.yml")  # which checks nothing out
+    assert uses
     assert [one for one in uses if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
 
 
@@ -56,9 +55,9 @@ def test_one_action_has_one_commit_everywhere() -> None:
 def test_a_job_may_read_the_repository_and_nothing_else() -> None:
     """Except for the job that comments, which reads no code."""
     assert all(workflow["permissions"] == {} for workflow in WORKFLOWS.values())
-    comment = COMMENT["jobs"]["comment"]
-    assert comment["permissions"] == {"actions": "read", "pull-requests": "write"}
-    others = [job for job in jobs() if job != comment]
+    assert COMMENT["permissions"] == {"pull-requests": "write"}
+    assert [step for step in COMMENT["steps"] if "uses" in step] == []
+    others = [job for job in jobs() if job != COMMENT]
     assert all(job["permissions"] == {"contents": "read"} for job in others)
     checkouts = [step for job in others for step in job["steps"] if "actions/checkout@" in step.get("uses", "")]
     assert len(checkouts) == len(others)
@@ -68,7 +67,7 @@ def test_a_job_may_read_the_repository_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_secret_is_asked_for(name: str) -> None:
     assert "secrets" not in TEXTS[name]
-    assert ("github.token" in TEXTS[name]) is (name == "compare-comment.yml")
+    assert TEXTS[name].count("github.token") == (2 if name == "compare.yml" else 0)
 
 
 def test_no_script_is_made_of_what_somebody_typed() -> None:
@@ -81,22 +80,41 @@ def test_nothing_runs_twice_at_once_nor_for_ever() -> None:
     assert all(0 < job["timeout-minutes"] <= 360 for job in jobs())
 
 
-def test_code_that_nobody_has_read_never_reaches_the_gpu() -> None:
-    assert sorted(NIGHTLY[TRIGGERS]) == ["schedule", "workflow_dispatch"]
-    assert COMPARE[TRIGGERS] == {"pull_request": {"types": ["labeled"]}}  # a later push has no label of its own
-    assert COMPARE["jobs"]["compare"]["if"] == "github.event.label.name == 'perf'"
-    assert [workflow for workflow in TEXTS if "pull_request_target" in TEXTS[workflow]] == []
-    own = [
-        name for name in WORKFLOWS if any("self-hosted" in job["runs-on"] for job in WORKFLOWS[name]["jobs"].values())
-    ]
-    assert own == ["compare.yml", "nightly-gpu.yml"]
-
-
-def test_labels_of_our_own_are_declared() -> None:
+def test_only_files_of_main_choose_a_runner_that_stays_and_the_settings_name_these_files() -> None:
+    runners = {name: [job["runs-on"] for job in WORKFLOWS[name]["jobs"].values()] for name in WORKFLOWS}
+    own = {name: one for name in WORKFLOWS for one in runners[name] if one != "ubuntu-24.04"}
+    assert all(one in ("ubuntu-24.04", own.get(name)) for name in WORKFLOWS for one in runners[name])
+    assert sorted(own) == ["compare.yml", "nightly-gpu.yml"]
+    assert "pull_request" not in {trigger for name in own for trigger in WORKFLOWS[name][TRIGGERS]}
     declared = yaml.safe_load((ROOT / ".github/actionlint.yaml").read_text(encoding="utf-8"))
-    ours = set(NIGHTLY["jobs"]["gate"]["runs-on"]) - {"self-hosted", "linux", "x64"}
-    assert COMPARE["jobs"]["compare"]["runs-on"] == NIGHTLY["jobs"]["gate"]["runs-on"]
-    assert ours == set(declared["self-hosted-runner"]["labels"])
+    labels = ["self-hosted", "linux", "x64", *declared["self-hosted-runner"]["labels"]]
+    deploy = (ROOT / "deploy/README.md").read_text(encoding="utf-8")
+    for name, runner in own.items():
+        assert runner["labels"] == labels
+        row = rf"\| `{runner['group']}` \| `OWNER/REPO/\.github/workflows/{name}@refs/heads/main` \|"
+        assert re.search(row, deploy)
+    assert len({runner["group"] for runner in own.values()}) == len(own)
+
+
+def test_a_comparison_is_of_the_commit_that_was_labelled_and_approved() -> None:
+    assert COMPARE[TRIGGERS] == {"pull_request_target": {"types": ["labeled"], "branches": ["main"]}}
+    assert DUETS["if"] == "github.event.label.name == 'perf'"
+    assert set(re.findall(r"pull_request\.head\.[\w.]+", TEXTS["compare.yml"])) == {"pull_request.head.sha"}
+    assert "head_ref" not in TEXTS["compare.yml"]
+    assert "${{ github.event.pull_request.head.sha }}" in COMPARE["run-name"]  # which the reviewers see
+    environment = f"The environment `{DUETS['environment']}`"
+    assert environment in (ROOT / "deploy/README.md").read_text(encoding="utf-8")
+
+
+def test_the_base_alone_is_checked_out_and_its_engine_is_in_the_image(tmp_path: Path) -> None:
+    (checkout,) = [step for step in DUETS["steps"] if "checkout" in step.get("uses", "")]
+    assert checkout["with"] == {"ref": "${{ github.sha }}", "fetch-depth": 0, "persist-credentials": False}
+    image = find_step(DUETS, "Image of the base")["run"]
+    assert image.startswith("docker build --file deploy/Dockerfile --iidfile ")
+    fetch, given = find_step(DUETS, "Fetch the commit of the label")["run"], {"TOKEN": "one", "HEAD": "1a2b"}
+    given["GITHUB_SERVER_URL"] = "https://github.com"
+    assert run_script(fetch, tmp_path, {"git": 'echo "$@" >> calls'}, **given).returncode == 0
+    assert (tmp_path / "calls").read_text() == "fetch --quiet --no-tags origin 1a2b\n"  # neither a checkout nor a token
 
 
 def test_a_shard_goes_doctor_gate_autopsy_profiles_artifact_and_the_night_merge_summary_artifact() -> None:
@@ -156,7 +174,8 @@ def run_script(
         path.chmod(0o755)
     script = folder / "step.sh"
     script.write_text(text)
-    files = {key: str(folder / key.lower()) for key in ("GITHUB_ENV", "GITHUB_STEP_SUMMARY", "NIGHT", "NIGHTS", "HOME")}
+    names = ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "NIGHT", "NIGHTS", "HOME")
+    files = {key: str(folder / key.lower()) for key in names}
     (folder / "runner_temp").mkdir(exist_ok=True)
     files["RUNNER_TEMP"] = str(folder / "runner_temp")
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "SELECT": "a or b", "ALLOW_MISSING": "nvenc", **files}
@@ -249,58 +268,79 @@ def test_a_night_without_a_shard_has_a_summary_too(tmp_path: Path) -> None:
     assert (tmp_path / "github_step_summary").read_text().startswith("No shard was merged")
 
 
-def find_step(workflow: dict[Any, Any], name: str) -> dict[str, Any]:
-    (job,) = workflow["jobs"].values()
+def find_step(job: dict[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(step for step in job["steps"] if step.get("name") == name)
     return found
 
 
-def run_compare(folder: Path, gpugate: str) -> "subprocess.CompletedProcess[str]":
-    (folder / "runner_temp/comparison").mkdir(parents=True)
-    return run_script(find_step(COMPARE, "Compare")["run"], folder, {"gpugate": gpugate}, BASE="base", HEAD="head")
+def run_compare(folder: Path, docker: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "runner_temp").mkdir()
+    (folder / "runner_temp/image").write_text("sha256:1a2b")
+    programs = {"docker": f'printf "%s\\n" "$@" > arguments\n{docker}'}
+    given = {"CONTAINER": "gpugate-compare-17", "GPU": "0", "GITHUB_WORKSPACE": "/work/it"}
+    return run_script(find_step(DUETS, "Compare")["run"], folder, programs, BASE="base", HEAD="head", **given)
 
 
-def test_a_pull_request_is_compared_with_the_commit_that_it_began_from(tmp_path: Path) -> None:
-    ended = run_compare(tmp_path, 'echo "$@"')
-    command, base, head, marker, gpu, *files = ended.stdout.split()
-    assert (command, base, head, marker, gpu) == ("compare", "base", "head", "-m", "gpu")
-    arguments = _parser(["compare"]).parse_args([command, base, head, marker, gpu, *files])
-    assert not arguments.exact
-    assert {path.parent for path in (arguments.json, arguments.markdown)} == {tmp_path / "runner_temp/comparison"}
-    checkout = next(step for step in COMPARE["jobs"]["compare"]["steps"] if "checkout" in step.get("uses", ""))
-    assert checkout["with"]["fetch-depth"] == 0
+def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_write(tmp_path: Path) -> None:
+    assert run_compare(tmp_path, "exit 0").returncode == 0
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    options, command = arguments[: arguments.index("sha256:1a2b")], arguments[arguments.index("sha256:1a2b") + 1 :]
+    assert command == ["bash", "/source/deploy/compare.sh", "base", "head"]
+    pairs = list(pairwise(options))
+    mounted = [word for option, word in pairs if option == "--mount"]
+    assert mounted == ["type=bind,source=/work/it,target=/source,readonly"]
+    assert {word.partition("=")[0] for option, word in pairs if option == "--env"} == {"PYTEST_ADDOPTS"}
+    assert {
+        ("--network", "none"),
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+        ("--user", f"{os.getuid()}:{os.getgid()}"),
+    } <= set(pairs)
+    assert {"--rm", "--read-only"} <= set(options)
+    assert not {"--volume", "-v", "--privileged", "--env-file", "--volumes-from", "--ipc", "--pid"} & set(options)
+    assert not {"container", "services"} & DUETS.keys()  # GitHub mounts its folders and Docker's socket there
+    assert not any("cache" in step.get("uses", "") for step in steps())
+    assert [step["if"] for step in DUETS["steps"] if "docker rm --force" in step.get("run", "")] == ["always()"]
 
 
-@pytest.mark.parametrize(
-    ("status", "milliseconds", "expected"),
-    [(0, [10], 0), (1, [10, 10.5], 1), (2, [10], 2), (130, [], 130), (125, [10], 0), (125, [10, 10.5], 125)],
-)
-def test_a_comparison_fails_unless_it_is_only_undecided(
-    tmp_path: Path, status: int, milliseconds: list[float], expected: int
-) -> None:
-    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds]
-    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
-    (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
-    writes = f'cp made.json "$9"; echo "| a table |" > "${{11}}"; exit {status}'
-    ended = run_compare(tmp_path, writes)
+def test_the_settings_of_a_pull_request_select_no_cases(tmp_path: Path) -> None:
+    """The container reads the base's `addopts` in the place of those in a file of the pull request."""
+    run_compare(tmp_path, "exit 0")
+    (words,) = re.findall(r"^PYTEST_ADDOPTS=(.*)$", (tmp_path / "arguments").read_text(), re.MULTILINE)
+    (base,) = re.findall(r'^addopts = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert words.endswith(f"-o addopts={base}")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -k nothing\n")
+    (tmp_path / "test_slow.py").write_text("def test_slow(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:gpugate.plugin"]
+    ended = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTEST_ADDOPTS": words}, check=False)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1), (2, 2), (64, 0), (125, 125), (130, 130)])
+def test_a_comparison_fails_unless_it_is_only_undecided(tmp_path: Path, status: int, expected: int) -> None:
+    ended = run_compare(tmp_path, f"echo {{}}; echo a table >&2; exit {status}")
     assert ended.returncode == expected, ended.stderr
-    assert ("::warning::" in ended.stdout) is (expected == 0 < status)
-    assert (tmp_path / "github_step_summary").read_text() == "| a table |\n"
+    assert ("::warning::" in ended.stdout) is (status == 64)
+    kept = tmp_path / "runner_temp/comparison"
+    assert [(kept / name).read_text() for name in ("compare.json", "compare.txt")] == ["{}\n", "a table\n"]
+    table = base64.b64encode(b"a table\n").decode()
+    assert (tmp_path / "github_output").read_text() == f"table={table}\n"
 
 
-def test_a_comparison_is_kept_whatever_its_status() -> None:
-    keep = find_step(COMPARE, "Keep the comparison")
-    assert keep["if"] == "always()"
-    assert keep["with"]["path"] == "${{ runner.temp }}/comparison"
-    download = find_step(COMMENT, "Download the comparison")["run"]
-    assert keep["with"]["name"] == "comparison-${{ github.run_attempt }}"
-    assert '--name "comparison-$RUN_ATTEMPT" --dir comparison' in download
+def test_the_output_of_a_container_is_limited_and_gives_the_runner_no_order(tmp_path: Path) -> None:
+    flood = "yes | head -c 5000000 >&2; echo '::set-output name=table::it' >&2; exit 1"
+    ended = run_compare(tmp_path, flood)
+    stop, *_, start = [line for line in ended.stdout.splitlines() if line.startswith("::")]
+    assert re.fullmatch(r"::stop-commands::[0-9a-f]{64}", stop)
+    assert start == f"::{stop.removeprefix('::stop-commands::')}::"
+    assert ended.returncode != 0
+    assert (tmp_path / "runner_temp/comparison/compare.txt").stat().st_size <= 1_000_000
+    assert (tmp_path / "github_output").stat().st_size < 50_000
 
 
 GH = """
 echo "$@" >> calls
 case "$2" in
-  */pulls/*) echo abc;;
   --paginate) jq -r "$5" comments.json;;
   *) for word; do case "$word" in body=@*) cp "${word#body=@}" body;; esac; done;;
 esac
@@ -308,24 +348,21 @@ esac
 MARKED = {"body": "<!-- gpugate-compare -->\nolder", "user": {"login": "github-actions[bot]"}}
 
 
-def run_comment(
-    folder: Path, table: str | None = "| a |\n", number: str = "7\n", head: str = "abc", comments: Any = ()
-) -> "subprocess.CompletedProcess[str]":
-    (folder / "comparison").mkdir()
-    (folder / "comparison/number").write_text(number)
-    if table is not None:
-        (folder / "comparison/compare.md").write_text(table)
+def run_comment(folder: Path, table: bytes = b"a table\n", comments: Any = ()) -> "subprocess.CompletedProcess[str]":
     (folder / "comments.json").write_text(json.dumps(list(comments)))
-    given = {"REPOSITORY": "us/it", "RUN_URL": "https://run", "HEAD_SHA": head, "CONCLUSION": "failure"}
+    given = {"REPOSITORY": "us/it", "RUN_URL": "https://run", "HEAD": "abc", "RESULT": "failure", "NUMBER": "7"}
+    given["TABLE"] = base64.b64encode(table).decode()
     return run_script(find_step(COMMENT, "Comment")["run"], folder, {"gh": GH}, **given)
 
 
-def test_the_comment_is_made_after_a_comparison_of_a_pull_request() -> None:
-    assert COMMENT[TRIGGERS] == {"workflow_run": {"workflows": [COMPARE["name"]], "types": ["completed"]}}
-    condition = " ".join(COMMENT["jobs"]["comment"]["if"].split())
-    assert condition.startswith("github.event.workflow_run.event == 'pull_request' && ")
-    assert """contains(fromJSON('["success", "failure"]'), github.event.workflow_run.conclusion)""" in condition
-    assert [step for step in COMMENT["jobs"]["comment"]["steps"] if "uses" in step] == []
+def test_the_comment_follows_a_comparison_and_reads_nothing_but_its_words() -> None:
+    assert (COMMENT["needs"], COMMENT["runs-on"]) == ("compare", "ubuntu-24.04")
+    assert COMMENT["if"] == """!cancelled() && contains(fromJSON('["success", "failure"]'), needs.compare.result)"""
+    assert COMMENT["env"]["NUMBER"] == "${{ github.event.pull_request.number }}"
+    assert COMMENT["env"]["TABLE"] == "${{ needs.compare.outputs.table }}"
+    assert "download" not in str(COMMENT)  # no archive of another job is unpacked
+    keep = find_step(DUETS, "Keep the comparison")
+    assert (keep["if"], keep["with"]["path"]) == ("always()", "${{ runner.temp }}/comparison")
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
@@ -342,45 +379,36 @@ def test_the_first_table_is_a_new_comment_and_later_ones_replace_it(tmp_path: Pa
     *_, changed = (later / "calls").read_text().splitlines()
     assert changed == "api --silent --method PATCH repos/us/it/issues/comments/3 -F body=@comment.md"
     body = (first / "body").read_text()
-    assert body == "<!-- gpugate-compare -->\n| a |\n\nCommit abc, [failure](https://run).\n"
-
-
-@pytest.mark.parametrize("number", ["", "7 8", "../7", "$(touch it)", "07", "7\n8", "9" * 30])
-def test_what_is_no_number_of_a_pull_request_is_no_address(tmp_path: Path, number: str) -> None:
-    ended = run_comment(tmp_path, number=number, head="another")
-    assert ended.returncode == 1
-    assert "::error::the artifact names no pull request" in ended.stdout
-    assert not (tmp_path / "calls").exists()
-
-
-def test_the_number_of_another_pull_request_gets_no_comment(tmp_path: Path) -> None:
-    ended = run_comment(tmp_path, head="another")
-    assert ended.returncode == 1
-    assert "::error::the head of pull request 7 is not the compared another: label it again\n" in ended.stdout
-    assert (tmp_path / "calls").read_text() == "api repos/us/it/pulls/7 --jq .head.sha\n"
-
-
-@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
-def test_the_table_of_a_stranger_is_text(tmp_path: Path) -> None:
-    table = "### a -> b\n| x&lt;1 | $(touch it) `touch it` |\n<img src=//x> @you &#64;you ![i](https://x) #12 WWW.x\n"
-    assert run_comment(tmp_path, table).returncode == 0
-    body = (tmp_path / "body").read_text().split("\n\nCommit")[0].splitlines()[1:]
-    assert body[:2] == ["### a -> b", "| x&lt;1 | $(touch it) `touch it` |"]
-    assert not (tmp_path / "it").exists()
-    space = "&#8203;"
-    assert body[2] == (
-        f"&lt;img src=//x> @{space}you &amp;#{space}64;you !&#91;i](https:{space}//x) #{space}12 WWW{space}.x"
-    )
+    assert body == "<!-- gpugate-compare -->\n[Comparison](https://run) of commit abc: failure.\n\n    a table\n"
+    assert (first / "github_step_summary").read_text() == body
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
 @pytest.mark.parametrize(
-    ("table", "sentence"),
+    "table",
     [
-        (None, "gpugate compare gave no table ([failure](https://run))."),
-        ("x" * 40_001, "The table is too long for a comment: see the artifact of [the run](https://run)."),
+        b"| a | b |\n|---|---|\n| @you | #12 us/it#3 GH-4 |\n\n# title\n- item\n",
+        b"```\n@you\n~~~\n</code></pre><img src=//x>\n",
+        b"![i](https://x) [l](//x) <a href=x>\n\n\n&#64;you\n",
+        b"a\r@you\r\r\n@you\0\x0b@you\x1b]8;;https://x\x07\xe2\x80\xae\xff\n\t@you\n",
+        b"\n\n   @you\n[a]: https://x\n-->\n",
+        b"x\n" * 15_000,
+        b"",
     ],
+    ids=["table", "fence", "link", "control", "edge", "long", "empty"],
 )
-def test_what_is_no_table_or_too_long_is_a_sentence(tmp_path: Path, table: str | None, sentence: str) -> None:
-    assert run_comment(tmp_path, table).returncode == 0
-    assert (tmp_path / "body").read_text() == f"<!-- gpugate-compare -->\n{sentence}\n"
+def test_the_words_of_a_stranger_are_one_block_of_code(tmp_path: Path, table: bytes) -> None:
+    ended = run_comment(tmp_path, table)
+    assert ended.returncode == 0, ended.stderr
+    body = (tmp_path / "body").read_text(encoding="ascii")
+    assert len(body) < 65_536  # GitHub takes no longer one
+    kinds = [token.type for token in MarkdownIt().parse(body)]
+    assert kinds == ["html_block", "paragraph_open", "inline", "paragraph_close", *["code_block"] * bool(table)]
+    assert body.startswith("<!-- gpugate-compare -->\n[Comparison](https://run) of commit abc: failure.\n")
+
+
+def test_what_is_no_table_is_no_comment(tmp_path: Path) -> None:
+    script = find_step(COMMENT, "Comment")["run"]
+    assert run_script(script, tmp_path, {"gh": GH}, TABLE="$(touch it)", NUMBER="7").returncode != 0
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "it").exists()
