@@ -27,20 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
-        "recording, a run without --gate, or of an earlier run than the last."
+        "recording, a run without --gate or with --perf-mutate, or of an earlier run than the last."
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns GREEN or RED.
 
-    Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
-    or was no gate.
+    Raises RunFileError for a file that cannot be read and for a run that is no night, and NoVerdictError for a run that
+    was interrupted or was no gate.
     """
     path = run_path(arguments.night)
     stored = run_file.read(path)
-    if run_file.is_outdated(path):
-        raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    run_file.refuse_no_night(path, stored)
     if stored.interrupted:
         raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
     if stored.recording or not stored.gate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,6 @@ class HeldVerdicts:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
         self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
-
-    def list_absent(self, items: Iterable[pytest.Item], run: RunResult) -> set[str]:
-        """The cases of `items` that were skipped in the run and failed a test all the same."""
-        failed = (item for item in items if self.failed.get(item.nodeid))
-        ids = {case.id for item in failed for case in cases_of(item)}
-        return {case_id for case_id in ids if case_id in run.cases and run.cases[case_id].skipped is not None}
 
     def problems(
         self, items: Iterable[pytest.Item], run: RunResult, accepts_absence: Callable[[Case], bool]
@@ -99,11 +93,8 @@ def _missed(case: CaseResult) -> bool:
     return bool(case.verdicts) and not any(one.bad for one in case.verdicts)
 
 
-def fault_status(run: RunResult, absent: Collection[str]) -> int:
-    """The exit status of a run with a fault that no case missed: CAUGHT, or IMPOSSIBLE where a case cannot show it.
-
-    `absent` are the cases that a gate missed: they show no fault either.
-    """
+def fault_status(run: RunResult) -> int:
+    """The exit status of a run with a fault that no case missed: CAUGHT, or IMPOSSIBLE where a case cannot show it."""
     cases = run.cases.values()
     shown = any(case.verdicts for case in cases)
-    return CAUGHT if shown and not absent and not any(case.error for case in cases) else IMPOSSIBLE
+    return CAUGHT if shown and not any(case.error for case in cases) else IMPOSSIBLE

@@ -329,7 +329,7 @@ class PerfRun:
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if run.mutated is None or others or run.problems or not ended:
             return
-        session.exitstatus = fault_status(run, self._held.list_absent(session.items, run))
+        session.exitstatus = fault_status(run)
 
     def _write_night(self, run: RunResult) -> None:
         if self.options.report_path is not None:

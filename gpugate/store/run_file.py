@@ -130,6 +130,16 @@ def is_outdated(path: Path) -> bool:
     return _mark_beside(path).exists()
 
 
+def refuse_no_night(path: Path, run: RunResult) -> None:
+    """Raises RunFileError for a run that judges no program: an outdated run, and a run with a fault."""
+    if is_outdated(path):
+        raise RunFileError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    if run.mutated is not None:
+        raise RunFileError(
+            f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
+        )
+
+
 def _lines_beside(path: Path) -> Path:
     return _beside(path, "cases")
 

@@ -83,6 +83,15 @@ def test_what_cannot_be_merged_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_shards_with_a_fault_are_no_night(
+    tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shard in shards:
+        run_file.write(shard / "run.json", replace(run_file.read(shard / "run.json"), mutated="stale"))
+    assert merge(tmp_path, *shards) == 2
+    assert "1/run.json was mutated by stale, so it is no night: measure again without" in capsys.readouterr().err
+
+
 def test_a_run_of_another_gpugate_is_refused(
     tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

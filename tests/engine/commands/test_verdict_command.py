@@ -18,6 +18,7 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "killed": ({**ENDED, "exit_status": None}, 2),
     "no gate": ({**ENDED, "gate": False}, 2),
     "recording": ({"recording": True}, 2),
+    "mutated": ({**ENDED, "mutated": "wrong:0.5"}, 2),
 }
 
 
