@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.findings import tally
+from gpugate.session.held_verdicts import list_red
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one sentence and returns GREEN or RED.
+    """Prints one sentence and returns GREEN or RED. The held verdicts decide, whatever exit status the file has.
 
     Raises RunFileError for a file that cannot be read and for a run that is no night, and NoVerdictError for a run that
     was interrupted or was no gate.
@@ -46,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
-    green = stored.exit_status == 0
-    said = [f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"]
-    print(*said, *stored.problems, sep="; ")
+    red = [*list_red(stored), *stored.problems]
+    green = stored.exit_status == 0 and not red
+    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"
+    print(said, *red, sep="; ")
     return GREEN if green else RED

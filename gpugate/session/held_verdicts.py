@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpugate.judging.knee import judge_knee
+from gpugate.judging.series_of_cases import sweeps
+from gpugate.results.verdict import CASE_CHECKS, KNEE
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
@@ -50,8 +53,10 @@ class HeldVerdicts:
             result = run.cases.get(case_id)
             held = [verdict for node_id in node_ids for verdict in self.verdicts.get(node_id, ())]
             if result is not None:
-                result.held = tuple(one.check for one in result.verdicts if one in held)
-                held = [one for one in held if one in result.verdicts or one.check == "knee"]
+                in_sweep = case.optimization.point is not None
+                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == KNEE)]
+                checks = {one.check for one in held}
+                result.held = tuple(check for check in (*CASE_CHECKS, KNEE) if check in checks)
             if not any(self.failed.get(node_id) for node_id in node_ids):
                 accepted = result is not None and result.skipped is not None and accepts_absence(case)
                 problem = None if accepted else _problem(case_id, result, held)
@@ -73,6 +78,15 @@ def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> st
             "away what lets its test pass, such as an xfail mark"
         )
     return None if held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
+
+
+def list_red(run: RunResult) -> list[str]:
+    """The errors and the held verdicts that make a stored gate red, whatever exit status its file has."""
+    swept = {case_id: case for case_id, case in run.cases.items() if KNEE in case.held}
+    judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
+    judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
+    errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]
+    return errors + [f"{one.outcome.value} {one.check} of {one.case_id}" for one in judged if not one.good]
 
 
 def run_problems(run: RunResult) -> Iterator[str]:

@@ -7,7 +7,7 @@ the workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -78,6 +78,7 @@ class PerfRun:
         self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
+        self._exit_status = 0
         self._had_cases = self._began_night = self._recorded = False
         config.pluginmanager.register(self._held)
 
@@ -94,8 +95,9 @@ class PerfRun:
                 config.option.xmlpath = str(folder / JUNIT)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
+        self.config.add_cleanup(partial(self._keep_exit_status, session))
         if not self.config.option.collectonly and not self.options.resume:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
@@ -239,6 +241,12 @@ class PerfRun:
                 perf.finish(interrupted=True)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
             session.exitstatus = pytest.ExitCode.INTERRUPTED
+        self._exit_status = int(session.exitstatus)
+
+    def _keep_exit_status(self, session: pytest.Session) -> None:
+        """Makes a gate end as this plugin found it, whatever another plugin made of the exit status afterwards."""
+        if self.options.gate:
+            session.exitstatus = session.exitstatus or self._exit_status
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
@@ -313,12 +321,14 @@ class PerfRun:
             found += run_problems(perf.result)
         return found
 
-    def _end_red(self, session: pytest.Session, problems: Iterable[str]) -> None:
+    def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""
         for problem in problems:
             if self.run is not None:
                 self.run.problems.append(problem)
             self._lines.append(f"ERROR: {problem}")
+        # A plugin that ran before this one may have reset the exit status of failed tests.
+        if problems or (self.options.gate and any(self._held.failed.values())):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:

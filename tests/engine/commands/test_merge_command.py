@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.judging.decide_again import decide_again
 from gpugate.store import run_file
 from tests.engine.session.test_merging import split, whole_night
 from tests.support.stored_runs import case
@@ -46,6 +47,17 @@ def test_shards_become_a_night_with_its_summary_and_its_page(
 
 def test_a_red_shard_makes_the_night_red(tmp_path: Path) -> None:
     assert merge(tmp_path, *write_shards(tmp_path, exit_status=1)) == 1
+    assert main(["verdict", str(tmp_path / "night")]) == 1
+
+
+def test_a_held_verdict_makes_the_night_red_whatever_exit_status_its_shard_has(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, exit_status=0)
+    run = run_file.read(shards[0] / "run.json")
+    name = next(iter(run.cases)).split("/")[1]
+    regressed = replace(run, cases={f"tiny/{name}/cuda": case(name, 2.8, held=("speedup",))})
+    run_file.write(shards[0] / "run.json", regressed)
+    run_file.write(shards[0] / "run.json", decide_again(run_file.read(shards[0] / "run.json")))
+    assert merge(tmp_path, *shards) == 1
     assert main(["verdict", str(tmp_path / "night")]) == 1
 
 

@@ -146,7 +146,6 @@ def gate(tiny: TinyProject, *options: str) -> tuple[int, list[str]]:
     [
         "pass",
         "assert workload.speedup",
-        "gate(type(workload.speedup)('speedup', workload.case.id, workload.equivalence.outcome))",
     ],
 )
 def test_a_case_whose_verdicts_no_test_held_is_red(tiny: TinyProject, body: str) -> None:
@@ -178,6 +177,69 @@ def test_a_bad_verdict_that_fails_no_test_is_red(tiny: TinyProject, body: str, c
     assert status == 1
     assert errors[0].startswith(f"ERROR: {words}")
     assert len(errors) == len(tiny.json()["problems"]) == (2 if conftest is SKIP else 1)
+
+
+RESETS = {
+    "first": "@pytest.hookimpl(tryfirst=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
+    "last": "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
+    "around": """@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    session.exitstatus = 0
+    yield
+    session.exitstatus = 0
+""",
+    "exit": "def pytest_sessionfinish(session):\n    pytest.exit('done', returncode=0)",
+    "failures": """@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    yield
+    session.testsfailed = 0
+    return True
+""",
+    "at the end": """def pytest_sessionstart(session):
+    session.config.session = session
+
+def pytest_unconfigure(config):
+    config.session.exitstatus = 0
+""",
+}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize("moment", RESETS)
+def test_a_plugin_that_resets_the_exit_status_makes_no_gate_green(
+    tiny: TinyProject, moment: str, workers: tuple[str, ...]
+) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    tiny.write("perf_tests/conftest.py", f"import pytest\n\n{RESETS[moment]}\n")
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "speedup", "--perf-report=night", *workers)
+    assert result.status == 1, result.text
+    assert tiny.json("night/run.json")["exit_status"] == 1
+    assert cli.main(["verdict", str(tiny.path / "night")]) == 1
+
+
+IMPORTS = "from dataclasses import replace\n    from gpugate.results.verdict import Outcome, Verdict\n    "
+FORGED = {
+    "another check": "gate(Verdict('knee', 'x', Outcome.PASS))",
+    "a changed verdict": "gate(replace(workload.speedup, outcome=Outcome.PASS))",
+    "a copy": "gate(replace(workload.equivalence))",
+    "the knee of no sweep": "gate(Verdict('knee', workload.case.id, Outcome.PASS))",
+    "the verdict of another case": "gate(vars(request.config).setdefault('first', workload.equivalence))",
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--gate",)])
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_verdict_that_this_run_did_not_make_for_the_case_fails_its_test(
+    tiny: TinyProject, kind: str, options: tuple[str, ...]
+) -> None:
+    two = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
+    tiny.workload(f"{QUICK}\n{RIGHT}", two)
+    body = f"{IMPORTS}gate(workload.counters)\n    {FORGED[kind]}"
+    tiny.write("perf_tests/test_promises.py", f"def test_it(request, workload, gate):\n    {body}\n")
+    result = tiny.run("--perf-device=cpu", *options)
+    assert result.status == 1, result.text
+    assert "is no verdict that this run made for this test: give `gate` one of its fixture, such as" in result.text
+    check_no_traceback(result.text)
 
 
 @pytest.mark.parametrize(("build", "device"), [(FAILING, "cpu"), (QUICK, "auto")])
