@@ -98,7 +98,7 @@ class PerfRun:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
         self.config.add_cleanup(partial(self._keep_exit_status, session))
-        if not self.config.option.collectonly and not self.options.resume:
+        if not self.config.option.collectonly:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 

@@ -100,11 +100,12 @@ def test_a_step_that_ends_the_process_with_0_is_no_green_night(
     check_no_traceback(capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("resume", [(), ("--perf-resume",)])
 def test_a_process_that_ends_before_its_first_case_leaves_no_older_green_night(
-    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str], resume: tuple[str, ...]
 ) -> None:
     night = tiny.path / "night"
-    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}", *resume)
     assert tiny.run(*gate).status == 0
     files, before = sorted(night.iterdir()), (night / "run.json").read_bytes()
     tiny.write("tiny.py", "import os\n\nos._exit(0)")
