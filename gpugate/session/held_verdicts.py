@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.series_of_cases import sweeps
-from gpugate.results.verdict import CASE_CHECKS, KNEE
+from gpugate.results.verdict import KNEE
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class HeldVerdicts:
             if result is not None:
                 in_sweep = case.optimization.point is not None
                 held = [one for one in held if one in result.verdicts or (in_sweep and one.check == KNEE)]
-                checks = {one.check for one in held}
-                result.held = tuple(check for check in (*CASE_CHECKS, KNEE) if check in checks)
+                result.held = tuple(dict.fromkeys(one.check for one in held))
             if not any(self.failed.get(node_id) for node_id in node_ids):
                 accepted = result is not None and result.skipped is not None and accepts_absence(case)
                 problem = None if accepted else _problem(case_id, result, held)

@@ -100,6 +100,8 @@ class PerfRun:
         self.config.add_cleanup(partial(self._keep_exit_status, session))
         if not self.config.option.collectonly:
             with usage_errors():
+                for path in {path.resolve() for path in self.options.run_paths}:
+                    self._closing.enter_context(run_file.reserve(path))
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
     @pytest.hookimpl(tryfirst=True)
