@@ -63,7 +63,6 @@ SEVERITY = (
 OPEN = (Outcome.INCONCLUSIVE, Outcome.UNDECIDED)  # which more pairs may settle
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
-KNEE: Check = "knee"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.series_of_cases import sweeps
-from gpugate.results.verdict import KNEE
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ class HeldVerdicts:
             held = [verdict for node_id in node_ids for verdict in self.verdicts.get(node_id, ())]
             if result is not None:
                 in_sweep = case.optimization.point is not None
-                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == KNEE)]
+                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == "knee")]
                 result.held = tuple(dict.fromkeys(one.check for one in held))
             if not any(self.failed.get(node_id) for node_id in node_ids):
                 accepted = result is not None and result.skipped is not None and accepts_absence(case)
@@ -81,7 +80,7 @@ def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> st
 
 def list_red(run: RunResult) -> list[str]:
     """The errors and the held verdicts that make a stored gate red, whatever exit status its file has."""
-    swept = {case_id: case for case_id, case in run.cases.items() if KNEE in case.held}
+    swept = {case_id: case for case_id, case in run.cases.items() if "knee" in case.held}
     judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
     judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
     errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]

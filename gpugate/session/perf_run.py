@@ -305,8 +305,7 @@ class PerfRun:
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
         problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
-        asked = selects_all(self.config) or not gates_by_settings(self.config)
-        if gate and not self._is_worker and asked:
+        if gate and not self._is_worker and (selects_all(self.config) or not gates_by_settings(self.config)):
             self._end_red(session, problems)
         else:
             self._lines.extend(problems)

@@ -83,9 +83,8 @@ def _check_cases(
     for case_id, case in finished.items():
         if case_id not in selected:
             raise OptionError(f"{OPTION}: {path} has finished {case_id}, which is not selected now: {STEP}")
-        workload = selected[case_id].workload
-        if session.result.source_hashes.get(workload.name) not in (None, source_hash(workload)):
-            raise OptionError(f"{OPTION}: since {path} the source of {workload.name} changed: {STEP}")
+        if session.result.source_hashes.get(case.workload) not in (None, source_hash(selected[case_id].workload)):
+            raise OptionError(f"{OPTION}: since {path} the source of {case.workload} changed: {STEP}")
         if case.measurement is None:
             continue
         record = quiet.find_record(selected[case_id])

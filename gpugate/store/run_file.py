@@ -137,9 +137,7 @@ def clear_mark(path: Path) -> None:
 
 
 def refuse_no_night(path: Path, run: RunResult) -> None:
-    """Raises RunFileError for a run with a fault, and for a marked run: a later session was to replace it, and died
-    before its first case or still collects.
-    """
+    """Raises RunFileError for a run with a fault, and for a marked run, which a later session was to replace."""
     if _mark_beside(path).exists():
         raise RunFileError(f"{path} is outdated, because a later run ended before its first case: measure again")
     if run.mutated is not None:
