@@ -1,9 +1,11 @@
 """Nights whose processes are killed at random moments: each case is measured once, and a kill loses at most one.
 
-`python -m tools.killed_nights` kills 200 times, in half an hour, and writes `results/cpu/killed-nights.json` and the
+`python -m tools.killed_nights` kills 288 times, in half an hour, and writes `results/cpu/killed-nights.json` and the
 page beside it. Its cases take a fraction of a second on a CPU. Three kinds of processes are killed by SIGKILL: a
 session of `--perf-shard`, a worker of `-n auto` on two GPUs that the project pretends to have, and the controller of
 such workers. What was killed is started again with `--perf-resume`, until the night is whole.
+
+The fourth kind is a gate whose folder has an older green night: after no kill is that night the verdict of the folder.
 
 The project keeps a journal of each measurement that begins, and of each finished case that is in the file of the run.
 """
@@ -14,17 +16,20 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
+from gpugate.commands.cli import main as gpugate
 from gpugate.report.table import Table, columns
 from gpugate.session.merging import check_shard, merge
 from gpugate.session.resuming import is_finished
@@ -33,9 +38,11 @@ from gpugate.store.json_file import write_atomically
 from tests.support.tiny_project import ROOT, SHORT, TinyProject, children, environment, running
 
 DATA = ROOT / "results/cpu/killed-nights.json"
-KILLS = {"shard": 150, "worker": 40, "controller": 10}
+KILLS = {"shard": 150, "worker": 40, "controller": 10, "gate": 88}
 GPUS = 2
 SINGLE, POINTS = 16, 4  # cases, and points of a sweep
+FEW_SINGLE = 2  # cases of a gate, so that many kills meet its start and its end
+AT_COLLECTION, COLLECTING_S = 0.5, 0.2  # the share of kills of gates that come so soon after the start of the session
 MORE_SINGLE = 60  # so that several workers are busy for a while, and several kills meet them
 EARLY = (
     0.2  # the share of kills that come at any moment from the start of a process on; the others after its first case
@@ -69,6 +76,11 @@ def save_case(self, result, save_case=PerfSession.save_case):
     note("end", result.case_id)
 
 PerfSession._measure, PerfSession.save_case = measure, save_case
+"""
+# From this hook on, gpugate knows the folder of a session; a process that is killed earlier began no session.
+BEGAN = """
+def pytest_sessionstart():
+    open("session", "w").close()
 """
 # The GPU of a worker is pretended: it measures on the CPU, and only the first four cases are fed by the host.
 PRETENDED_GPUS = f"""
@@ -130,8 +142,11 @@ class Night:
         self.losses = 0
 
     def start(self, *options: str) -> int:
-        """Starts pytest in a fork of this process, which has imported torch, and returns its id."""
-        words = ["-p", "gpugate.plugin", "perf_tests", "-p", "no:cacheprovider", "-q", "--perf-resume", *options]
+        """Resumes a run by pytest in a fork of this process, which has imported torch, and returns its id."""
+        return self.start_anew("--perf-resume", *options)
+
+    def start_anew(self, *options: str) -> int:
+        words = ["-p", "gpugate.plugin", "perf_tests", "-p", "no:cacheprovider", "-q", *options]
         words += [word for name in SHORT for word in (name, {"--perf-budget": "0.02"}.get(name, SHORT[name]))]
         pid = os.fork()
         if pid:
@@ -288,7 +303,51 @@ def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[K
     night.check_whole(own)
 
 
-KINDS = {"shard": kill_shards, "worker": kill_workers, "controller": kill_controllers}
+def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
+    """Kills of gates over an older green night, at any moment of the session, by turns without and with --perf-resume.
+
+    A process that is killed before its session, or that ends before its kill, is started again.
+    """
+    night, path, older = Night(folder, FEW_SINGLE), folder / "night", folder / "older"
+    conftest = (folder / "conftest.py").read_text(encoding="utf-8")
+    night.project.write("conftest.py", conftest + BEGAN)
+    options = ("--perf-device=cpu", "--gate", "-k", "outputs", "--perf-report=night")
+    began_s = time.monotonic()
+    require(wait(night.start_anew(*options), HANGS_S) == 0 and read_verdict(path) == 0, "there is no green night")
+    longest_s = time.monotonic() - began_s
+    path.rename(older)
+    while most:
+        resume, is_early = () if most % 2 else ("--perf-resume",), draw.random() < AT_COLLECTION
+        for left in (path, folder / "journal", folder / "session"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        shutil.copytree(older, path)
+        pid = night.start_anew(*options, *resume)
+        status = None
+        while is_early and status is None and not (folder / "session").exists():
+            status = wait(pid, 0.001)
+        seconds = draw.uniform(0, COLLECTING_S if is_early else longest_s)
+        status = wait(pid, seconds) if status is None else status
+        if status is not None:
+            continue
+        doing = night.doing(pid)
+        kill_session(pid)
+        if not (folder / "session").exists():
+            continue
+        status = read_verdict(path)
+        seeds = [run_file.read(one / "run.json").seed for one in (path, older)] if status == 0 else [0, 1]
+        require(seeds[0] != seeds[1], f"a kill {doing} left the verdict of the older night")
+        most -= 1
+        words = f"{'with' if resume else 'without'} --perf-resume, {doing}, verdict {status}"
+        yield Kill("gate", words, sum(word == "end" for word, _, _ in night.journal()), 0)
+
+
+def read_verdict(night: Path) -> int:
+    """The exit status of `gpugate verdict`."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        return gpugate(["verdict", str(night)])
+
+
+KINDS = {"shard": kill_shards, "worker": kill_workers, "controller": kill_controllers, "gate": kill_gates}
 
 
 def wait(pid: int, seconds: float) -> int | None:
@@ -348,6 +407,10 @@ the end of each night every case was there, and had been measured once besides t
 `2: in a case` is two kills of a process that measured a case, `2 x 1` two kills that lost one case each. A kill of a
 controller ends its workers too, each with its running case. A kill in the moment of a worker's start can end the whole
 session, which is resumed; such an end {ends}.
+
+The folder of each killed gate had an older green night, and no kill left that night as the verdict of the folder:
+`verdict 2` is the exit status of `gpugate verdict` for a run that did not end, and `verdict 0` that of a new night that
+was whole before its process was killed.
 """
 
 

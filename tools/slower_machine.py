@@ -40,7 +40,8 @@ CONDITIONS: Mapping[str, str] = {
     "quota": "a CPU quota of 60 %",
     "slower-code": "a CPU quota of 60 %, and code that is 10 % slower",
 }
-SLOWER_CODE = "--perf-mutate=slow:10"
+# A gate refuses a fault: this run compares with the recorded code and the record as a gate does.
+SLOWER_CODE = ["--perf-mutate=slow:10", "--against=auto"]
 QUOTA = 0.6
 
 
@@ -147,10 +148,10 @@ def take_trials(
             _edit(version.root, name)
         for _ in range(count):
             for condition in conditions:
-                slower = [SLOWER_CODE] if condition == "slower-code" else []
+                judged = SLOWER_CODE if condition == "slower-code" else ["--gate"]
                 threads = {"OMP_NUM_THREADS": "1"} if condition == "threads" else {}
                 with limit_cpu(QUOTA) if condition in ("quota", "slower-code") else nullcontext():
-                    _run(version.root, [*words, *slower, "--gate"], {**environment, **threads})
+                    _run(version.root, [*words, *judged], {**environment, **threads})
                 run = run_file.read(result)
                 yield run.environment, read_trial(run, condition)
 

@@ -56,6 +56,6 @@ def _is_there(path: Path) -> bool:
 
 
 def _read(path: Path) -> ShardRun:
-    if run_file.is_outdated(path):
-        raise MergeError(f"{path} is outdated, because a later run ended before its first case: measure again")
-    return check_shard(path, run_file.read_to_decide_again(path))
+    run = run_file.read_to_decide_again(path)
+    run_file.refuse_no_night(path, run)
+    return check_shard(path, run)

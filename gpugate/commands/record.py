@@ -123,8 +123,7 @@ def _runs(folder: Path) -> list[RunResult]:
         twin = seen.setdefault((run.started_at, run.seed), path)
         if twin != path:
             raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
-        if run.mutated is not None:
-            raise BaselineError(f"{path} was mutated by {run.mutated}, which no baseline may contain: take it away")
+        run_file.refuse_no_night(path, run)
         if run.interrupted:
             print(f"{path} was interrupted and does not count")
         else:

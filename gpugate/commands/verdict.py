@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.findings import tally
+from gpugate.session.held_verdicts import list_red
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 
@@ -27,27 +28,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
-        "recording, a run without --gate, or of an earlier run than the last."
+        "recording, a run without --gate or with --perf-mutate, or of an earlier run than the last."
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one sentence and returns GREEN or RED.
+    """Prints one sentence and returns GREEN or RED. The held verdicts decide, whatever exit status the file has.
 
-    Raises RunFileError for a file that cannot be read, and NoVerdictError for a run that was interrupted, is outdated
-    or was no gate.
+    Raises RunFileError for a file that cannot be read and for a run that is no night, and NoVerdictError for a run that
+    was interrupted or was no gate.
     """
     path = run_path(arguments.night)
     stored = run_file.read(path)
-    if run_file.is_outdated(path):
-        raise NoVerdictError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    run_file.refuse_no_night(path, stored)
     if stored.interrupted:
         raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
     if stored.recording or not stored.gate:
         raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
-    green = stored.exit_status == 0
-    said = [f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"]
-    print(*said, *stored.problems, sep="; ")
+    red = [*list_red(stored), *stored.problems]
+    green = stored.exit_status == 0 and not red
+    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"
+    print(said, *red, sep="; ")
     return GREEN if green else RED

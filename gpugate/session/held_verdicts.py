@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpugate.judging.knee import judge_knee
+from gpugate.judging.series_of_cases import sweeps
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:
@@ -35,12 +37,6 @@ class HeldVerdicts:
         earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
         self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
-    def list_absent(self, items: Iterable[pytest.Item], run: RunResult) -> set[str]:
-        """The cases of `items` that were skipped in the run and failed a test all the same."""
-        failed = (item for item in items if self.failed.get(item.nodeid))
-        ids = {case.id for item in failed for case in cases_of(item)}
-        return {case_id for case_id in ids if case_id in run.cases and run.cases[case_id].skipped is not None}
-
     def problems(
         self, items: Iterable[pytest.Item], run: RunResult, accepts_absence: Callable[[Case], bool]
     ) -> Iterator[str]:
@@ -56,8 +52,9 @@ class HeldVerdicts:
             result = run.cases.get(case_id)
             held = [verdict for node_id in node_ids for verdict in self.verdicts.get(node_id, ())]
             if result is not None:
-                result.held = tuple(one.check for one in result.verdicts if one in held)
-                held = [one for one in held if one in result.verdicts or one.check == "knee"]
+                in_sweep = case.optimization.point is not None
+                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == "knee")]
+                result.held = tuple(dict.fromkeys(one.check for one in held))
             if not any(self.failed.get(node_id) for node_id in node_ids):
                 accepted = result is not None and result.skipped is not None and accepts_absence(case)
                 problem = None if accepted else _problem(case_id, result, held)
@@ -81,6 +78,15 @@ def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> st
     return None if held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
 
 
+def list_red(run: RunResult) -> list[str]:
+    """The errors and the held verdicts that make a stored gate red, whatever exit status its file has."""
+    swept = {case_id: case for case_id, case in run.cases.items() if "knee" in case.held}
+    judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
+    judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
+    errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]
+    return errors + [f"{one.outcome.value} {one.check} of {one.case_id}" for one in judged if not one.good]
+
+
 def run_problems(run: RunResult) -> Iterator[str]:
     """Writes a sentence for a gate that measured nothing at all, and for a fault that nothing caught."""
     cases = run.cases.values()
@@ -99,11 +105,8 @@ def _missed(case: CaseResult) -> bool:
     return bool(case.verdicts) and not any(one.bad for one in case.verdicts)
 
 
-def fault_status(run: RunResult, absent: Collection[str]) -> int:
-    """The exit status of a run with a fault that no case missed: CAUGHT, or IMPOSSIBLE where a case cannot show it.
-
-    `absent` are the cases that a gate missed: they show no fault either.
-    """
+def fault_status(run: RunResult) -> int:
+    """The exit status of a run with a fault that no case missed: CAUGHT, or IMPOSSIBLE where a case cannot show it."""
     cases = run.cases.values()
     shown = any(case.verdicts for case in cases)
-    return CAUGHT if shown and not absent and not any(case.error for case in cases) else IMPOSSIBLE
+    return CAUGHT if shown and not any(case.error for case in cases) else IMPOSSIBLE

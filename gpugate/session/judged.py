@@ -26,6 +26,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.perf_session import PerfSession
+from gpugate.session.selection import cases_of
 from gpugate.workload import Case, SweepCases
 
 
@@ -77,6 +78,7 @@ class PerfTests:
     session: PerfSession
     held: HeldVerdicts
     replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
+    knees: list[Verdict] = field(default_factory=list)
 
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
@@ -99,7 +101,9 @@ class PerfTests:
         (found,) = sweeps(results)  # the cases are the points of one
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
         knee = with_environment(judge_knee(found, session.result.mode), sick)
-        return JudgedSweep(sweep, refuse_time(knee) if any(map(ranks_share_cores, results.values())) else knee)
+        knee = refuse_time(knee) if any(map(ranks_share_cores, results.values())) else knee
+        self.knees.append(knee)
+        return JudgedSweep(sweep, knee)
 
     def _measure(self, cases: Iterable[Case]) -> dict[str, CaseResult]:
         """Measures the cases and returns the results by id; an error fails the test in one sentence."""
@@ -115,6 +119,13 @@ class PerfTests:
         """Fails where the verdict is bad, and under --gate where it is not good; the report lists all others."""
         __tracebackhide__ = True
         test = request.node
+        made = [*self.knees, *(one for case in cases_of(test) for one in self.session.case_result(case).verdicts)]
+        if not any(verdict is one for one in made):
+            pytest.fail(
+                f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "
+                "this test: give `gate` one of its fixture, such as workload.speedup",
+                pytrace=False,
+            )
         self._replay(request, verdict.case_id)
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())

@@ -15,7 +15,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.shard import Shard
-from gpugate.session.held_verdicts import run_problems
+from gpugate.session.held_verdicts import list_red, run_problems
 from gpugate.units import list_names
 
 ALL_GOOD, SOME_BAD = 0, 1  # exit statuses of a merged night, as those of pytest
@@ -71,7 +71,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     ]
     night.problems += [] if night.interrupted else run_problems(night)
     statuses = [SOME_BAD if run.exit_status is None else run.exit_status for run in runs]
-    night.exit_status = SOME_BAD if night.problems else max(statuses, default=ALL_GOOD)
+    night.exit_status = SOME_BAD if night.problems or list_red(night) else max(statuses, default=ALL_GOOD)
     return night
 
 

@@ -239,7 +239,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-mutate",
         metavar="FAULT",
-        help="put a known fault into every optimized side, so that a gate must fail: "
+        help="put a known fault into every optimized side, so that a check must fail; not with --gate: "
         f"{', '.join(SPELLING.values())} (default: none)",
     )
     add(
@@ -421,12 +421,18 @@ def _check_together(config: pytest.Config) -> None:
     _check_allowed(config)
     _check_shard(config)
     _check_resumed(config)
+    fault = config.getoption("perf_mutate")
+    if config.getoption("gate") and fault is not None:
+        raise OptionError(
+            f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
+            "PYTEST_ADDOPTS"
+        )
     if not config.getoption("update_baselines"):
         if config.getoption("perf_reason"):
             raise OptionError("--perf-reason is for the record: give --update-baselines too")
     elif config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
-    elif config.getoption("perf_mutate") is not None:
+    elif fault is not None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
     elif config.getoption("against") not in (None, OFF):
         raise OptionError("--against judges and --update-baselines records: run one after the other")

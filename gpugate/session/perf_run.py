@@ -7,7 +7,7 @@ the workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,6 +31,7 @@ from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.left_over import end_daemons, end_left_over
+from gpugate.session.merging import MOST_NAMED
 from gpugate.session.opening import choose_device, open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
@@ -44,6 +45,7 @@ from gpugate.session.selection import (
     ended_early,
     explain_empty_selection,
     one_node_per_case,
+    selects_all,
 )
 from gpugate.session.shards import plan_case, select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
@@ -56,6 +58,7 @@ from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
+from gpugate.units import list_names
 
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
@@ -96,8 +99,10 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly and not self.options.resume:
+        if not self.config.option.collectonly:
             with usage_errors():
+                for path in {path.resolve() for path in self.options.run_paths}:
+                    self._closing.enter_context(run_file.reserve(path))
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
     @pytest.hookimpl(tryfirst=True)
@@ -239,14 +244,18 @@ class PerfRun:
                 perf.finish(interrupted=True)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
             session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if self.options.gate and session.exitstatus:  # which a hook of another plugin may reset after this one
+            self.config.add_cleanup(partial(setattr, session, "exitstatus", session.exitstatus))
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
         self._lines.extend(sorted(perf.notes))
         if not self.options.gate:
             self._lines.extend(catalogue.describe_skipped_modules())
+        dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)
+        self._lines.extend([] if is_due else dropped)
         if not interrupted and not recording:
-            self._end_red(session, self._problems(session, perf))
+            self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
             self._end_with_fault(session, run)
         run.exit_status = None if recording else int(session.exitstatus)
         try:
@@ -296,7 +305,7 @@ class PerfRun:
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
         problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
-        if gate and not self._is_worker and not gates_by_settings(self.config):
+        if gate and not self._is_worker and (selects_all(self.config) or not gates_by_settings(self.config)):
             self._end_red(session, problems)
         else:
             self._lines.extend(problems)
@@ -313,12 +322,23 @@ class PerfRun:
             found += run_problems(perf.result)
         return found
 
-    def _end_red(self, session: pytest.Session, problems: Iterable[str]) -> None:
+    def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
+        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted."""
+        selected = {case.id for item in session.items for case in cases_of(item)}
+        selected.update(self.options.shard.cases if self.options.shard else ())
+        others = (case for case in catalogue.cases() if case.id not in selected and perf.find_current(case))
+        names = list_names([case.id for case in others if not perf.accepts_absence(case)], MOST_NAMED)
+        step = "let their tests run, or delete the records with gpugate record --delete"
+        return [f"no selected test measures {names}, which this machine has recorded: {step}"] if names else []
+
+    def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""
         for problem in problems:
             if self.run is not None:
                 self.run.problems.append(problem)
             self._lines.append(f"ERROR: {problem}")
+        # A plugin that ran before this one may have reset the exit status of failed tests.
+        if problems or (self.options.gate and any(self._held.failed.values())):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:
@@ -329,7 +349,7 @@ class PerfRun:
         ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if run.mutated is None or others or run.problems or not ended:
             return
-        session.exitstatus = fault_status(run, self._held.list_absent(session.items, run))
+        session.exitstatus = fault_status(run)
 
     def _write_night(self, run: RunResult) -> None:
         if self.options.report_path is not None:

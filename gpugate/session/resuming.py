@@ -15,6 +15,7 @@ from gpugate.results.run import RunResult
 from gpugate.session.merging import join_provenance, list_facts
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
+from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def _check_cases(
     for case_id, case in finished.items():
         if case_id not in selected:
             raise OptionError(f"{OPTION}: {path} has finished {case_id}, which is not selected now: {STEP}")
+        if session.result.source_hashes.get(case.workload) not in (None, source_hash(selected[case_id].workload)):
+            raise OptionError(f"{OPTION}: since {path} the source of {case.workload} changed: {STEP}")
         if case.measurement is None:
             continue
         record = quiet.find_record(selected[case_id])

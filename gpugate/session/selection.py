@@ -12,6 +12,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.workload import Case, SweepCases
 
+NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
 
@@ -105,6 +106,14 @@ def explain_empty_selection(config: pytest.Config) -> str | None:
     if keyword:
         return f"-k {keyword!r} selects none of the cases: --collect-only -q without it lists them"
     return f"-m {mark!r} selects none of the cases: pytest --markers lists the marks" if mark else None
+
+
+def selects_all(config: pytest.Config) -> bool:
+    """True where no option selects tests, and `perf_tests` is below an argument or, without any, the working folder."""
+    here, perf_tests = config.invocation_params.dir, (config.rootpath / "perf_tests").resolve()
+    given = [(here / word).resolve() for word in config.option.file_or_dir or [""]]
+    narrowed = any(config.getoption(name, None) for name in NARROWING)
+    return not narrowed and any(map(perf_tests.is_relative_to, given))
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:

@@ -14,7 +14,9 @@ LOCK_NAME = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path, error: type[GpugateError], name: str = "", is_committed: bool = False) -> Iterator[None]:
+def lock_folder(
+    folder: Path, error: type[GpugateError], name: str = "", is_committed: bool = False, lock_name: str = LOCK_NAME
+) -> Iterator[None]:
     """Makes the folder and locks it until the block ends. The kernel unlocks the folder of a process that is killed.
 
     Git ignores the files of a folder that is made, unless it `is_committed`. Raises `error` where another process has
@@ -22,7 +24,7 @@ def lock_folder(folder: Path, error: type[GpugateError], name: str = "", is_comm
     """
     from filelock import FileLock, Timeout  # imports asyncio, which a session without a lock does not need
 
-    path, name = folder / LOCK_NAME, name or str(folder)
+    path, name = folder / lock_name, name or str(folder)
     with ExitStack() as stack:
         try:
             if is_committed:

@@ -16,7 +16,8 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 
 FAMILY = "gpugate-"  # which every format of ours begins with
@@ -77,6 +79,15 @@ FILE = JsonFile(
 )
 
 
+@contextmanager
+def reserve(path: Path) -> Iterator[None]:
+    """Keeps other sessions from the run at `path` until the block ends. Raises RunFileError where one writes it."""
+    lock = _beside(path, "lock")
+    with lock_folder(lock.parent, RunFileError, str(path), lock_name=lock.name):
+        yield
+        lock.unlink(missing_ok=True)
+
+
 def begin(path: Path, run: RunResult) -> None:
     """Writes the file of a session that begins, marked as interrupted, with the finished cases of one that is resumed.
 
@@ -113,7 +124,7 @@ def mark_outdated(path: Path) -> bool:
     Raises RunFileError where the folder cannot be written.
     """
     with FILE.writing(path):
-        if not path.is_file() or is_outdated(path):
+        if not path.is_file() or _mark_beside(path).exists():
             return False
         _mark_beside(path).touch()
     return True
@@ -125,9 +136,14 @@ def clear_mark(path: Path) -> None:
         _mark_beside(path).unlink(missing_ok=True)
 
 
-def is_outdated(path: Path) -> bool:
-    """True for a marked run: a later session was to replace it, and died before its first case or still collects."""
-    return _mark_beside(path).exists()
+def refuse_no_night(path: Path, run: RunResult) -> None:
+    """Raises RunFileError for a run with a fault, and for a marked run, which a later session was to replace."""
+    if _mark_beside(path).exists():
+        raise RunFileError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    if run.mutated is not None:
+        raise RunFileError(
+            f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
+        )
 
 
 def _lines_beside(path: Path) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.judging.decide_again import decide_again
 from gpugate.store import run_file
 from tests.engine.session.test_merging import split, whole_night
 from tests.support.stored_runs import case
@@ -49,6 +50,17 @@ def test_a_red_shard_makes_the_night_red(tmp_path: Path) -> None:
     assert main(["verdict", str(tmp_path / "night")]) == 1
 
 
+def test_a_held_verdict_makes_the_night_red_whatever_exit_status_its_shard_has(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, exit_status=0)
+    run = run_file.read(shards[0] / "run.json")
+    name = next(iter(run.cases)).split("/")[1]
+    regressed = replace(run, cases={f"tiny/{name}/cuda": case(name, 2.8, held=("speedup",))})
+    run_file.write(shards[0] / "run.json", regressed)
+    run_file.write(shards[0] / "run.json", decide_again(run_file.read(shards[0] / "run.json")))
+    assert merge(tmp_path, *shards) == 1
+    assert main(["verdict", str(tmp_path / "night")]) == 1
+
+
 def test_a_folder_without_a_run_is_a_missing_shard(
     tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +93,15 @@ def test_what_cannot_be_merged_writes_nothing(
     said += ["is outdated", "cannot be used because its field 'format'"]
     assert [part in line for part, line in zip(said, refused, strict=True)] == [True] * 6
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_shards_with_a_fault_are_no_night(
+    tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for shard in shards:
+        run_file.write(shard / "run.json", replace(run_file.read(shard / "run.json"), mutated="stale"))
+    assert merge(tmp_path, *shards) == 2
+    assert "1/run.json was mutated by stale, so it is no night: measure again without" in capsys.readouterr().err
 
 
 def test_a_run_of_another_gpugate_is_refused(

@@ -1,11 +1,15 @@
 """`gpugate verdict NIGHT`: 0 for a green gate, 1 for a red one, 2 for whatever is no gate that ended."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.results.case import CaseResult
+from gpugate.results.verdict import CASE_CHECKS
+from gpugate.workload import Point
 from tests.support.stored_runs import case, stored
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
@@ -18,6 +22,7 @@ RUNS: dict[str, tuple[dict[str, Any], int]] = {
     "killed": ({**ENDED, "exit_status": None}, 2),
     "no gate": ({**ENDED, "gate": False}, 2),
     "recording": ({"recording": True}, 2),
+    "mutated": ({**ENDED, "mutated": "wrong:0.5"}, 2),
 }
 
 
@@ -34,6 +39,42 @@ def test_the_exit_status_is_the_gates(
     assert said.count("\n") == 1
     assert str(tmp_path / "run.json") in said
     assert all(problem in said for problem in changed.get("problems", ()))
+
+
+def sweep(*speedups: float) -> list[CaseResult]:
+    """The points of a sweep, all recorded at 3.00x, whose knee a test held."""
+    values = (2**power for power in range(len(speedups)))
+    points = (
+        (Point("batch", value), case(f"batch-{value}", made)) for value, made in zip(values, speedups, strict=True)
+    )
+    return [replace(one, point=point, held=("knee",)) for point, one in points]
+
+
+CONTRADICTIONS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
+    "held": (
+        [case("pass", held=CASE_CHECKS), case("regressed", 2.8, held=("speedup",))],
+        {},
+        1,
+        "REGRESSED speedup of tiny/regressed/cuda",
+    ),
+    "not held": ([case("regressed", 2.8, held=("equivalence",))], {}, 0, "is green"),
+    "error": ([case("pass"), case("failed", None, error="no memory")], {}, 1, "the error of tiny/failed/cuda"),
+    "problem": ([case("pass")], {"problems": ["no test held a verdict of tiny/x/cuda"]}, 1, "no test held a verdict"),
+    "knee": (sweep(1.5, 1.5, 3.0), {}, 1, "REGRESSED knee of tiny/batch/cuda"),
+    "good knee": (sweep(3.0, 3.0, 3.0), {}, 0, "is green"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_the_held_verdicts_decide_whatever_exit_status_the_file_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    cases, changed, status, words = CONTRADICTIONS[kind]
+    stored(tmp_path / "run.json", *cases, **{**ENDED, **changed})
+    assert main(["verdict", str(tmp_path)]) == status
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert words in said
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"format": "gpugate-run", "format_version": 6}'])
@@ -59,11 +100,12 @@ def test_a_step_that_ends_the_process_with_0_is_no_green_night(
     check_no_traceback(capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("resume", [(), ("--perf-resume",)])
 def test_a_process_that_ends_before_its_first_case_leaves_no_older_green_night(
-    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str], resume: tuple[str, ...]
 ) -> None:
     night = tiny.path / "night"
-    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}", *resume)
     assert tiny.run(*gate).status == 0
     files, before = sorted(night.iterdir()), (night / "run.json").read_bytes()
     tiny.write("tiny.py", "import os\n\nos._exit(0)")

@@ -146,7 +146,6 @@ def gate(tiny: TinyProject, *options: str) -> tuple[int, list[str]]:
     [
         "pass",
         "assert workload.speedup",
-        "gate(type(workload.speedup)('speedup', workload.case.id, workload.equivalence.outcome))",
     ],
 )
 def test_a_case_whose_verdicts_no_test_held_is_red(tiny: TinyProject, body: str) -> None:
@@ -178,6 +177,176 @@ def test_a_bad_verdict_that_fails_no_test_is_red(tiny: TinyProject, body: str, c
     assert status == 1
     assert errors[0].startswith(f"ERROR: {words}")
     assert len(errors) == len(tiny.json()["problems"]) == (2 if conftest is SKIP else 1)
+
+
+DROPS = {
+    "before": """def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if "quick" not in item.name]
+""",
+    "after": """def pytest_collection_finish(session):
+    session.items[:] = [item for item in session.items if "quick" not in item.name]
+""",
+    "parameters": """@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    yield
+    metafunc._calls[:] = [call for call in metafunc._calls if "quick" not in call.id]
+""",
+}
+DROPPED = "no selected test measures tiny/quick/cpu, which this machine has recorded: "
+
+
+@pytest.fixture
+def of_two(tiny: TinyProject, recorded_project: TinyProject) -> TinyProject:
+    """A project with two cases, one of which is recorded."""
+    tiny.take_baseline(recorded_project)
+    tiny.workload(f"{QUICK}\n{RIGHT}", f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})')
+    promises(tiny, "gate(workload.equivalence)")
+    return tiny
+
+
+# xdist itself ends a worker whose tests change after its collection.
+@pytest.mark.parametrize(
+    ("kind", "workers"), [*((kind, ()) for kind in DROPS), *((kind, ("-n", "1")) for kind in DROPS if kind != "after")]
+)
+def test_a_recorded_case_that_a_hook_drops_is_red(of_two: TinyProject, kind: str, workers: tuple[str, ...]) -> None:
+    assert gate(of_two, *workers) == (0, [])
+    of_two.write("perf_tests/conftest.py", f"import pytest\n\n{DROPS[kind]}")
+    status, (error,) = gate(of_two, *workers)
+    assert status == 1
+    assert error.startswith(f"ERROR: {DROPPED}")
+    assert cli.main(["verdict", str(of_two.path / "run.json")]) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gate", "-k", "right"),
+        ("--gate", "-m", "not gpu"),
+        ("--gate", "--deselect=perf_tests/test_promises.py::test_it[tiny/quick/cpu]"),
+        ("--gate", "--ignore=perf_tests/other"),
+        ("--gate", "perf_tests/test_promises.py"),
+        ("--gate", "perf_tests/test_promises.py", "perf_tests/test_promises.py::test_it"),
+        (),
+    ],
+)
+def test_a_recorded_case_that_a_selection_or_a_developer_leaves_out_is_listed(
+    of_two: TinyProject, options: tuple[str, ...]
+) -> None:
+    of_two.write("perf_tests/conftest.py", DROPS["before"])
+    result = of_two.run("--perf-device=cpu", *options)
+    assert result.status == 0, result.text
+    assert result.text.count(DROPPED) == 1
+    assert "ERROR" not in result.text
+
+
+def test_a_recorded_case_of_another_shard_or_with_an_accepted_absence_is_no_dropped_one(of_two: TinyProject) -> None:
+    assert [gate(of_two, f"--perf-shard={number}/2") for number in (1, 2)] == [(0, []), (0, [])]
+    needy = PROMISE.replace('{"cpu"', 'needs=Needs(packages=("nowhere",)), min_speedup={"cpu"')
+    of_two.workload(f"{QUICK}\n{RIGHT}", f'{needy}, Optimization("right", right, {{"cpu": 0.01}})')
+    of_two.write("perf_tests/conftest.py", DROPS["before"])
+    assert gate(of_two, "--allow-missing=nowhere") == (0, [])
+    assert gate(of_two)[0] == 1
+
+
+OWN_FIXTURE = """
+import pytest
+
+@pytest.fixture
+def workload():
+    return 1
+
+def test_it(workload):
+    pass
+"""
+
+
+def test_a_fixture_of_the_same_name_hides_no_recorded_case(tiny: TinyProject, recorded_project: TinyProject) -> None:
+    tiny.take_baseline(recorded_project)
+    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
+    tiny.write("conftest.py", conftest.replace('register_module("tiny")', ""))
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write("other.py", source.replace('Workload("tiny"', 'Workload("other"'))
+    for name, folder in {"tiny": "own_tiny", "other": "with_other"}.items():
+        lines = f"import {name}\nfrom gpugate.catalogue import register\n\nregister({name}.WORKLOADS[0])\n"
+        tiny.write(f"perf_tests/{folder}/conftest.py", lines)
+    (tiny.path / "perf_tests/test_promises.py").unlink()
+    tiny.write("perf_tests/with_other/test_other.py", "def test(workload, gate):\n    gate(workload.equivalence)\n")
+    tiny.write("perf_tests/own_tiny/test_tiny.py", OWN_FIXTURE)
+    status, (error,) = gate(tiny)
+    assert status == 1
+    assert error.startswith(f"ERROR: {DROPPED}")
+
+
+def test_a_gate_of_the_projects_settings_whose_perf_tests_all_hide_is_red(tiny: TinyProject) -> None:
+    tiny.write("perf_tests/test_promises.py", OWN_FIXTURE)
+    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
+    assert tiny.run("--perf-device=cpu", "-k", "test_it").status == 0
+    result = tiny.run("--perf-device=cpu")
+    assert result.status == 1
+    assert "ERROR: the gate measured nothing: " in result.text
+
+
+RESETS = {
+    "first": "@pytest.hookimpl(tryfirst=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
+    "last": "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
+    "around": """@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    session.exitstatus = 0
+    yield
+    session.exitstatus = 0
+""",
+    "exit": "def pytest_sessionfinish(session):\n    pytest.exit('done', returncode=0)",
+    "failures": """@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    yield
+    session.testsfailed = 0
+    return True
+""",
+    "at the end": """def pytest_sessionstart(session):
+    session.config.session = session
+
+def pytest_unconfigure(config):
+    config.session.exitstatus = 0
+""",
+}
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+@pytest.mark.parametrize("moment", RESETS)
+def test_a_plugin_that_resets_the_exit_status_makes_no_gate_green(
+    tiny: TinyProject, moment: str, workers: tuple[str, ...]
+) -> None:
+    tiny.workload(optimizations=REGRESSED)
+    tiny.write("perf_tests/conftest.py", f"import pytest\n\n{RESETS[moment]}\n")
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "speedup", "--perf-report=night", *workers)
+    assert result.status == 1, result.text
+    assert tiny.json("night/run.json")["exit_status"] == 1
+    assert cli.main(["verdict", str(tiny.path / "night")]) == 1
+
+
+IMPORTS = "from dataclasses import replace\n    from gpugate.results.verdict import Outcome, Verdict\n    "
+FORGED = {
+    "another check": "gate(Verdict('knee', 'x', Outcome.PASS))",
+    "a changed verdict": "gate(replace(workload.speedup, outcome=Outcome.PASS))",
+    "a copy": "gate(replace(workload.equivalence))",
+    "the knee of no sweep": "gate(Verdict('knee', workload.case.id, Outcome.PASS))",
+    "the verdict of another case": "gate(vars(request.config).setdefault('first', workload.equivalence))",
+}
+
+
+@pytest.mark.parametrize("options", [(), ("--gate",)])
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_verdict_that_this_run_did_not_make_for_the_case_fails_its_test(
+    tiny: TinyProject, kind: str, options: tuple[str, ...]
+) -> None:
+    two = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
+    tiny.workload(f"{QUICK}\n{RIGHT}", two)
+    body = f"{IMPORTS}gate(workload.counters)\n    {FORGED[kind]}"
+    tiny.write("perf_tests/test_promises.py", f"def test_it(request, workload, gate):\n    {body}\n")
+    result = tiny.run("--perf-device=cpu", *options)
+    assert result.status == 1, result.text
+    assert "is no verdict that this run made for this test: give `gate` one of its fixture, such as" in result.text
+    check_no_traceback(result.text)
 
 
 @pytest.mark.parametrize(("build", "device"), [(FAILING, "cpu"), (QUICK, "auto")])

@@ -67,6 +67,15 @@ def test_a_run_that_was_cut_off_measures_what_it_lacks(stored: TinyProject) -> N
     assert 1000 < run["wall_s"] < 1000 + OTHER_S
 
 
+def test_a_run_whose_resumed_session_ended_before_its_first_case_is_resumed_again(stored: TinyProject) -> None:
+    cut_off(stored)
+    mark = stored.write("run.json.outdated", "")
+    ended = stored.run(*RESUME)
+    assert ended.status == 0, ended.text
+    assert stored.json()["cases"]["tiny/one/cpu"]["measurement"]["wall_s"] == OTHER_S
+    assert not mark.exists()
+
+
 def test_without_a_run_it_begins(tiny: TinyProject) -> None:
     ended = tiny.run(*RESUME)
     assert ended.status == 0, ended.text
@@ -88,6 +97,11 @@ def test_a_run_that_was_not_cut_off_is_measured_anew(stored: TinyProject) -> Non
             lambda run: run["provenance"].update(commit="1a2b3c"),
             (),
             "run.json has the commit 1a2b3c, and this run has none: repeat the command as it was, or leave out",
+        ),
+        (
+            lambda run: run["source_hashes"].update(tiny="0123456789abcdef"),
+            (),
+            "run.json the source of tiny changed: repeat the command as it was, or leave out",
         ),
         (lambda run: None, ("--gate",), "run.json has the option --gate False, and this run has True"),
         (lambda run: None, ("--perf-mutate=slow:2",), "has the fault none, and this run has slow:2"),
