@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
 from gpugate.units import Natural, NotNegative, Share, stored_unless
@@ -20,8 +20,33 @@ if TYPE_CHECKING:
 BASELINE = "baseline"
 DeviceKind = Literal["cuda", "cpu"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
+NAME = "[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?"  # a file name has 255 characters, with our endings
+NAME_RULE = "use a-z, 0-9, '.', '_' and '-', at most 200 in each part"
+FAMILY_NAME = f"({NAME}/)?{NAME}"
+FAMILY_RULE = f"{NAME_RULE}, and '/' once, behind a family's name"
+_KEY = f"{NAME}/(cuda|cpu)"
 RANKS = (8, 4, 2)  # of a case that spans GPUs: the largest number for which there are GPUs
 _Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a stored name. Anybody may have written a file, and paths are made of the names in it."""
+
+    pattern: str
+    words: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        strict = core_schema.str_schema(pattern=f"^({self.pattern})$")
+        return core_schema.custom_error_schema(strict, "name", custom_error_message=f"Input should be {self.words}")
+
+
+Name = Annotated[str, Form(NAME, f"a name ({NAME_RULE})")]
+WorkloadName = Annotated[str, Form(FAMILY_NAME, f"the name of a workload ({FAMILY_RULE})")]
+CaseKey = Annotated[str, Form(_KEY, "OPTIMIZATION/cuda or OPTIMIZATION/cpu")]
+CaseId = Annotated[str, Form(f"{FAMILY_NAME}/{_KEY}", "the id of a case, WORKLOAD/OPTIMIZATION/cuda or .../cpu")]
 
 
 class Ranks(Protocol):
@@ -214,7 +239,7 @@ class Point:
     within 3 % of the best throughput.
     """
 
-    sweep: str
+    sweep: Name
     value: int
 
 

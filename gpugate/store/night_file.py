@@ -23,6 +23,7 @@ from gpugate.store import run_file
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import NextSteps
 from gpugate.units import Count, Milliseconds, Positive
+from gpugate.workload import CaseId
 
 T = TypeVar("T")
 LARGEST = 1e30  # of a number; a larger one, infinite or NaN means nothing
@@ -68,8 +69,8 @@ def _night(name: str, body: Mapping[str, Any]) -> Night:
     missing = next((field for field in wanted if field not in body), None)
     if missing is not None:
         raise FormatError(f"the document has no field {missing!r}")
-    cases = _object(body["cases"], "cases")
-    seen = [_read_case(_object(case, f"cases.{case_id}"), f"cases.{case_id}") for case_id, case in cases.items()]
+    cases = from_json(dict[CaseId, dict[str, Any]], body["cases"], "cases")
+    seen = [_read_case(case, f"cases.{case_id}") for case_id, case in cases.items()]
     environment = from_json(Environment, body["environment"], "environment")
     memory = body.get("memory_bytes")
     stored = body.get("provenance")
@@ -96,7 +97,7 @@ def _read_case(case: Mapping[str, Any], where: str) -> CaseNight | None:
         raise FormatError(f"{where}.verdicts is not a list")
     outcomes = [_read(Outcome, verdict, f"{where}.verdicts", "outcome") for verdict in verdicts]
     return CaseNight(
-        case_id=_read(str, case, where, "case_id"),
+        case_id=_read(CaseId, case, where, "case_id"),
         outcome=worst(outcomes) if outcomes else None,
         metrics=dict(_metrics(case, where)),
     )

@@ -305,8 +305,9 @@ def _contradiction(run: RunResult) -> str | None:
     if not known:
         return f"started_at is {run.started_at!r}, not an ISO 8601 time with the UTC offset"
     for case_id, case in run.cases.items():
-        if case.case_id != case_id:
-            return f"cases.{case_id} is of the case {case.case_id!r}"
+        of = f"{case.workload}/{case.optimization}/{case.device_kind}"
+        if not case.case_id == case_id == of:
+            return f"cases.{case_id} is of the case {case.case_id!r} and of {of!r}"
         for verdict in case.verdicts:
             try:
                 _ = verdict.reason
