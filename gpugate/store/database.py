@@ -37,7 +37,7 @@ from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
-from gpugate.store.store_url import EXAMPLE, hide_password
+from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
@@ -127,7 +127,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """The URL without its password; of a SQLite file, the path."""
+        """The URL without its secrets; of a SQLite file, the path."""
         return _describe(self._engine.url)
 
     def close(self) -> None:
@@ -209,9 +209,9 @@ def open_store(url: str, make: bool = True) -> Store:
     try:
         address = _with_driver(make_url(url))
         engine = _create_engine(address, make)
-    except (ArgumentError, NoSuchModuleError) as error:
-        problem = f"is no URL of a store ({_first_line(error)})"
-        raise StoreError(f"{hide_password(url)!r} {problem}: give one such as {EXAMPLE}") from error
+    except (ArgumentError, NoSuchModuleError, TypeError, ValueError) as error:
+        problem = f"is no URL of a store ({hide_secrets(_first_line(error), url)})"
+        raise StoreError(f"{describe_url(url)!r} {problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
@@ -220,7 +220,7 @@ def open_store(url: str, make: bool = True) -> Store:
     store = Store(engine)
     try:
         _prepare(store)
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, TypeError, ValueError) as error:  # the last two of a driver, for a query
         store.close()
         raise StoreError(_sentence(address, "opened", error)) from error
     except StoreError:
@@ -504,11 +504,12 @@ def _time(seconds: int) -> datetime.datetime:
 def _describe(address: URL) -> str:
     if address.get_backend_name() == "sqlite":
         return str(address.database or "the store in memory")
-    return address.render_as_string(hide_password=True)
+    return describe_url(address.render_as_string())
 
 
 def _sentence(address: URL, done: str, error: Exception) -> str:
-    problem, step = _first_line(error), "make room, mend its permissions, or give another store"
+    url = address.render_as_string(hide_password=False)
+    problem, step = hide_secrets(_first_line(error), url), "make room, mend its permissions, or give another store"
     if address.get_backend_name() != "sqlite":
         step = "check the server and the URL, or give another store"
     elif "not a database" in problem or "malformed" in problem:

@@ -350,6 +350,18 @@ def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
         ("postgresql//me:secret@host/a", "'postgresql//me:***@host/a' is no URL of a store"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
+        (
+            "postgresql://me@127.0.0.1:1/a?password=secret&sslpassword=secret",
+            "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
+        ),
+        (
+            "postgresql://me@127.0.0.1:1/a?sslmode=secret",
+            "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
+        ),
+        (
+            "sqlite:////bin/true?timeout=secret",
+            "'sqlite:////bin/true?***' is no URL of a store (could not convert string to float: '***')",
+        ),
         ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),
     ],
 )
