@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.commands.history.exports import write_csv
+from gpugate.results.night import Metric
 from gpugate.results.provenance import Provenance
 from gpugate.store.adding import add_folder
 from gpugate.store.database import open_store
+from gpugate.store.night_file import read_night
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.made_up_nights import night, timed
 from tests.support.stored_runs import MACHINE
@@ -104,6 +107,20 @@ def test_csv_has_a_line_for_each_night_and_case(printed: Printed) -> None:
     assert all(float(line["speedup_low"]) <= float(line["speedup"]) <= float(line["speedup_high"]) for line in lines)
     assert {line["kernels"] for line in lines} == {"57.0"}
     assert {line["whole_run_speedup"] for line in lines} == {""}
+
+
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t=", "\r=", "\n=", " =", "\uff1d"])
+def test_no_text_of_a_csv_is_a_formula_and_numbers_stay_numbers(begins: str, tmp_path: Path) -> None:
+    text = f"{begins}cmd|' /C calc'!A0\r=cmd"
+    origin = Provenance(commit=text, branch=text)
+    one = read_night(night(tmp_path, 0, [timed("fused", 3.0)], provenance=origin) / "run.json", text)
+    slower = replace(one.cases["tiny/fused/cuda"], metrics={"speedup": Metric(-2.0)})
+    line = write_csv([replace(one, machine=text, cases={"tiny/fused/cuda": slower})])
+    (cells,) = csv.DictReader(io.StringIO(line, newline=""))
+    assert {cells[name] for name in ("commit", "branch", "machine", "night")} == {
+        f"'{begins.strip()}cmd|' /C calc'!A0 =cmd"
+    }
+    assert (cells["case"], cells["speedup"]) == ("tiny/fused/cuda", "-2.0")
 
 
 def test_the_hud_gets_a_record_for_each_metric(printed: Printed) -> None:
