@@ -5,7 +5,6 @@ A night stays readable when the format of runs grows: only what is needed here i
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +75,7 @@ def _night(name: str, body: Mapping[str, Any]) -> Night:
     stored = body.get("provenance")
     return Night(
         name=name,
-        started=_time(body["started_at"]),
+        started=run_file.parse_time(body["started_at"]),
         seed=from_json(int, body["seed"], "seed"),
         machine=machine_key(environment, None if memory is None else from_json(Count, memory, "memory_bytes")),
         environment=environment,
@@ -192,13 +191,3 @@ def _object(data: object, where: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise FormatError(f"{where} is not an object")
     return data
-
-
-def _time(text: object) -> datetime.datetime:
-    try:
-        found = datetime.datetime.fromisoformat(str(text))
-    except ValueError:
-        found = datetime.datetime.min
-    if found.tzinfo is None:
-        raise FormatError(f"started_at is {text!r}, not an ISO 8601 time with the UTC offset")
-    return found

@@ -34,6 +34,7 @@ def stored_run(tmp_path: Path) -> Path:
     ("field", "value", "words"),
     [
         ("started_at", "yesterday", "started_at is 'yesterday', not an ISO 8601 time with the UTC offset"),
+        ("started_at", "9999-12-31T23:59:59-12:00", "started_at is '9999-12-31T23:59:59-12:00', not an ISO 8601 time"),
         ("cases tiny/pass/cuda case_id", "tiny/other/cuda", f"{CASE} is of the case 'tiny/other/cuda'"),
         ("cases tiny/pass/cuda summary speedup median", 1e6, f"{CASE}.summary.speedup: the median 1e+06 is not from "),
     ],
