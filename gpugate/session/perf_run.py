@@ -27,6 +27,7 @@ from gpugate.report.details import details
 from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import next_command, screen
 from gpugate.report.terminal import render_text, terminal_columns
+from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
@@ -135,7 +136,7 @@ class PerfRun:
 
     def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
         if not self._is_worker:
-            raise pytest.UsageError(str(error)) from None
+            raise pytest.UsageError(show_controls(str(error))) from None
         # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
         self._send(REFUSAL, str(error))
         session.items.clear()
@@ -199,9 +200,9 @@ class PerfRun:
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()
-        print(f"\nERROR: {sentence}", flush=True)
+        print(f"\nERROR: {show_controls(sentence)}", flush=True)
         if self.opened is opened:
-            print("\n".join(remember(opened.result, self.options)), flush=True)
+            print(show_controls("\n".join(remember(opened.result, self.options))), flush=True)
         end_daemons()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
@@ -347,7 +348,7 @@ class PerfRun:
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
-        (self._lines.append if reporter is None else reporter.write_line)(line)
+        (self._lines.append if reporter is None else reporter.write_line)(show_controls(line))
 
     @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -358,7 +359,7 @@ class PerfRun:
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
         commands = next_command(self.run) if self.run is not None else ()
         for line in (*self._lines, *(f"next: {command}" for command in commands)):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(show_controls(line))
 
     @property
     def _is_verbose(self) -> bool:

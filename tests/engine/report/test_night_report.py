@@ -178,10 +178,12 @@ def test_the_workload_with_the_worst_verdict_stands_first(tmp_path: Path) -> Non
 
 
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
-    odd = replace(case("skipped", None), skipped="needs <script>\nand | pipes", workload="a|b")
-    words = night_summary(run_with(odd))
-    assert "<script>" not in words
-    assert r"| a\|b | 1 |" in words
+    odd = replace(case("skipped", None), skipped="needs <script>\nand | ![x](http://x) @you", workload="a|b")
+    failed = replace(case("failed", None), error=f"{190 * 'a'} <img> `b` c")
+    words = night_summary(run_with(odd, failed))
+    assert ": needs `<script>` and `| ![x](http://x) @you`\n" in words
+    assert f": {190 * 'a'} `<img>` ...\n" in words
+    assert r"| `a\|b` | 1 |" in words
 
 
 def test_all_files_are_written_and_the_run_reads_back(tmp_path: Path, gpu_run: RunResult) -> None:

@@ -423,6 +423,19 @@ def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_o
     )
 
 
+def test_the_error_of_a_side_is_text_on_the_terminal_and_in_the_summary(tiny: TinyProject) -> None:
+    words = "\\x1b[31m\\x1b]52;c;aGk=\\x07\\u202e ![x](http://evil/x.png) <img> @you #12"
+    step = f'\n\ndef hostile(context):\n    raise ValueError("{words}")\n'
+    tiny.workload(QUICK + step, f'{PROMISE}, Optimization("hostile", hostile, {{"cpu": 0.01}})')
+    ended = tiny.run("--perf-device=cpu", "--perf-report=night")
+    assert ended.status == 1
+    shown = words.partition(" ")[0]
+    assert f"ValueError: {shown} ![x](http://evil/x.png)" in ended.text
+    summary = (tiny.path / "night/summary.md").read_text(encoding="utf-8")
+    assert f"ValueError: `{words}`" in summary
+    assert all(one.isprintable() or one in "\n\t" for one in ended.text + summary)
+
+
 def test_a_quiet_run_prints_no_letter_for_a_skip_and_no_warning_and_v_prints_both(tiny: TinyProject) -> None:
     warning = "import warnings\n    warnings.warn('four threads share two cores')\n    return sleeping("
     tiny.workload(QUICK.replace("return sleeping(", warning))
