@@ -7,14 +7,15 @@ the workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
@@ -178,7 +179,9 @@ class PerfRun:
         groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
         run = replace(self.opened.result, cases=self.opened.finished)
         tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))
-        write_atomically(Path(self.options.worker.tests_path), tests.text())
+        path = Path(self.options.worker.tests_path)
+        with run_file.FILE.writing(path):
+            write_atomically(path, tests.text())
 
     def _begin_night(self) -> None:
         """Clears an earlier night in the folder only now, when selected cases begin."""
@@ -189,7 +192,8 @@ class PerfRun:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         if ids:
-            self._begin_night()
+            with usage_errors():
+                self._begin_night()
 
     def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
         """The plugins that print are pytest's, so the last words of a run that hangs are printed here.
@@ -224,8 +228,16 @@ class PerfRun:
         if RESULTS in output:
             self._of_workers = join(self._of_workers, unpack(output[RESULTS]))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(hookwrapper=True, trylast=True)  # the innermost wrapper begins before each other plugin
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Result[object], None]:
+        self._end(session, exitstatus)
+        ended = yield
+        if isinstance(ended.exception, OSError):
+            problem = f"a plugin's file, such as {JUNIT}, cannot be written ({ended.exception})"
+            self._end_unwritten(session, f"{problem}: make room or give another folder")
+            ended.force_result([])
+
+    def _end(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened
         try:
             if perf is not None:
@@ -233,13 +245,25 @@ class PerfRun:
             else:
                 self._finish_without_cases(session)
         except GpugateError as error:
-            self._lines.append(f"ERROR: {error}")
-            session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+            self._end_unwritten(session, str(error))
         except KeyboardInterrupt:
             if perf is not None and not self._recorded:
                 perf.finish(interrupted=True)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
             session.exitstatus = pytest.ExitCode.INTERRUPTED
+
+    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
+        """Ends the session red, also in the files of its run that can be written."""
+        run = None if self.options.update_baselines else self.run
+        if run is None:
+            self._lines.append(f"ERROR: {problem}")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+            return
+        self._end_red(session, [problem])
+        run.exit_status = int(session.exitstatus)
+        for path in self.options.run_paths:
+            with suppress(GpugateError):
+                run_file.write(path, run)
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
