@@ -23,9 +23,7 @@ from gpugate.workload import (
     BASELINE,
     DEVICE_KINDS,
     FAMILY_NAME,
-    FAMILY_RULE,
     NAME,
-    NAME_RULE,
     RANKS,
     Case,
     Limit,
@@ -194,8 +192,8 @@ def _describe_place(folder: Path, workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    if not (isinstance(workload.name, str) and re.fullmatch(FAMILY_NAME, workload.name)):
-        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_RULE}")
+    if not FAMILY_NAME.fits(workload.name):
+        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_NAME.rule}")
     for role in ("baseline", "inputs"):
         if not callable(getattr(workload, role)):
             given = getattr(workload, role)
@@ -231,8 +229,8 @@ def _check_sweeps(workload: Workload) -> None:
         if point is None:
             continue
         where = f"{workload.name}/{optimization.name}"
-        if not re.fullmatch(NAME, point.sweep):
-            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {NAME_RULE}")
+        if not NAME.fits(point.sweep):
+            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {NAME.rule}")
         others = seen.setdefault(point.sweep, {})
         if point.value in others:
             twin = others[point.value].name
@@ -248,8 +246,8 @@ def _check_sweeps(workload: Workload) -> None:
 
 def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     where = f"{workload.name}/{optimization.name}"
-    if not re.fullmatch(NAME, optimization.name):
-        raise CatalogueError(f"optimization name {where!r} fits no test id: {NAME_RULE}")
+    if not NAME.fits(optimization.name):
+        raise CatalogueError(f"optimization name {where!r} fits no test id: {NAME.rule}")
     if not callable(optimization.build):
         raise CatalogueError(f"{where} has build {optimization.build!r}, which is no function: give one")
     if not optimization.min_speedup:

@@ -16,7 +16,7 @@ from gpugate.catalogue import ENTRY_POINT_GROUP, Catalogue, check
 from gpugate.errors import CatalogueError
 from gpugate.workload import (
     BASELINE,
-    NAME_RULE,
+    NAME,
     Context,
     Contract,
     Limit,
@@ -104,7 +104,7 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
         ({"name": 201 * "o"}, f"optimization name 'net/{201 * 'o'}' fits no test id: use"),
         (
             {"point": Point(201 * "s", 1)},
-            f"net/fast is a point of sweep '{201 * 's'}', which fits no test id: {NAME_RULE}",
+            f"net/fast is a point of sweep '{201 * 's'}', which fits no test id: {NAME.rule}",
         ),
         ({"build": None}, "net/fast has build None, which is no function: give one"),
         ({"tolerance": Tolerance(0, 0)}, "net/fast has tolerance Tolerance(relative_l2=0, max_error=0, "),

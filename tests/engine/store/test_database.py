@@ -142,7 +142,7 @@ def test_a_page_of_the_store_that_is_damaged_is_one_sentence(tmp_path: Path) -> 
         ),
         ("UPDATE run SET source_hashes = '[]'", "source_hashes is [], not an object"),
         ("UPDATE result SET outcome = 'GREEN'", "'GREEN' is not a valid Outcome"),
-        ("UPDATE result SET case_id = '../x'", "case_id is '../x', not the id of a case"),
+        ("UPDATE result SET case_id = '../x'", "case_id is '../x', not a name for files and tests (WORKLOAD/"),
         ("UPDATE metric SET value = 9e999 WHERE name = 1", "tiny/fused/cuda has the speedup inf"),
         ("UPDATE metric SET low = -1 WHERE name = 1", "tiny/fused/cuda has the speedup -1"),
         ("UPDATE metric SET value = 'many' WHERE name = 7", "must be real number, not str"),
