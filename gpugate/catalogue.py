@@ -19,17 +19,23 @@ from types import FrameType, ModuleType
 
 from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError, skip_reason
-from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Limit, Optimization, SweepCases, Workload
+from gpugate.workload import (
+    BASELINE,
+    DEVICE_KINDS,
+    FAMILY_NAME,
+    NAME,
+    RANKS,
+    Case,
+    Limit,
+    Optimization,
+    SweepCases,
+    Workload,
+)
 
 ENTRY_POINT_GROUP = "gpugate.workloads"
 CONFTEST = "conftest.py"
 EVERYWHERE = Path("/")  # the folder of workloads that serve all tests
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
-_NAME_RULE = "use a-z, 0-9, '.', '_' and '-'"
-_FAMILY_NAME = re.compile(rf"({_NAME.pattern}/)?{_NAME.pattern}")
-_FAMILY_RULE = f"{_NAME_RULE}, and '/' once, behind a family's name"
-LONGEST_NAME = 200  # characters of each part of an id: a file name has 255, with our endings
 
 
 class Catalogue:
@@ -186,9 +192,8 @@ def _describe_place(folder: Path, workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
-    if not (isinstance(workload.name, str) and _FAMILY_NAME.fullmatch(workload.name)):
-        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {_FAMILY_RULE}")
-    _check_lengths(f"workload {workload.name!r}", *workload.name.split("/"))
+    if not FAMILY_NAME.fits(workload.name):
+        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_NAME.rule}")
     for role in ("baseline", "inputs"):
         if not callable(getattr(workload, role)):
             given = getattr(workload, role)
@@ -216,13 +221,6 @@ def check(workload: Workload) -> None:
         )
 
 
-def _check_lengths(what: str, *names: str) -> None:
-    """Raises CatalogueError for a name that is too long for a file name of gpugate."""
-    longest = max(names, key=len)
-    if len(longest) > LONGEST_NAME:
-        raise CatalogueError(f"{what} has a name of {len(longest)} characters: give one of {LONGEST_NAME} at most")
-
-
 def _check_sweeps(workload: Workload) -> None:
     """Checks that the points of one sweep have one reference, and each another value. Raises CatalogueError."""
     seen: dict[str, dict[int, Optimization]] = {}
@@ -231,9 +229,8 @@ def _check_sweeps(workload: Workload) -> None:
         if point is None:
             continue
         where = f"{workload.name}/{optimization.name}"
-        if not _NAME.fullmatch(point.sweep):
-            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {_NAME_RULE}")
-        _check_lengths(f"{where} is a point of sweep {point.sweep!r}, which", point.sweep)
+        if not NAME.fits(point.sweep):
+            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {NAME.rule}")
         others = seen.setdefault(point.sweep, {})
         if point.value in others:
             twin = others[point.value].name
@@ -249,9 +246,8 @@ def _check_sweeps(workload: Workload) -> None:
 
 def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     where = f"{workload.name}/{optimization.name}"
-    if not _NAME.fullmatch(optimization.name):
-        raise CatalogueError(f"optimization name {where!r} fits no test id: {_NAME_RULE}")
-    _check_lengths(f"optimization {where!r}", optimization.name)
+    if not NAME.fits(optimization.name):
+        raise CatalogueError(f"optimization name {where!r} fits no test id: {NAME.rule}")
     if not callable(optimization.build):
         raise CatalogueError(f"{where} has build {optimization.build!r}, which is no function: give one")
     if not optimization.min_speedup:

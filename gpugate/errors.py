@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,11 +127,12 @@ def temporary_folder_problem(error: BaseException) -> str | None:
     if error.filename is None:  # tempfile raises such an error, with the folders that it tried
         words = str(error.strerror)
         return f"{words[:1].lower()}{words[1:]}: {_MAKE_ROOM}" if "usable temporary directory" in words else None
-    folder, path = tempfile.gettempdir(), Path(os.fsdecode(error.filename))
-    # Other paths below it are no business of it, such as a whole project.
-    if not re.match(re.escape(f"{folder}/gpugate-") + r"(attempt|duet|ranks|trace)-\w+(/|$)", str(path)):
+    path = Path(os.fsdecode(error.filename))
+    # Other paths below the folder are not its problem, such as a whole project.
+    found = re.match(r"(.+)/gpugate-(attempt|duet|ranks|trace)-\w+(/|$)", str(path))
+    if found is None:
         return None
-    return f"the folder for temporary files {folder} did not take {path.name} ({error.strerror}): {_MAKE_ROOM}"
+    return f"the folder for temporary files {found[1]} did not take {path.name} ({error.strerror}): {_MAKE_ROOM}"
 
 
 def _text(cause: BaseException) -> str:

@@ -6,10 +6,11 @@ function per optimization. This module does not import torch, so that a declarat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
 from gpugate.errors import CatalogueError
 from gpugate.units import Natural, NotNegative, Share, stored_unless
@@ -22,6 +23,34 @@ DeviceKind = Literal["cuda", "cpu"]
 DEVICE_KINDS: tuple[DeviceKind, ...] = ("cuda", "cpu")
 RANKS = (8, 4, 2)  # of a case that spans GPUs: the largest number for which there are GPUs
 _Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a name, also in files, which anybody may have written: paths are made of the names in them."""
+
+    pattern: str
+    rule: str
+
+    def fits(self, name: object) -> bool:
+        return isinstance(name, str) and re.fullmatch(self.pattern, name) is not None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        words = f"Input should be a name for files and tests ({self.rule})"
+        return core_schema.custom_error_schema(
+            core_schema.str_schema(pattern=f"^({self.pattern})$"), "name", custom_error_message=words
+        )
+
+
+# A file name has 255 characters, with our endings.
+NAME = Form("[a-z0-9]([a-z0-9._-]{0,198}[a-z0-9])?", "use a-z, 0-9, '.', '_' and '-', at most 200 in each part")
+FAMILY_NAME = Form(f"({NAME.pattern}/)?{NAME.pattern}", f"{NAME.rule}, and '/' once, behind a family's name")
+Name = Annotated[str, NAME]
+WorkloadName = Annotated[str, FAMILY_NAME]
+CaseKey = Annotated[str, Form(f"{NAME.pattern}/(cuda|cpu)", "OPTIMIZATION/cuda or OPTIMIZATION/cpu")]
+CaseId = Annotated[str, Form(f"{FAMILY_NAME.pattern}/{NAME.pattern}/(cuda|cpu)", "WORKLOAD/OPTIMIZATION/cuda or /cpu")]
 
 
 class Ranks(Protocol):
@@ -215,7 +244,7 @@ class Point:
     within 3 % of the best throughput.
     """
 
-    sweep: str
+    sweep: Name
     value: int
 
 

@@ -23,7 +23,7 @@ from gpugate.commands.trust.our_rule import our_alarms
 from gpugate.commands.trust.report import markdown
 from gpugate.commands.trust.trials import Trial, read_all
 from gpugate.errors import TrustError
-from gpugate.report.table import escape_cell
+from gpugate.report.table import plain
 from tools.trust_plot import png
 
 Times = npt.NDArray[np.float64]  # ms per step, one entry per block, shape (pairs,)
@@ -125,7 +125,7 @@ def main(words: Sequence[str] | None = None) -> None:
         report = compare(folder)
     except (TrustError, ValueError) as error:
         parser.error(f"{folder}: {error}")
-    sources = "\n".join(f"- {escape_cell(rule.name)}: {escape_cell(rule.source)}" for rule in RIVALS)
+    sources = "\n".join(f"- {plain(rule.name)}: {plain(rule.source)}" for rule in RIVALS)
     (folder / "rules.md").write_text(f"{markdown(report)}\nSources:\n{sources}\n", encoding="utf-8")
     (folder / "rules.png").write_bytes(png(report))
 

@@ -10,11 +10,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
+from gpugate.report.visible_text import VisibleStream
 
 READER_LEFT = 1  # the status of Python itself when its standard output is a closed pipe
 USAGE_ERROR = 2
@@ -118,14 +120,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     arguments = _parser(words).parse_args(words)
-    try:
-        return int(_module(arguments.command).run(arguments))
-    except GpugateError as error:
-        print(f"gpugate {arguments.command}: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        print(f"gpugate {arguments.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
+        try:
+            return int(_module(arguments.command).run(arguments))
+        except GpugateError as error:
+            print(f"gpugate {arguments.command}: {error}", file=sys.stderr)
+            return USAGE_ERROR
+        except KeyboardInterrupt:
+            print(f"gpugate {arguments.command}: interrupted", file=sys.stderr)
+            return INTERRUPTED
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 CPUINFO = Path("/proc/cpuinfo")
+LONGEST_NAME = 200  # characters: the name of a folder has 255
 # Name in the record -> the distributions that may contain it: some have the CUDA version in their name.
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "torch": ("torch",),
@@ -274,7 +275,7 @@ def _version(distributions: tuple[str, ...]) -> str | None:
 
 def _slug(text: str) -> str:
     plain = re.sub(r"\((r|tm)\)", " ", text.lower())
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:LONGEST_NAME] or "unknown"
 
 
 def _differences(name: str, then: Any, now: Any) -> Iterator[str]:

@@ -138,5 +138,5 @@ def _row(each: Kept) -> tuple[str, ...]:
     capture, report = each.capture, each.report
     words = (capture.case_id, f"{capture.label} ({capture.side})", str(capture.steps), str(capture.items))
     size = f"{report.stat().st_size / 1e6:.1f}" if report else ""
-    summary = f"[summary]({safe_name(capture.case_id)}.{capture.label}{SUMMARY})" if each.brief else ""
-    return (*words, f"`{report.name}`" if report else "", size, summary or each.problem or "")
+    summary = f"{safe_name(capture.case_id)}.{capture.label}{SUMMARY}" if each.brief else ""
+    return (*words, report.name if report else "", size, summary or each.problem or "")

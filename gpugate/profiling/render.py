@@ -14,7 +14,7 @@ from gpugate.explaining.words import shorten_names
 from gpugate.profiling.device_activity import Kernel
 from gpugate.profiling.nsight_tools import RuleFinding
 from gpugate.profiling.summary import ProfileSummary
-from gpugate.report.table import Table, columns, escape_cell
+from gpugate.report.table import Table, columns, plain
 
 MOST_ROWS, MOST_GAPS, MOST_BRIEF = 15, 8, 3
 WORTH_A_ROW = 0.01  # of the sum of a table's times
@@ -27,8 +27,8 @@ _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[
 def markdown(summary: ProfileSummary) -> str:
     """The whole summary as GitHub Markdown, its headings from the second level on."""
     head = [
-        f"## Profile of {escape_cell(summary.report)}",
-        "\n".join(f"- {escape_cell(line)}" for line in overview(summary)),
+        f"## Profile of {plain(summary.report)}",
+        "\n".join(f"- {plain(line)}" for line in overview(summary)),
     ]
     return "\n\n".join([*head, *(table.markdown() for table in word_tables(summary))]) + "\n"
 

@@ -13,6 +13,7 @@ import pytest
 from gpugate.errors import OptionError
 from gpugate.profiling import capture_index
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
+from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
 from gpugate.session.usage_errors import usage_errors
@@ -35,7 +36,9 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     from gpugate.profiling.nsys_reports import run_under_nsys
 
     run = run_under_nsys if profiling.tool == "nsys" else run_under_ncu
-    return run(profiling, [fspath(argument) for argument in arguments], lambda line: print(line, flush=True))
+    return run(
+        profiling, [fspath(argument) for argument in arguments], lambda line: print(show_controls(line), flush=True)
+    )
 
 
 class ProfilePlugin:

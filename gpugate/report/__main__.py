@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.markdown import results_page
+from gpugate.report.visible_text import show_controls
 from gpugate.store import run_file
 
 
@@ -19,7 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         print(results_page(run_file.read(parser.parse_args(words).run)), end="")
     except GpugateError as error:
-        print(error, file=sys.stderr)
+        print(show_controls(str(error)), file=sys.stderr)
         return 2
     return 0
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.measurement.progress import Progress
+from gpugate.report.visible_text import show_controls
 
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
@@ -83,7 +84,7 @@ def line(progress: Progress) -> Text:
     parts = [(progress.case_id, "bold"), (doing, ""), *_counts(progress), *_estimate(progress)]
     if progress.seconds_left is not None:
         parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
-    return Text("  ", overflow="fold").join(Text(words, style=style) for words, style in parts)
+    return Text("  ", overflow="fold").join(Text(show_controls(words), style=style) for words, style in parts)
 
 
 def _counts(progress: Progress) -> list[tuple[str, str]]:

@@ -51,16 +51,16 @@ def begin_night(folder: Path, resume: bool = False) -> None:
 
 
 def write_night(folder: Path, run: RunResult) -> None:
-    """Replaces `run.json`, `summary.md` and `night.html`, each in one step.
+    """Replaces `summary.md`, `night.html` and at last `run.json`, each in one step.
 
     Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
-    run_file.write(folder / RUN, run)
     try:
         write_atomically(folder / SUMMARY, night_summary(run))
         write_atomically(folder / PAGE, _page(folder, run))
     except OSError as error:
         raise _unwritable(folder, error) from error
+    run_file.write(folder / RUN, run)
 
 
 def _page(folder: Path, run: RunResult) -> bytes:

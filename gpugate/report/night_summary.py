@@ -13,7 +13,7 @@ from gpugate.report.cost import describe_cost, list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
-from gpugate.report.table import Table, columns, escape_cell, plain
+from gpugate.report.table import Table, code, columns, plain
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, Summary
@@ -37,9 +37,7 @@ def night_summary(run: RunResult) -> str:
         [f"**{_cut(words, 400)}**" for words in warned],
         [_verdict_table(run)] if run.cases else [],
         _list("Not PASS", [_describe(finding) for finding in findings(run)], MAX_FINDINGS),
-        _list(
-            "Why", [f"{escape_cell(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES
-        ),
+        _list("Why", [f"{plain(case)}: {_cut(words[0], 200)}" for case, words in autopsies(run).items()], MAX_CAUSES),
         _list_moves(run),
         _list("Not measured", list(_list_unmeasured(run)), MAX_REASONS),
         [plain(words) for words in worth(run)],
@@ -108,7 +106,7 @@ def _word(case: CaseResult) -> str:
 
 
 def _describe(found: Finding) -> str:
-    step = f"; next: `{found.next_step}`" if found.next_step else ""
+    step = f"; next: {code(found.next_step)}" if found.next_step else ""
     return f"**{found.outcome.value}** {_ids(found.judged)}: {_cut(found.reason, 300)}{step}"
 
 
@@ -150,7 +148,7 @@ def _list_moves(run: RunResult) -> list[str]:
     """The table of what moved, and every knee that did."""
     found = moves(run)
     knees = [
-        f"- knee of {escape_cell(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
+        f"- knee of {plain(sweep.id)}: {sweep.recorded_knee} -> {sweep.knee}"
         for sweep in sweeps(run.cases)
         if sweep.recorded_knee is not None and sweep.knee not in (None, sweep.recorded_knee)
     ][:MAX_KNEES]
@@ -178,7 +176,7 @@ def _list_unmeasured(run: RunResult) -> Iterator[str]:
     for reason, ids in skips(run).items():
         yield f"{_ids(ids)}: {_cut(reason, 200)}"
     for case_id, error in errors(run).items():
-        yield f"**failed** {escape_cell(case_id)}: {_cut(error, 200)}"
+        yield f"**failed** {plain(case_id)}: {_cut(error, 200)}"
 
 
 def _list(title: str, entries: Sequence[str], most: int) -> list[str]:
@@ -189,9 +187,9 @@ def _list(title: str, entries: Sequence[str], most: int) -> list[str]:
 
 
 def _ids(ids: Sequence[str]) -> str:
-    return escape_cell(units.list_names(ids, MAX_IDS))
+    return plain(units.list_names(ids, MAX_IDS))
 
 
 def _cut(words: str, most: int) -> str:
-    whole = plain(words)
-    return whole if len(whole) <= most else f"{whole[: most - 3]}..."
+    whole = " ".join(words.split())
+    return plain(whole if len(whole) <= most else f"{whole[: most - 3]}...")

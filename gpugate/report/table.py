@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,6 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from gpugate.report.visible_text import show_controls
 from gpugate.results.verdict import Outcome
 
 STYLES: Mapping[str, str] = {
@@ -34,6 +36,9 @@ STYLES: Mapping[str, str] = {
 NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+# Characters and beginnings of Markdown, of HTML, and of the addresses, mentions and issues that GitHub links.
+_LIVE = re.compile(r"[\\`*\[\]<|~&$@#^]|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
+_BLOCK = re.compile(r"\A(?:>\S*|[-+=]+|\d+[.)])(?= |\Z)")  # at a line's start: a quotation, a rule, a list
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Table:
     def markdown(self) -> str:
         title = [f"### {plain(self.title)}"] if self.title else []
         rule = ["---" if column.left else "---:" for column in self.columns]
-        head = [_line(escape_cell(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
+        head = [_line(_cell(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
         body = [_line(map(_cell, row)) for row in self.rows]
         notes = [f"- {plain(note)}" for note in self._notes(self.columns)]
         return "\n\n".join("\n".join(block) for block in (title, [*head, *body], notes) if block)
@@ -123,21 +128,30 @@ class Table:
         return sum(widths.values()) + self.gap * (len(widths) - 1)
 
 
-def escape_cell(words: str) -> str:
-    """A cell that cannot end early: backslashes, pipes, line breaks and `<` are written so that they stay text."""
-    return plain(words).replace("\\", "\\\\").replace("|", "\\|")
-
-
 def plain(words: str) -> str:
-    """One line of text in which nothing begins an HTML tag."""
-    return " ".join(words.split()).replace("<", "&lt;")
+    """One line of Markdown that shows these words and nothing else. Words that could be a link, a picture, a mention,
+    HTML or a format are code, in which none of them works."""
+    groups = groupby(_one_line(words).split(" "), key=lambda word: bool(_LIVE.search(word)))
+    line = " ".join(code(" ".join(group)) if live else " ".join(group) for live, group in groups)
+    return _BLOCK.sub(lambda found: code(found[0]), line)
+
+
+def code(words: str) -> str:
+    """The words as Markdown's code, also where they contain backticks."""
+    line = _one_line(words)
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    blank = " " if "`" in line else ""
+    return f"{fence}{blank}{line}{blank}{fence}"
+
+
+def _one_line(words: str) -> str:
+    return show_controls(" ".join(words.split()))
 
 
 def _cell(words: str) -> str:
-    """C++ as code: only there `<` may stay as it is."""
-    if "<" not in words or "`" in words:
-        return escape_cell(words)
-    return f"`{' '.join(words.split()).replace('|', chr(92) + '|')}`"
+    """A cell that cannot end early; C++ is code as a whole."""
+    cell = code(words) if _LIVE.search(words) else _one_line(words)
+    return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Rendering for a terminal: its width, its colours, sections and indents.
 
-The words are ASCII and come as rich `Text`, never as markup: a reason such as `pip install 'x[dev]'` stays whole.
+The words come as rich `Text`, never as markup: a reason such as `pip install 'x[dev]'` stays whole. Control
+characters in them become visible text.
 """
 
 from __future__ import annotations
@@ -9,14 +10,25 @@ import io
 import re
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 
+from gpugate.report.visible_text import Rendered, show_controls
+
 LOG_COLUMNS = 140  # where nobody has a window, such as a CI log
 _BLANKS_AT_END = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")  # before an escape that ends a colour, too
+
+
+@dataclass(frozen=True)
+class _Visible:
+    part: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from (one._replace(text=show_controls(one.text)) for one in console.render(self.part, options))
 
 
 def terminal_columns() -> int:
@@ -28,15 +40,15 @@ def stdout_takes_colour() -> bool:
     return Console().color_system is not None
 
 
-def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> str:
+def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Rendered:
     """The text that rich makes of the parts in `width` columns, without blanks at the end of a line."""
     stream = io.StringIO()
     # Without a height too, rich takes 80 columns wherever TERM is `dumb`.
     system: Literal["standard"] | None = "standard" if colour else None
     console = Console(file=stream, width=width, height=100, force_terminal=colour, color_system=system)
     for part in parts:
-        console.print(part, highlight=False)
-    return "\n".join(_BLANKS_AT_END.sub(r"\1", line) for line in stream.getvalue().splitlines()) + "\n"
+        console.print(_Visible(part), highlight=False)
+    return Rendered("\n".join(_BLANKS_AT_END.sub(r"\1", line) for line in stream.getvalue().splitlines()) + "\n")
 
 
 def section(title: str, paragraphs: Iterable[Sequence[RenderableType]]) -> list[RenderableType]:

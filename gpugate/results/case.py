@@ -13,7 +13,7 @@ from gpugate.results.needs_host import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
-from gpugate.workload import Contract, Point, Size, Tolerance
+from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class CaseResult:
     `promise` and `remembered` are what it was judged by: with them a stored run can be decided again.
     """
 
-    case_id: str
-    workload: str
-    optimization: str
-    compared_with: str
+    case_id: CaseId
+    workload: WorkloadName
+    optimization: Name
+    compared_with: Name
     size: Size
     measurement: Measurement | None = None
     summary: Summary | None = None

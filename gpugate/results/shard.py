@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpugate.units import Natural
+from gpugate.workload import CaseId
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class Shard:
 
     number: Natural
     count: Natural
-    cases: tuple[str, ...] = ()
+    cases: tuple[CaseId, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.number} of {self.count}"

@@ -21,6 +21,7 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
+from gpugate.report.visible_text import show_controls
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import FILE, HUNG, DuetPlan
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
@@ -60,7 +61,7 @@ class DuetTaker:
             with tree.importable(Path(self.plan.output).parent):
                 self._measure_all(perf, cases, tree.cases())
         except GpugateError as error:
-            raise pytest.UsageError(str(error)) from None
+            raise pytest.UsageError(show_controls(str(error))) from None
         self.done = True
         return True
 

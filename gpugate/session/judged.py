@@ -21,6 +21,7 @@ from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, rep
 from gpugate.report.findings import describe_absence
 from gpugate.report.live import LiveLine
 from gpugate.report.next_step import describe_next_step
+from gpugate.report.visible_text import show_controls
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Verdict
@@ -58,7 +59,7 @@ class Judged:
         __tracebackhide__ = True
         problem = f"{self.result.case_id}: {self.result.error}" if self.result.error else self.absent
         if problem is not None:
-            pytest.fail(problem, pytrace=False)
+            pytest.fail(show_controls(problem), pytrace=False)
         return next(verdict for verdict in self.result.verdicts if verdict.check == check)
 
 
@@ -87,7 +88,7 @@ class PerfTests:
         if result.skipped is not None:
             if self.session.options.gate and not self.session.accepts_absence(case):
                 return Judged(case, result, absent=f"{case.id} was not measured: {describe_absence(result)}")
-            pytest.skip(result.skipped)
+            pytest.skip(show_controls(result.skipped))
         return Judged(case, result)
 
     def judge_sweep(self, sweep: SweepCases) -> JudgedSweep:
@@ -97,7 +98,7 @@ class PerfTests:
         if all(result.skipped for result in results.values()) and (
             not session.options.gate or all(map(session.accepts_absence, sweep.cases))
         ):
-            pytest.skip(str(next(iter(results.values())).skipped))
+            pytest.skip(show_controls(str(next(iter(results.values())).skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
         knee = with_environment(judge_knee(found, session.result.mode), sick)
@@ -113,7 +114,7 @@ class PerfTests:
                 return {case.id: self.session.measure(case, report) for case in cases}
         except GpugateError as error:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+            raise pytest.fail.Exception(show_controls(str(error)), pytrace=False) from None
 
     def gate(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
         """Fails where the verdict is bad, and under --gate where it is not good; the report lists all others."""
@@ -131,7 +132,7 @@ class PerfTests:
         test.user_properties.extend(properties(verdict).items())
         self.held.add(test, verdict)
         if verdict.bad or (self.session.options.gate and not verdict.good):
-            pytest.fail(sentence(verdict, self.session.result), pytrace=False)
+            pytest.fail(show_controls(sentence(verdict, self.session.result)), pytrace=False)
 
     def _replay(self, request: pytest.FixtureRequest, case_id: str) -> None:
         """Hands the samples of the optimized side to pytest-benchmark, in the first test that gates the case."""

@@ -7,14 +7,15 @@ the workers.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
@@ -27,6 +28,7 @@ from gpugate.report.details import details
 from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import next_command, screen
 from gpugate.report.terminal import render_text, terminal_columns
+from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
@@ -140,7 +142,7 @@ class PerfRun:
 
     def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
         if not self._is_worker:
-            raise pytest.UsageError(str(error)) from None
+            raise pytest.UsageError(show_controls(str(error))) from None
         # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
         self._send(REFUSAL, str(error))
         session.items.clear()
@@ -182,7 +184,9 @@ class PerfRun:
         groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
         run = replace(self.opened.result, cases=self.opened.finished)
         tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))
-        write_atomically(Path(self.options.worker.tests_path), tests.text())
+        path = Path(self.options.worker.tests_path)
+        with run_file.FILE.writing(path):
+            write_atomically(path, tests.text())
 
     def _begin_night(self) -> None:
         """Clears an earlier night in the folder only now, when selected cases begin."""
@@ -193,7 +197,8 @@ class PerfRun:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         if ids:
-            self._begin_night()
+            with usage_errors():
+                self._begin_night()
 
     def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
         """The plugins that print are pytest's, so the last words of a run that hangs are printed here.
@@ -204,9 +209,9 @@ class PerfRun:
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()
-        print(f"\nERROR: {sentence}", flush=True)
+        print(f"\nERROR: {show_controls(sentence)}", flush=True)
         if self.opened is opened:
-            print("\n".join(remember(opened.result, self.options)), flush=True)
+            print(show_controls("\n".join(remember(opened.result, self.options))), flush=True)
         end_daemons()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
@@ -228,8 +233,16 @@ class PerfRun:
         if RESULTS in output:
             self._of_workers = join(self._of_workers, unpack(output[RESULTS]))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(hookwrapper=True, trylast=True)  # the innermost wrapper begins before each other plugin
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Result[object], None]:
+        self._end(session, exitstatus)
+        ended = yield
+        if isinstance(ended.exception, OSError):
+            problem = f"a plugin's file, such as {JUNIT}, cannot be written ({ended.exception})"
+            self._end_unwritten(session, f"{problem}: make room or give another folder")
+            ended.force_result([])
+
+    def _end(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened
         try:
             if perf is not None:
@@ -237,15 +250,30 @@ class PerfRun:
             else:
                 self._finish_without_cases(session)
         except GpugateError as error:
-            self._lines.append(f"ERROR: {error}")
-            session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+            self._end_unwritten(session, str(error))
         except KeyboardInterrupt:
             if perf is not None and not self._recorded:
                 perf.finish(interrupted=True)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-        if self.options.gate and session.exitstatus:  # which a hook of another plugin may reset after this one
+        self._keep_red(session)
+
+    def _keep_red(self, session: pytest.Session) -> None:
+        """Restores the status of a red gate at the very end, since a hook of another plugin may reset it until then."""
+        if self.options.gate and session.exitstatus:
             self.config.add_cleanup(partial(setattr, session, "exitstatus", session.exitstatus))
+
+    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
+        """Ends the session red, also in the files of its run that can be written."""
+        self._end_red(session, [problem])
+        self._keep_red(session)
+        run = self.run
+        if run is None or run.recording:
+            return
+        run.exit_status = int(session.exitstatus)
+        for path in self.options.run_paths:
+            with suppress(GpugateError):
+                run_file.write(path, run)
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
@@ -367,7 +395,7 @@ class PerfRun:
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`
-        (self._lines.append if reporter is None else reporter.write_line)(line)
+        (self._lines.append if reporter is None else reporter.write_line)(show_controls(line))
 
     @pytest.hookimpl(trylast=True)  # after the tables of pytest-benchmark: ours is what one looks for
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -378,7 +406,7 @@ class PerfRun:
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
         commands = next_command(self.run) if self.run is not None else ()
         for line in (*self._lines, *(f"next: {command}" for command in commands)):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(show_controls(line))
 
     @property
     def _is_verbose(self) -> bool:

@@ -20,6 +20,7 @@ from gpugate.errors import (
     CompareError,
     FreshProcessError,
     GpugateError,
+    OptionError,
     SideError,
     skip_reason,
     temporary_folder_problem,
@@ -449,7 +450,14 @@ class PerfSession:
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""
         cache_dir = choose_folder(self.root / CACHE_FOLDER)
-        make_ignored(cache_dir)
+        try:
+            make_ignored(cache_dir)
+        except OSError as error:
+            instead = "" if cache_dir.is_relative_to(self.root.resolve()) else f", and neither can {self.root}"
+            raise OptionError(
+                f"{cache_dir} cannot be written ({error.strerror}){instead}: make room, or set XDG_CACHE_HOME to a "
+                "folder that can be written"
+            ) from None
         return Context(
             device=self.device,
             items=case.size.items,
@@ -629,7 +637,7 @@ def _error_sentence(error: BaseException) -> str:
     disk_problem = temporary_folder_problem(error)
     if disk_problem is not None:
         return disk_problem
-    if isinstance(error, CatalogueError):
+    if isinstance(error, (CatalogueError, OptionError)):
         return str(error)
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)
     if known.out_of_memory:

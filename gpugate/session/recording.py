@@ -90,7 +90,8 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
     """This process's run and those of fresh processes, also written to `folder` in place of an earlier recording."""
     processes, runs = planned_processes(session), [session.result]
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    with baseline.FILE.writing(folder):
+        folder.mkdir(parents=True)
     run_file.write(folder / "run-1.json", session.result)
 
     def add(reason: str) -> None:

@@ -10,6 +10,7 @@ from gpugate.report.since_last_run import describe_moves
 from gpugate.results.run import RunResult
 from gpugate.session.options import Options
 from gpugate.store.night_file import night_of
+from gpugate.store.store_url import hide_secrets
 
 _LOG = logging.getLogger(__name__)
 NOT_STORED = "warning: this run is not in the store"
@@ -37,5 +38,5 @@ def remember(run: RunResult, options: Options) -> list[str]:
         return [f"{NOT_STORED}: {error}"]
     except Exception as error:
         _LOG.debug("the store failed", exc_info=True)
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = hide_secrets(f"{type(error).__name__}: {error}".splitlines()[0], options.store_url)
         return [f"{NOT_STORED} ({problem}): give another --perf-store, or --perf-store off"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpugate.errors import GpugateError
+from gpugate.report.visible_text import show_controls
 
 
 @contextmanager
@@ -16,4 +17,4 @@ def usage_errors() -> Iterator[None]:
     try:
         yield
     except GpugateError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(show_controls(str(error))) from None

@@ -19,6 +19,7 @@ from gpugate.machine import nvml
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.results.fleet_plan import Group, group_cases
 from gpugate.session.child_process import end_with_parent
+from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 
 if TYPE_CHECKING:
@@ -180,8 +181,9 @@ class Workers:
             from gpugate.store import run_file  # with pydantic
 
             self.began = True
-            for path in self.orders.paths:
-                run_file.begin(path, unpack(tests.run))
+            with usage_errors():
+                for path in self.orders.paths:
+                    run_file.begin(path, unpack(tests.run))
 
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         self.starting.discard(node)

@@ -38,7 +38,7 @@ from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files
 from gpugate.units import Positive, round_stored
-from gpugate.workload import DEVICE_KINDS
+from gpugate.workload import CaseKey, WorkloadName
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
@@ -83,9 +83,9 @@ class Entry:
 class BaselineFile:
     """The records of one workload on one machine, by `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
 
-    workload: str
+    workload: WorkloadName
     machine: str
-    cases: Mapping[str, Entry]
+    cases: Mapping[CaseKey, Entry]
 
 
 FILE = JsonFile(
@@ -307,8 +307,6 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 def _decode(text: str) -> BaselineFile:
     file = FILE.decode(parse(text))
     for key, entry in file.cases.items():
-        if key.rpartition("/")[2] not in DEVICE_KINDS:
-            raise FormatError(f"cases has {key!r}, which does not end in /cuda or /cpu")
         for name, record in (("anchor", entry.anchor), ("current", entry.current)):
             if not record.processes:
                 raise FormatError(f"cases.{key}.{name}.processes is empty")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -33,12 +34,14 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.night import METRIC_CODES, CaseNight, Metric, Night
+from gpugate.results.night import METRIC_CODES, TIMED, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.codec import to_json
-from gpugate.store.store_url import EXAMPLE, hide_password
+from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.run_file import parse_time
+from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
+from gpugate.workload import CaseId
 
 REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
 IN_MEMORY = "sqlite://"
@@ -52,6 +55,8 @@ CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tab
 TABLES = sql.MetaData()
 # MySQL wants a length, and an index of one that is not too long.
 NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
+NO_VALUE = (ValueError, TypeError, ArithmeticError)  # of a row that another program changed
+_DAMAGED = re.compile("not a database|malformed|no such (column|table)|(column|relation) .* does not exist")
 _PROVENANCE = tuple(field.name for field in fields(Provenance) if field.name != "files")
 RUN = sql.Table(
     "run",
@@ -127,7 +132,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """The URL without its password; of a SQLite file, the path."""
+        """The URL without its secrets; of a SQLite file, the path."""
         return _describe(self._engine.url)
 
     def close(self) -> None:
@@ -178,7 +183,7 @@ class Store:
         with self._reading() as connection:
             times = sql.select(sql.func.min(RUN.c.started), sql.func.max(RUN.c.started))
             first, last = connection.execute(times.where(_begins(RUN.c.commit, beginning))).one()
-        return None if first is None else (_time(first), _time(last))
+            return None if first is None else (_time(first), _time(last))
 
     def count_runs(self) -> int:
         with self._reading() as connection:
@@ -189,8 +194,8 @@ class Store:
         try:
             with self._begin(writing=False) as connection:
                 yield connection
-        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error) as error:  # of _fetch_tuples
-            raise self._error("read", error) from error
+        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error, *NO_VALUE) as error:
+            raise self._error("read", error) from error  # of the driver's own class from _fetch_tuples
 
     @contextmanager
     def _begin(self, writing: bool) -> Iterator[sql.Connection]:
@@ -209,9 +214,9 @@ def open_store(url: str, make: bool = True) -> Store:
     try:
         address = _with_driver(make_url(url))
         engine = _create_engine(address, make)
-    except (ArgumentError, NoSuchModuleError) as error:
-        problem = f"is no URL of a store ({_first_line(error)})"
-        raise StoreError(f"{hide_password(url)!r} {problem}: give one such as {EXAMPLE}") from error
+    except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
+        problem = f"is no URL of a store ({hide_secrets(_first_line(error), url)})"
+        raise StoreError(f"{describe_url(url)!r} {problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
@@ -220,7 +225,7 @@ def open_store(url: str, make: bool = True) -> Store:
     store = Store(engine)
     try:
         _prepare(store)
-    except (SQLAlchemyError, OSError) as error:
+    except (SQLAlchemyError, OSError, TypeError, ValueError) as error:  # the last two of a driver, for a query
         store.close()
         raise StoreError(_sentence(address, "opened", error)) from error
     except StoreError:
@@ -442,11 +447,11 @@ def _read_nights(
     for run_id, case_id, outcome, code, value, low, high in _fetch_tuples(rows):
         if code is None:  # no metric at all, or none that is selected
             if outcome == UNFIT:
-                unfit.setdefault(run_id, []).append(case_id)
+                unfit.setdefault(run_id, []).append(_to_case_id(case_id))
             continue
         if (run_id, case_id) != of_case:
             of_case, metrics = (run_id, case_id), {}
-            case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
+            case = CaseNight(_to_case_id(case_id), None if outcome is None else Outcome(outcome), metrics)
             cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
         if code in _NAMES:  # a newer gpugate may have added another one
             metrics[_NAMES[code]] = Metric(value, low, high)
@@ -463,10 +468,12 @@ def _fetch_tuples(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:
     """The night of a row with the columns _OF_NIGHT, which are many times faster to read by position than by name."""
     _, name, started_at, seed, machine, environment, source_hashes, interrupted, *provenance = run
+    for case in cases.values():
+        _check_numbers(case)
     return Night(
         name=name,
-        started=datetime.datetime.fromisoformat(started_at),
-        seed=seed,
+        started=parse_time(started_at),
+        seed=int(seed),
         machine=machine,
         environment=_to_environment(environment),
         source_hashes=_to_hashes(source_hashes),
@@ -477,6 +484,13 @@ def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequenc
     )
 
 
+def _check_numbers(case: CaseNight) -> None:
+    for name, metric in case.metrics.items():
+        for number in (metric.value, *(bound for bound in metric[1:] if bound is not None)):
+            if not math.isfinite(number) or (name in TIMED and number <= 0):
+                raise FormatError(f"{case.case_id} has the {name} {number}")
+
+
 def _to_text(environment: Environment) -> str:
     return json.dumps(to_json(environment))
 
@@ -485,12 +499,19 @@ def _to_text(environment: Environment) -> str:
 def _to_environment(text: str) -> Environment:
     """Most nights have the environment of the night before. Another gpugate may have stored more fields, or fewer."""
     stored = json.loads(text)
-    return Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
+    found = Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
+    to_json(found)  # raises FormatError for another value
+    return found
 
 
 @lru_cache(maxsize=1024)
 def _to_hashes(text: str) -> Mapping[str, str]:
-    return MappingProxyType(json.loads(text))
+    return MappingProxyType(from_json(dict[str, str], json.loads(text), "source_hashes"))
+
+
+@lru_cache(maxsize=1024)
+def _to_case_id(text: str) -> str:
+    return from_json(CaseId, text, "case_id")
 
 
 def _seconds(time: datetime.datetime) -> int:
@@ -504,15 +525,16 @@ def _time(seconds: int) -> datetime.datetime:
 def _describe(address: URL) -> str:
     if address.get_backend_name() == "sqlite":
         return str(address.database or "the store in memory")
-    return address.render_as_string(hide_password=True)
+    return describe_url(address.render_as_string())
 
 
 def _sentence(address: URL, done: str, error: Exception) -> str:
-    problem, step = _first_line(error), "make room, mend its permissions, or give another store"
-    if address.get_backend_name() != "sqlite":
-        step = "check the server and the URL, or give another store"
-    elif "not a database" in problem or "malformed" in problem:
+    url = address.render_as_string(hide_password=False)
+    problem, step = hide_secrets(_first_line(error), url), "make room, mend its permissions, or give another store"
+    if isinstance(error, NO_VALUE) or _DAMAGED.search(problem):
         step = "delete it, then add the files of its runs with gpugate store add"
+    elif address.get_backend_name() != "sqlite":
+        step = "check the server and the URL, or give another store"
     return f"{_describe(address)} cannot be {done} ({problem}): {step}"
 
 

@@ -5,7 +5,6 @@ A night stays readable when the format of runs grows: only what is needed here i
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpugate.store import run_file
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import NextSteps
 from gpugate.units import Count, Milliseconds, Positive
+from gpugate.workload import CaseId
 
 T = TypeVar("T")
 LARGEST = 1e30  # of a number; a larger one, infinite or NaN means nothing
@@ -68,14 +68,14 @@ def _night(name: str, body: Mapping[str, Any]) -> Night:
     missing = next((field for field in wanted if field not in body), None)
     if missing is not None:
         raise FormatError(f"the document has no field {missing!r}")
-    cases = _object(body["cases"], "cases")
-    seen = [_read_case(_object(case, f"cases.{case_id}"), f"cases.{case_id}") for case_id, case in cases.items()]
+    cases = from_json(dict[CaseId, dict[str, Any]], body["cases"], "cases")
+    seen = [_read_case(case, f"cases.{case_id}") for case_id, case in cases.items()]
     environment = from_json(Environment, body["environment"], "environment")
     memory = body.get("memory_bytes")
     stored = body.get("provenance")
     return Night(
         name=name,
-        started=_time(body["started_at"]),
+        started=run_file.parse_time(body["started_at"]),
         seed=from_json(int, body["seed"], "seed"),
         machine=machine_key(environment, None if memory is None else from_json(Count, memory, "memory_bytes")),
         environment=environment,
@@ -96,7 +96,7 @@ def _read_case(case: Mapping[str, Any], where: str) -> CaseNight | None:
         raise FormatError(f"{where}.verdicts is not a list")
     outcomes = [_read(Outcome, verdict, f"{where}.verdicts", "outcome") for verdict in verdicts]
     return CaseNight(
-        case_id=_read(str, case, where, "case_id"),
+        case_id=_read(CaseId, case, where, "case_id"),
         outcome=worst(outcomes) if outcomes else None,
         metrics=dict(_metrics(case, where)),
     )
@@ -191,13 +191,3 @@ def _object(data: object, where: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise FormatError(f"{where} is not an object")
     return data
-
-
-def _time(text: object) -> datetime.datetime:
-    try:
-        found = datetime.datetime.fromisoformat(str(text))
-    except ValueError:
-        found = datetime.datetime.min
-    if found.tzinfo is None:
-        raise FormatError(f"started_at is {text!r}, not an ISO 8601 time with the UTC offset")
-    return found

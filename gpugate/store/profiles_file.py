@@ -13,6 +13,7 @@ from gpugate.errors import BaselineError
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.run import RunResult
 from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.workload import CaseKey
 
 FOLDER = "profiles"
 
@@ -21,7 +22,7 @@ FOLDER = "profiles"
 class Profiles:
     """The profiles of the optimized sides of one workload on one machine, by `<optimization>/<kind of device>`."""
 
-    cases: Mapping[str, StepProfile]
+    cases: Mapping[CaseKey, StepProfile]
 
 
 _MEND = "delete it, and record again to have it"

@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -216,6 +216,7 @@ def read(path: Path) -> RunResult:
             body.pop("ladders", None)
             body.pop("sweeps", None)
         run = from_json(RunResult, body)
+        parse_time(run.started_at)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
@@ -313,16 +314,20 @@ def read_to_decide_again(path: Path) -> RunResult:
     return run
 
 
+def parse_time(text: object) -> datetime.datetime:
+    """The time at which a run started. Raises FormatError for other text, and for a year that no time zone can show."""
+    with suppress(ValueError):
+        found = datetime.datetime.fromisoformat(str(text))
+        if found.tzinfo is not None and datetime.MINYEAR < found.year < datetime.MAXYEAR:
+            return found
+    raise FormatError(f"started_at is {text!r}, not an ISO 8601 time with the UTC offset")
+
+
 def _contradiction(run: RunResult) -> str | None:
-    try:
-        known = datetime.datetime.fromisoformat(run.started_at).tzinfo is not None
-    except ValueError:
-        known = False
-    if not known:
-        return f"started_at is {run.started_at!r}, not an ISO 8601 time with the UTC offset"
     for case_id, case in run.cases.items():
-        if case.case_id != case_id:
-            return f"cases.{case_id} is of the case {case.case_id!r}"
+        of = f"{case.workload}/{case.optimization}/{case.device_kind}"
+        if not case.case_id == case_id == of:
+            return f"cases.{case_id} is of the case {case.case_id!r} and of {of!r}"
         for verdict in case.verdicts:
             try:
                 _ = verdict.reason

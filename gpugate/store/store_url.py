@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote, unquote_plus
 
 from gpugate.errors import GpugateError
 from gpugate.store.version import STORE_FOLDER
@@ -33,7 +34,7 @@ def choose_url(given: str | None, root: Path, variables: Mapping[str, str] = os.
         return None
     if "://" not in url:
         step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
-        raise StoreUrlError(f"{name} is {hide_password(url)!r}: {step}")
+        raise StoreUrlError(f"{name} is {describe_url(url)!r}: {step}")
     return url
 
 
@@ -42,9 +43,26 @@ def find_url(given: str | None) -> str | None:
     return given or choose_url(None, find_root(Path.cwd()))
 
 
-def hide_password(url: str) -> str:
-    """The URL with `***` for its password, also of a URL that SQLAlchemy cannot read: a log keeps what is printed."""
-    return re.sub(r":(?!/).*@", ":***@", url)
+def describe_url(url: str) -> str:
+    """The URL for people: `***` for its password and its query, also where SQLAlchemy cannot read it. A log keeps what
+    is printed."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    address, mark, query = rest.partition("?")
+    if "@" in query:  # the mark may be a part of the password
+        return f"{scheme}{separator}***"
+    secret = ":.*@" if separator else "[:=].*@|=.*"  # `host=here password=secret` is no URL
+    hidden = re.sub(secret, lambda found: f"{found[0][0]}***{'@' if found[0][-1] == '@' else ''}", address, flags=re.S)
+    return f"{scheme}{separator}{hidden}{'?***' if mark else ''}"
+
+
+def hide_secrets(words: str, url: str) -> str:
+    """The words, such as an error of a driver, with `***` for the URL's password and the words of its query."""
+    words, rest = words.replace(url, describe_url(url)), url.partition("://")[2]
+    secrets = [rest.rpartition("@")[0].partition(":")[2], *re.split("[&=]", rest.partition("?")[2])]
+    forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret)) if form}
+    for form in sorted(forms, key=len, reverse=True):
+        words = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", "***", words)
+    return words
 
 
 def url_of(root: Path) -> str:

@@ -1,12 +1,16 @@
 """A full folder for temporary files is named, whatever came of it."""
 
+import errno
+import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gpugate.errors import SideError, temporary_folder_problem
+from gpugate.store.version import CACHE_FOLDER
 from tests.support.tiny_project import TinyProject
 
 
@@ -53,3 +57,27 @@ def test_a_full_folder_is_one_sentence_of_the_case(tiny: TinyProject, monkeypatc
     told = f"tiny/quick/cpu: the folder for temporary files {tempfile.gettempdir()} did not take trace.json (No such"
     assert told in result.text
     assert "the engine failed" not in result.text
+
+
+def test_a_project_that_cannot_be_written_is_named_also_without_a_folder_for_temporary_files(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def refuse(path: Path, *words: Any, **options: Any) -> None:
+        if path.name == CACHE_FOLDER:
+            monkeypatch.setattr(tempfile, "gettempdir", no_folder)  # from now on, since pytest needs one before
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *words, **options)
+
+    def no_folder() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    ended = tiny.run("--perf-device=cpu", "--perf-json=run.json", "--capture=no")
+    cache = tiny.path / CACHE_FOLDER
+    step = "make room, or set XDG_CACHE_HOME to a folder that can be written"
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert error == f"{cache} cannot be written (Read-only file system): {step}"
+    assert "No usable temporary directory" not in ended.text
+    assert ended.status == 1

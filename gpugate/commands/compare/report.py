@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate.report.machine import describe_load
-from gpugate.report.table import Column, Table
+from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.statistics.intervals import Estimate
@@ -56,7 +56,7 @@ def text(compared: Comparison, width: int, colour: bool) -> str:
 
 
 def markdown(compared: Comparison) -> str:
-    notes = "\n".join(f"- {line}" for line in _notes(compared))
+    notes = "\n".join(f"- {plain(line)}" for line in _notes(compared))
     return "\n\n".join(part for part in (_table(compared).markdown(), notes, summary(compared.duets)) if part) + "\n"
 
 

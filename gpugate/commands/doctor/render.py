@@ -8,6 +8,7 @@ from gpugate.commands.doctor.examination import Diagnosis
 from gpugate.commands.doctor.finding import ProbeState
 from gpugate.report.table import STYLES, Column, Table
 from gpugate.report.terminal import render_text
+from gpugate.report.visible_text import Rendered
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -28,7 +29,7 @@ def text(diagnosis: Diagnosis, width: int, colour: bool) -> str:
     rows = [(one.group.value, one.name, one.state.value, one.sentence) for one in diagnosis.findings]
     headless = (Column("", left=True),) * 4
     table = Table("", headless, tuple(rows), grouped=True)
-    return render_text([*table.rich(width), Text(), _conclusion(diagnosis)], width, colour).lstrip("\n")
+    return Rendered(render_text([*table.rich(width), Text(), _conclusion(diagnosis)], width, colour).lstrip("\n"))
 
 
 def _conclusion(diagnosis: Diagnosis) -> Text:

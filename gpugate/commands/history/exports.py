@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,12 +45,18 @@ def write_csv(nights: Sequence[Night]) -> str:
 def _line(night: Night, case: CaseNight) -> dict[str, Any]:
     provenance, outcome = night.provenance, "" if case.outcome is None else case.outcome.value
     origin = (night.started.isoformat(), provenance.commit, provenance.branch, night.machine, night.name)
-    line: dict[str, Any] = dict(zip(ORIGIN, (*origin, case.case_id, outcome), strict=True))
+    line: dict[str, Any] = dict(zip(ORIGIN, map(_as_text, (*origin, case.case_id, outcome)), strict=True))
     for name, metric in case.metrics.items():
         line[name] = metric.value
         if name in TIMED:
             line[f"{name}_low"], line[f"{name}_high"] = metric.low, metric.high
     return line
+
+
+def _as_text(value: str | None) -> str:
+    """A cell of one line that no spreadsheet takes for a formula: an apostrophe stands before what could begin one."""
+    text = " ".join((value or "").split())
+    return f"'{text}" if unicodedata.normalize("NFKC", text[:1]) in {"=", "+", "-", "@"} else text
 
 
 def hud_records(nights: Sequence[Night]) -> Iterator[dict[str, Any]]:

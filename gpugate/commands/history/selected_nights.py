@@ -94,12 +94,12 @@ def _parse_end(store: Store, word: str) -> tuple[datetime.datetime, datetime.dat
         return found
     try:
         moment = datetime.datetime.fromisoformat(word).astimezone()
-    except ValueError:
+        day = datetime.timedelta(days=1, seconds=-1) if _DATE.fullmatch(word) else datetime.timedelta()
+        return moment, moment + day
+    except (ValueError, OverflowError):
         raise HistoryError(
             f"--between {word} is neither a date nor a commit: give one such as 2026-11-23 or 1a2b3c4d5e6f"
         ) from None
-    day = datetime.timedelta(days=1, seconds=-1) if _DATE.fullmatch(word) else datetime.timedelta()
-    return moment, moment + day
 
 
 def _merge(nights: list[Night], refused: list[str], where: str) -> tuple[list[Night], list[str]]:

@@ -12,7 +12,7 @@ from gpugate.commands.trust.analysis import workload_and_device
 from gpugate.commands.trust.duets import DuetTrial
 from gpugate.commands.trust.rates import Rate, rate_of
 from gpugate.judging.duet import judge_duets
-from gpugate.report.table import Table, columns, escape_cell
+from gpugate.report.table import Table, columns, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
@@ -126,8 +126,8 @@ def text(trials: Sequence[DuetTrial], machine: str, width: int, colour: bool = F
 
 def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
     blocks = [table.markdown() for table in tables(judge_trials(trials))]
-    notes = "\n".join(f"- {escape_cell(note)}" for note in NOTES)
-    return "\n\n".join([escape_cell(title(trials, machine)), *blocks, notes]) + "\n"
+    notes = "\n".join(f"- {plain(note)}" for note in NOTES)
+    return "\n\n".join([plain(title(trials, machine)), *blocks, notes]) + "\n"
 
 
 def _row(trust: DuetTrust) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from gpugate.commands.trust.analysis import CaseTrust, RuleTrust, TrustReport
 from gpugate.commands.trust.rates import Rate
-from gpugate.report.table import Column, Table, columns, escape_cell
+from gpugate.report.table import Column, Table, columns, plain
 from gpugate.report.terminal import render_text
 from gpugate.units import number_of
 
@@ -57,8 +57,8 @@ def text(report: TrustReport, width: int, colour: bool = False) -> str:
 
 
 def markdown(report: TrustReport) -> str:
-    notes = "\n".join(f"- {escape_cell(note)}" for note in NOTES)
-    blocks = [escape_cell(title(report)), case_table(report).markdown(), rule_table(report).markdown(), notes]
+    notes = "\n".join(f"- {plain(note)}" for note in NOTES)
+    blocks = [plain(title(report)), case_table(report).markdown(), rule_table(report).markdown(), notes]
     return "\n\n".join(blocks) + "\n"
 
 

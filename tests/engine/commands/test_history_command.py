@@ -192,7 +192,7 @@ def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: Hi
         ),
         (lambda path: edit(path, "format_version", 99), "was written by a newer gpugate (format 99"),
         (lambda path: edit(path, "started_at", "yesterday"), "started_at is 'yesterday'"),
-        (lambda path: edit(path, "cases", [1]), "cases is not an object"),
+        (lambda path: edit(path, "cases", [1]), "cases is [1], not an object"),
         (lambda path: edit(path, "environment", ...), "no field 'environment'"),
         (lambda path: edit(path, "mutated", "slow:5"), "was mutated by slow:5"),
         (Path.unlink, "has no run.json"),

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.commands.history.exports import write_csv
+from gpugate.results.night import Metric
 from gpugate.results.provenance import Provenance
 from gpugate.store.adding import add_folder
 from gpugate.store.database import open_store
+from gpugate.store.night_file import read_night
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.made_up_nights import night, timed
 from tests.support.stored_runs import MACHINE
@@ -106,6 +109,20 @@ def test_csv_has_a_line_for_each_night_and_case(printed: Printed) -> None:
     assert {line["whole_run_speedup"] for line in lines} == {""}
 
 
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t=", "\r=", "\n=", " =", "\uff1d"])
+def test_no_text_of_a_csv_is_a_formula_and_numbers_stay_numbers(begins: str, tmp_path: Path) -> None:
+    text = f"{begins}cmd|' /C calc'!A0\r=cmd"
+    origin = Provenance(commit=text, branch=text)
+    one = read_night(night(tmp_path, 0, [timed("fused", 3.0)], provenance=origin) / "run.json", text)
+    slower = replace(one.cases["tiny/fused/cuda"], metrics={"speedup": Metric(-2.0)})
+    line = write_csv([replace(one, machine=text, cases={"tiny/fused/cuda": slower})])
+    (cells,) = csv.DictReader(io.StringIO(line, newline=""))
+    assert {cells[name] for name in ("commit", "branch", "machine", "night")} == {
+        f"'{begins.strip()}cmd|' /C calc'!A0 =cmd"
+    }
+    assert (cells["case"], cells["speedup"]) == ("tiny/fused/cuda", "-2.0")
+
+
 def test_the_hud_gets_a_record_for_each_metric(printed: Printed) -> None:
     records = json.loads(printed("--export", "hud", "--case", "fused", "--branch", "topic"))
     (record,) = [one for one in records if one["metric"]["name"] == "speedup"]
@@ -142,6 +159,11 @@ def test_bencher_gets_the_newest_night_of_one_machine(printed: Printed, capsys: 
     ("words", "said"),
     [
         (["--between", "soon", "2030-01-01"], "--between soon is neither a date nor a commit"),
+        (["--between", "0001-01-01", "2030-01-01"], "--between 0001-01-01 is neither a date nor a commit"),
+        (
+            ["--between", "2030-01-01", "9999-12-31T23:00:00-12:00"],
+            "--between 9999-12-31T23:00:00-12:00 is neither",
+        ),
         (["--between", "dddd", "2030-01-01"], "--between dddd is no commit of the store"),
         (["--branch", "none"], "is selected: give another --machine, --branch or --between"),
         (["--store", "sqlite:///none.sqlite"], "there is no store at none.sqlite"),

@@ -378,3 +378,15 @@ def test_ctrl_c_takes_effect_after_the_last_file(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("written to baselines/nvidia-h200")
     assert said.err == "gpugate record: interrupted\n"
+
+
+@pytest.mark.parametrize("name", ["../../.git/hooks/x", "/etc/x", ""])
+def test_a_workload_whose_name_is_a_path_writes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = here / "runs/run-0.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"net', f'"{name}'), encoding="utf-8")
+    before = sorted(here.rglob("*"))
+    assert record() == 2
+    assert "cannot be used because " in capsys.readouterr().err
+    assert sorted(here.rglob("*")) == before

@@ -230,12 +230,3 @@ def test_what_cannot_be_asked_is_one_sentence(
     assert said == ""
     assert complaints.startswith(f"gpugate replay: {sentence}")
     assert complaints.count("\n") == 1
-
-
-def test_markup_in_a_file_is_text(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    odd = case("net")
-    odd.case_id = "tiny/[bold]net[/bold]/cuda"
-    odd.measurement = replace(odd.measurement, case_id=odd.case_id) if odd.measurement else None
-    stored(nights / "a.json", odd)
-    assert main(["replay", str(nights)]) == 0
-    assert "tiny/[bold]net[/bold]/cuda" in capsys.readouterr().out

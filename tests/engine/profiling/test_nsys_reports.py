@@ -79,7 +79,10 @@ def test_each_report_goes_to_its_own_test_by_its_number(tmp_path: Path, nsys: Fa
         f"all of it: the .summary.md beside each, or `gpugate profile {folder}/a+b+cuda.reference.nsys-rep`",
     ]
     listed = (folder / "summary.md").read_text()
-    assert "| a/b/cuda | reference (b) | 5 | 64 | `a+b+cuda.reference.nsys-rep` | 0.0 | [summary](" in listed
+    assert (
+        "| a/b/cuda | reference (b) | 5 | 64 | a+b+cuda.reference.nsys-rep | 0.0 | a+b+cuda.reference.summary.md |"
+        in listed
+    )
 
 
 def test_of_many_reports_the_list_says_what_is_in_them(tmp_path: Path, nsys: FakeNsys) -> None:

@@ -141,13 +141,13 @@ def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, mo
     from gpugate.store import database
 
     def fail(url: str) -> None:
-        raise RuntimeError("of the driver\nand more")
+        raise RuntimeError(f"of the driver\nand more of {url}")
 
     monkeypatch.setattr(database, "open_store", fail)
-    ended = project.run()
+    ended = project.run("--perf-store", "nonsense://me@host/a?password=driver")
     assert ended.status == 0
     assert (
-        "warning: this run is not in the store (RuntimeError: of the driver): give another --perf-store, or "
+        "warning: this run is not in the store (RuntimeError: of the ***): give another --perf-store, or "
         "--perf-store off"
     ) in ended.text.splitlines()
 

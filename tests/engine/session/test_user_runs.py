@@ -7,9 +7,11 @@ import os
 import statistics
 import textwrap
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
+from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, QUICK, ROOT, TinyProject, check_no_traceback
@@ -409,6 +411,35 @@ def test_a_disk_that_is_full_is_one_sentence_before_anything_is_measured(
     assert [name for name in tiny.files() if "run.json" in name] == []
 
 
+@pytest.mark.parametrize("name", ["summary.md", "night.html", "night/run.json", "run.json", "junit.xml"])
+def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
+    tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    replace_file = Path.replace
+
+    def fill_at_the_end(path: Path, target: Path) -> Path:
+        measured = not name.endswith("run.json") or b'"interrupted": false' in path.read_bytes()
+        if str(target).endswith(f"/{name}") and "cut off" not in path.read_text(encoding="utf-8") and measured:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return replace_file(path, target)
+
+    tiny.take_baseline(recorded_project)
+    monkeypatch.setattr(Path, "replace", fill_at_the_end)
+    more = ["--junitxml=/dev/full"] if name == "junit.xml" else []
+    result = tiny.run("--perf-device=cpu", "--gate", "--perf-report=night", "--perf-json=run.json", *more)
+    assert result.status != 0
+    (said,) = [line for line in result.text.splitlines() if "cannot be written" in line]
+    assert "ERROR: " in said
+    assert "No space left on device" in said
+    assert "Traceback" not in result.text
+    assert "INTERNALERROR" not in result.text
+    assert main(["verdict", str(tiny.path / "run.json")]) != 0
+    assert main(["verdict", str(tiny.path / "night")]) != 0
+    if name != "run.json":  # which has no room in either folder
+        run = run_file.read(tiny.path / "run.json")
+        assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
+
+
 def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_over_it(tiny: TinyProject) -> None:
     assert tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1").status == pytest.ExitCode.OK
     own = tiny.path / "own.mp4"
@@ -421,6 +452,19 @@ def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_o
     assert (
         "--perf-set video=own.mp4 changes the inputs, and baselines/ has records of the default inputs" in refused.text
     )
+
+
+def test_the_error_of_a_side_is_text_on_the_terminal_and_in_the_summary(tiny: TinyProject) -> None:
+    words = "\\x1b[31m\\x1b]52;c;aGk=\\x07\\u202e ![x](http://evil/x.png) <img> @you #12"
+    step = f'\n\ndef hostile(context):\n    raise ValueError("{words}")\n'
+    tiny.workload(QUICK + step, f'{PROMISE}, Optimization("hostile", hostile, {{"cpu": 0.01}})')
+    ended = tiny.run("--perf-device=cpu", "--perf-report=night")
+    assert ended.status == 1
+    shown = words.partition(" ")[0]
+    assert f"ValueError: {shown} ![x](http://evil/x.png)" in ended.text
+    summary = (tiny.path / "night/summary.md").read_text(encoding="utf-8")
+    assert f"ValueError: `{words}`" in summary
+    assert all(one.isprintable() or one in "\n\t" for one in ended.text + summary)
 
 
 def test_a_quiet_run_prints_no_letter_for_a_skip_and_no_warning_and_v_prints_both(tiny: TinyProject) -> None:

@@ -315,7 +315,8 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "unknown kind of device": (
         lambda text: text.replace('"tf32/cuda"', '"tf32/tpu"'),
-        f"cannot be used because cases has 'tf32/tpu', which does not end in /cuda or /cpu: {REPAIR}",
+        f"cannot be used because a name in cases is 'tf32/tpu', not a name for files and tests "
+        f"(OPTIMIZATION/cuda or OPTIMIZATION/cpu): {REPAIR}",
     ),
 }
 

@@ -76,6 +76,11 @@ def read(url: str, selection: Selection | None = None) -> list[Night]:
         return store.read_nights(selection or Selection())
 
 
+def find(url: str, commit: str) -> tuple[datetime, datetime] | None:
+    with closing(open_store(url)) as store:
+        return store.find_commit(commit)
+
+
 def add(url: str, *nights: Night) -> list[str | None]:
     with closing(open_store(url)) as store:
         return store.add(*nights)
@@ -117,6 +122,45 @@ def test_a_page_of_the_store_that_is_damaged_is_one_sentence(tmp_path: Path) -> 
         file.write(b"\xff" * (size // 2))
     with pytest.raises(StoreError, match="cannot be read"):
         read(url)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE run SET started_at = 'yesterday'", "started_at is 'yesterday', not an ISO 8601 time"),
+        ("UPDATE run SET started_at = '2030-01-01T03:00:00'", "started_at is '2030-01-01T03:00:00', not an ISO 8601"),
+        ("UPDATE run SET started_at = '0001-01-01T00:00:00+14:00'", "started_at is '0001-01-01T00:00:00+14:00', not"),
+        ("UPDATE run SET started_at = '9999-12-31T23:59:59-12:00'", "started_at is '9999-12-31T23:59:59-12:00', not"),
+        ("UPDATE run SET started_at = x'ff00'", "started_at is b'\\xff\\x00', not an ISO 8601 time"),
+        ("UPDATE run SET started = 999999999999999", "year 31690708"),
+        ("UPDATE run SET seed = 'abc'", "invalid literal for int() with base 10: 'abc'"),
+        ("UPDATE run SET environment = '{'", "Expecting property name"),
+        ("UPDATE run SET environment = '[]'", "missing 5 required positional arguments"),
+        (
+            "UPDATE run SET environment = replace(environment, '\"cuda\", \"device_n', '3, \"device_n')",
+            "device_kind is 3, not 'cuda' or 'cpu'",
+        ),
+        ("UPDATE run SET source_hashes = '[]'", "source_hashes is [], not an object"),
+        ("UPDATE result SET outcome = 'GREEN'", "'GREEN' is not a valid Outcome"),
+        ("UPDATE result SET case_id = '../x'", "case_id is '../x', not a name for files and tests (WORKLOAD/"),
+        ("UPDATE metric SET value = 9e999 WHERE name = 1", "tiny/fused/cuda has the speedup inf"),
+        ("UPDATE metric SET low = -1 WHERE name = 1", "tiny/fused/cuda has the speedup -1"),
+        ("UPDATE metric SET value = 'many' WHERE name = 7", "must be real number, not str"),
+        ("ALTER TABLE run DROP COLUMN seed", "no such column: run.seed"),
+        ("DROP TABLE metric", "no such table: metric"),
+    ],
+)
+def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, change: str, words: str) -> None:
+    url = f"sqlite:///{tmp_path}/a.sqlite"
+    add(url, night())
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
+        connection.execute(change)
+    with pytest.raises(StoreError) as refused:
+        print(find(url, "a0"), read(url))
+    sentence = str(refused.value)
+    assert sentence.startswith(f"{tmp_path}/a.sqlite cannot be read (")
+    assert words in sentence
+    assert sentence.endswith("): delete it, then add the files of its runs with gpugate store add")
 
 
 def test_a_night_that_the_tables_refuse_is_not_reported_as_known(tmp_path: Path) -> None:
@@ -350,6 +394,18 @@ def test_the_tables_of_a_newer_gpugate_are_refused(url: str) -> None:
         ("postgresql//me:secret@host/a", "'postgresql//me:***@host/a' is no URL of a store"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
+        (
+            "postgresql://me@127.0.0.1:1/a?password=secret&sslpassword=secret",
+            "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
+        ),
+        (
+            "postgresql://me@127.0.0.1:1/a?sslmode=secret",
+            "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
+        ),
+        (
+            "sqlite:////bin/true?timeout=secret",
+            "'sqlite:////bin/true?***' is no URL of a store (could not convert string to float: '***')",
+        ),
         ("sqlite:////bin/true", "/bin/true cannot be opened (file is not a database): delete it, then add the files"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.store.store_url import StoreUrlError, choose_url, hide_password
+from gpugate.store.store_url import StoreUrlError, choose_url, describe_url, hide_secrets
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,36 @@ from gpugate.store.store_url import StoreUrlError, choose_url, hide_password
         ("postgresql://me:secret@host:5432/a", "postgresql://me:***@host:5432/a"),
         ("postgresql://me:sec:r@et@host/a", "postgresql://me:***@host/a"),
         ("me:secret@host", "me:***@host"),
+        ("postgresql://me:/se?cret@host/a", "postgresql://***"),
+        ("postgresql://me:sec\nret@host/a", "postgresql://me:***@host/a"),
+        ("postgresql://host/a?sslpassword=secret&passfile=/secret", "postgresql://host/a?***"),
+        ("postgresql://me:secret@host/a?password=sec&ret", "postgresql://me:***@host/a?***"),
+        ("postgresql://me:secret@host/a?password=s@cret", "postgresql://***"),
+        ("host=here password=secret", "host=***"),
+        ("sqlite:////home/me/a=b.sqlite?key=secret", "sqlite:////home/me/a=b.sqlite?***"),
         ("postgresql://me@host:5432/a", "postgresql://me@host:5432/a"),
         ("sqlite:////home/me/a.sqlite", "sqlite:////home/me/a.sqlite"),
     ],
 )
-def test_a_password_is_hidden(url: str, shown: str) -> None:
-    assert hide_password(url) == shown
+def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
+    assert describe_url(url) == shown
 
 
 def test_a_refused_word_is_shown_without_its_password() -> None:
     with pytest.raises(StoreUrlError, match=r"--perf-store is 'me:\*\*\*@host': give an SQLAlchemy URL"):
         choose_url("me:secret@host", Path(), {})
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "shown"),
+    [
+        ("postgresql://me:se%20cret@host/a", "no user se cret, se%20cret", "no user ***, ***"),
+        ("postgresql://me:se/cr?et@host/a", "no such file se/cr?et", "no such file ***"),
+        ("postgresql://host/a?password=s3cret&sslkey=/k", "'/k' is missing: s3cret", "'***' is missing: ***"),
+        ("postgresql://host/a?password=se&cret", "no value of cret", "no value of ***"),
+        ("postgresql://host/a?connect_timeout=5", "port 5432 refused", "port 5432 refused"),
+        ("me:secret@host", "cannot parse me:secret@host", "cannot parse me:***@host"),
+    ],
+)
+def test_no_secret_of_a_url_is_in_the_words_of_a_driver(url: str, words: str, shown: str) -> None:
+    assert hide_secrets(words, url) == shown

@@ -14,6 +14,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store.night_file import NightError, read_night
 from gpugate.store.run_file import RunFileError
 from tests.support import made_up_nights, stored_runs
 from tests.support.stored_runs import edit
@@ -33,6 +34,7 @@ def stored_run(tmp_path: Path) -> Path:
     ("field", "value", "words"),
     [
         ("started_at", "yesterday", "started_at is 'yesterday', not an ISO 8601 time with the UTC offset"),
+        ("started_at", "9999-12-31T23:59:59-12:00", "started_at is '9999-12-31T23:59:59-12:00', not an ISO 8601 time"),
         ("cases tiny/pass/cuda case_id", "tiny/other/cuda", f"{CASE} is of the case 'tiny/other/cuda'"),
         ("cases tiny/pass/cuda summary speedup median", 1e6, f"{CASE}.summary.speedup: the median 1e+06 is not from "),
     ],
@@ -44,6 +46,31 @@ def test_a_run_with_a_value_that_means_nothing(stored_run: Path, field: str, val
     sentence = str(refused.value)
     assert sentence.startswith(f"{stored_run} cannot be used because {words}")
     assert sentence.endswith(": write it again with --perf-json")
+
+
+NO_NAMES = ["../../.git/hooks/x", "/etc/x", "a\\..\\b", "a\0b", "..", "", "a/b/c", "Net", "net ", "n" * 201, ".lock"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_name_in_a_file_that_is_no_name_is_refused(stored_run: Path, tmp_path: Path, name: str) -> None:
+    path = made_up_nights.night(tmp_path / "nights", 0, [made_up_nights.timed("a", 2.0)]) / "run.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"tiny/a/cuda"', json.dumps(f"{name}/a/cuda")), encoding="utf-8")
+    with pytest.raises(NightError, match=r"because .*, not a name for files and tests \(WORKLOAD/OPTI"):
+        read_night(path, "one")
+    for field in ("workload", "optimization", "compared_with"):
+        stored_runs.stored(stored_run, stored_runs.case("pass"))
+        edit(stored_run, f"cases tiny/pass/cuda {field}", f"{name}/x" if name == "a/b/c" else name)
+        with pytest.raises(
+            RunFileError, match=f"cannot be used because {CASE}.{field} is .*, not a name for files and tests"
+        ):
+            run_file.read(stored_run)
+
+
+def test_the_names_of_a_case_are_those_of_its_id(stored_run: Path) -> None:
+    edit(stored_run, "cases tiny/pass/cuda workload", "other")
+    with pytest.raises(RunFileError, match=f"{CASE} is of the case 'tiny/pass/cuda' and of 'other/pass/cuda'"):
+        run_file.read(stored_run)
 
 
 @pytest.mark.parametrize("command", ["replay", "record", "diff"])
