@@ -105,6 +105,10 @@ class SideError(GpugateError):
         )
 
 
+class SpoiledProcessError(SideError):
+    """A side changed what the baseline computes, in this process: every later case would have another baseline."""
+
+
 def skip_reason(error: BaseException) -> str | None:
     """Returns the reason of a `pytest.skip`, `pytest.importorskip` or `pytest.xfail`, also as a SideError's cause.
 

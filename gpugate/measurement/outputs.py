@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpugate.errors import SideError
+from gpugate.errors import SideError, SpoiledProcessError
 from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
 from gpugate.measurement.difference import differences, numbers_of, problem_with
@@ -129,7 +129,7 @@ def check_same_baseline(case: Case, baseline: BuiltSide, inputs: Inputs, expecte
     again = _baseline_output(baseline, inputs.fresh[0], expected.expects_nan)
     if not _error_of(again, expected.fresh[0]) <= SAME_BASELINE_L2:
         problem = ValueError("the baseline gives other outputs since then: build from a copy of the model")
-        raise SideError(case.optimization.name, "being measured", problem)
+        raise SpoiledProcessError(case.optimization.name, "being measured", problem)
 
 
 def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[list[Difference], bool]:

@@ -22,6 +22,7 @@ from gpugate.errors import (
     GpugateError,
     OptionError,
     SideError,
+    SpoiledProcessError,
     skip_reason,
     temporary_folder_problem,
 )
@@ -85,6 +86,7 @@ NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs 
 # enough for its outputs and for what is clear all the same, until a case finds the cores free.
 BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
 SOURCE_CHANGED = "the workload's source changed"
+SPOILED = "the side that it is compared with, and perhaps this whole process: run this case without it"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -234,6 +236,8 @@ class PerfSession:
             _LOG.debug("measuring %s failed", case.id, exc_info=True)
             self._note_failure(case, result, error)
             self.lost = device_problem(self.device)
+            if isinstance(error, SpoiledProcessError):
+                self.spoiled = f"{case.id} changed {SPOILED}"
             if self.lost is None:
                 _drop_measurement(result)
         if self.lost is not None:
@@ -294,7 +298,7 @@ class PerfSession:
             result.attempts.append(self._confirm(case))
             self._judge(result)
         if is_always_slowed(result):
-            self.spoiled = f"{case.id} slowed the other side, and perhaps this whole process: run this case without it"
+            self.spoiled = f"{case.id} slowed {SPOILED}"
         self._count_busy(result)
         against = self.options.against
         if against != OFF and may_need_duet(result, has_ref=against != AUTO):

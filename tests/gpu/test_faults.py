@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.faults.fault import SPELLING, Fault
+from gpugate.faults.fault import OF_RANKS, SPELLING, Fault
 from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
 from gpugate.machine.environment import describe
@@ -39,7 +39,8 @@ FAULT_TABLE = DOCUMENT.partition("## Seeing the gate")[2].partition("\n## ")[0]
 COLUMNS = {"two-layer-net": 3, "resnet50-inference": 4, "resnet50-inference-batch1": 4}
 CHECKS = ("equivalence", "speedup", "throughput", "counters")
 NET, PHOTOGRAPHS, PHOTOGRAPH = "two-layer-net", "resnet50-inference", "resnet50-inference-batch1"
-UNTIMED = [kind for kind in SPELLING if kind != "slow"]
+# Faults between ranks have a table of their own, and a test in tests/workloads.
+UNTIMED = [kind for kind in SPELLING if kind != "slow" and kind not in OF_RANKS]
 SHOWN = [
     *((kind, NET, "all") for kind in UNTIMED),
     *((kind, NET, "cuda-graph") for kind in ("pageable", "launch", "no-graph", "stale", "skip-work")),

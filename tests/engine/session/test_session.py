@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gpugate.session.perf_session
-from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError
+from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError, SpoiledProcessError
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
@@ -271,9 +271,21 @@ def test_a_process_whose_shared_code_a_side_slowed_measures_no_further_case(sess
     monkeypatch.setattr(session, "_confirm", lambda case: Confirmation(slowed))
     assert session.measure(CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
     monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured in this process"))
+    assert_spoiled(session)
+
+
+def test_a_process_in_which_the_baseline_computes_something_else_measures_no_further_case(session, monkeypatch) -> None:
+    monkeypatch.setattr(yardsticks, "device_problem", lambda device: None)
+    measuring(monkeypatch, SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")))
+    assert "the baseline gives others" in (session.measure(CASE).error or "")
+    assert_spoiled(session)
+
+
+def assert_spoiled(session: PerfSession) -> None:
     honest = session.measure(Case(NET, replace(FAST, name="honest"), "cpu"))
     assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
-    assert honest.verdicts[1].reason.startswith(f"{CASE.id} slowed the other side")
+    assert honest.verdicts[1].reason.endswith("perhaps this whole process: run this case without it")
+    assert CASE.id in honest.verdicts[1].reason
 
 
 def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
