@@ -274,6 +274,16 @@ def test_only_the_newest_of_short_steps_is_computed_into_one_buffer(bench: Bench
     assert "leaves steps out" in wrong(found(bench, newest_alone(bench, lambda: buffer, step_us / 1e3)))
 
 
+def test_a_share_that_is_negative_by_noise_is_none_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join that has nothing to join took longer than the whole block."""
+    times_ms = {(1,): 80.0, (8,): 0.1, (0,): 8.0}
+    monkeypatch.setattr(step_checks, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms[lengths[0],])
+    buffer = torch.empty(2, 3)
+    measured = found(bench, newest_alone(bench, lambda: buffer))
+    assert measured.step_checks is not None
+    assert measured.step_checks.block_share == 0.0
+
+
 def test_only_the_newest_input_is_computed_into_overlapping_views_of_one_buffer(bench: Bench) -> None:
     """Each output begins one element after the one before: no two of five have the same address."""
     buffer, turns = torch.empty(64), iter(range(10**9))
