@@ -228,7 +228,7 @@ def _sample(run: _Run) -> StopReason:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
         reference_first = len(run.found.builds) % 2 == 0
-        alone = not (run.found.builds or run.settings.duet)
+        alone = run.expected is not None and not run.found.builds
         time_ms = run.timer.time_ms if alone else None
         both = build_both(run.case, run.context, run.inputs, reference_first, time_ms, run.settings.duet)
         try:

@@ -37,7 +37,9 @@ NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 # Characters and beginnings of Markdown, of HTML, and of the addresses, mentions and issues that GitHub links.
-_LIVE = re.compile(r"[\\`*\[\]<|~&$@#^]|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
+_LIVE = re.compile(r"[\\`\[\]<|~&$@#^]|\*.*\*|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
+_CODE = re.compile("`[^`]+`")  # in which nothing works
+_WORDS = re.compile("(?:`[^`]*`|[^ `]|`(?![^`]*`))+")
 _BLOCK = re.compile(r"\A(?:>\S*|[-+=]+|\d+[.)])(?= |\Z)")  # at a line's start: a quotation, a rule, a list
 
 
@@ -131,7 +133,7 @@ class Table:
 def plain(words: str) -> str:
     """One line of Markdown that shows these words and nothing else. Words that could be a link, a picture, a mention,
     HTML or a format are code, in which none of them works."""
-    groups = groupby(_one_line(words).split(" "), key=lambda word: bool(_LIVE.search(word)))
+    groups = groupby(_WORDS.findall(_one_line(words)), key=_is_live)
     line = " ".join(code(" ".join(group)) if live else " ".join(group) for live, group in groups)
     return _BLOCK.sub(lambda found: code(found[0]), line)
 
@@ -144,13 +146,17 @@ def code(words: str) -> str:
     return f"{fence}{blank}{line}{blank}{fence}"
 
 
+def _is_live(words: str) -> bool:
+    return _LIVE.search(_CODE.sub("", words)) is not None
+
+
 def _one_line(words: str) -> str:
     return show_controls(" ".join(words.split()))
 
 
 def _cell(words: str) -> str:
     """A cell that cannot end early; C++ is code as a whole."""
-    cell = code(words) if _LIVE.search(words) else _one_line(words)
+    cell = code(words) if _is_live(words) else _one_line(words)
     return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
 
 
