@@ -39,11 +39,6 @@ COMMANDS = (
         "gpugate.commands.doctor.command",
     ),
     Command(
-        "trust",
-        "the false alarms of the gate on this machine, and the slowdowns that it misses",
-        "gpugate.commands.trust.command",
-    ),
-    Command(
         "compare",
         "the cases that are slower or faster in one version of the code than in another, measured live and in turns",
         "gpugate.commands.compare.command",

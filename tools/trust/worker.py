@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.plan import Plan, share_of
-from gpugate.commands.trust.trials import FILE, Conditions, Trial, TrialsFile
-from gpugate.errors import SPANS_GPUS, GpugateError, TrustError
+from gpugate.errors import SPANS_GPUS, GpugateError
 from gpugate.faults.slow import slow_down
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
@@ -25,6 +23,8 @@ from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import BASELINE, Case
+from tools.trust.plan import Plan, share_of
+from tools.trust.trials import FILE, Conditions, Trial, TrialsFile, TrustError
 
 _LOG = logging.getLogger(__name__)
 FAILED = 1
