@@ -42,10 +42,6 @@ class EnvironmentUnfitError(GpugateError):
     """The machine is in no state to measure or to record."""
 
 
-class TrustError(GpugateError):
-    """Trials cannot be taken, kept or continued."""
-
-
 class ReplayError(GpugateError):
     """A stored run cannot be decided again."""
 

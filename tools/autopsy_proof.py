@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.errors import SideError, TrustError
+from gpugate.errors import SideError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, Fault
@@ -25,6 +25,7 @@ from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import percent
+from tools.trust.trials import TrustError
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context

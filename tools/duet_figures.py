@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from gpugate.commands.trust.duet_report import JudgedCase, count_alarms, judge_trials
-from gpugate.commands.trust.duets import DuetTrial, read_duets
 from gpugate.judging.duet import judge_duet, needs_process
 from gpugate.report.table import Table, columns
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.store.json_file import write_atomically
 from gpugate.store.source_hash import source_hash
+from tools.trust.duet_report import JudgedCase, count_alarms, judge_trials
+from tools.trust.duets import DuetTrial, read_duets
 from workloads import WORKLOADS
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -2,12 +2,12 @@
 
     python -m tools.duet_slots OUTPUT --slots 12 --cores 2 --minutes 9 < trials.txt
 
-Each line of stdin is a trial: the name of its folder below OUTPUT, then arguments of `gpugate trust --duet`, such as
-`15-s perf_tests -k video/encode --device cpu --budget 15 --slowdowns 5`. A free slot takes the next line, and a line
-whose trial ended comes after all others again; a slot that finds no line ends, so give at least as many lines as slots.
-At the end of the time, trials that still run are stopped and not kept; the line of a trial that fails is not taken
-again. With `--gpus` each slot sees the GPU of its own number.
-`gpugate trust --duet --report-only --output FOLDER` reports on a folder.
+Each line of stdin is a trial: the name of its folder below OUTPUT, then arguments of `python -m tools.trust --duet`,
+such as `15-s perf_tests -k video/encode --device cpu --budget 15 --slowdowns 5`. A free slot takes the next line, and a
+line whose trial ended comes after all others again; a slot that finds no line ends, so give at least as many lines as
+slots. At the end of the time, trials that still run are stopped and not kept; the line of a trial that fails is not
+taken again. With `--gpus` each slot sees the GPU of its own number.
+`python -m tools.trust --duet --report-only --output FOLDER` reports on a folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Slots:
         while time.monotonic() < self._end_s and (line := self._take()) is not None:
             name, *words = shlex.split(line)
             with tempfile.TemporaryDirectory() as folder:
-                command = [sys.executable, "-m", "gpugate", "trust", "--duet", *words, "--trials", "1"]
+                command = [sys.executable, "-m", "tools.trust", "--duet", *words, "--trials", "1"]
                 pinned = ["taskset", "-c", ",".join(map(str, cores)), *command, "--output", folder]
                 began_s = time.monotonic()
                 problem = self._run(pinned, copy, environment)

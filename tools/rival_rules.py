@@ -1,6 +1,7 @@
 """Alarm rules of other tools, compared with ours on the same samples; each is a pure function of a trial.
 
-`python -m tools.rival_rules DIR` judges the trials of `gpugate trust` in DIR and writes rules.md and rules.png there.
+`python -m tools.rival_rules DIR` judges the trials of `python -m tools.trust` in DIR, and writes rules.md and rules.png
+there.
 
 All of them take the times of both sides as two unpaired samples, pooled over every build of the trial, since that is
 what they would be given. A sample of ours is the mean over a block of steps, so that it varies less than the single
@@ -18,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from gpugate.commands.trust.analysis import TrustReport, analyse
-from gpugate.commands.trust.our_rule import our_alarms
-from gpugate.commands.trust.report import markdown
-from gpugate.commands.trust.trials import Trial, read_all
-from gpugate.errors import TrustError
 from gpugate.report.table import plain
+from tools.trust.analysis import TrustReport, analyse
+from tools.trust.our_rule import our_alarms
+from tools.trust.report import markdown
+from tools.trust.trials import Trial, TrustError, read_all
 from tools.trust_plot import png
 
 Times = npt.NDArray[np.float64]  # ms per step, one entry per block, shape (pairs,)
@@ -119,7 +119,7 @@ def compare(folder: Path) -> TrustReport:
 def main(words: Sequence[str] | None = None) -> None:
     """Writes rules.md and rules.png, the alarms of our rules and of others, beside the trials of a folder."""
     parser = argparse.ArgumentParser(prog="python -m tools.rival_rules", description=main.__doc__)
-    parser.add_argument("folder", type=Path, help="a folder of trials, the --output of gpugate trust")
+    parser.add_argument("folder", type=Path, help="a folder of trials, the --output of python -m tools.trust")
     folder: Path = parser.parse_args(words).folder
     try:
         report = compare(folder)

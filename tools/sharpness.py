@@ -202,10 +202,10 @@ def _describe_duets(suite: Sequence[nights.Case]) -> str:
         "spread of builds is shrunk, as `gpugate compare` does. The aim was 54 of 89 cases with 32 "
         "pairs in the whole duet, and 80 with 128.\n\n"
         "Processes of a side against itself differ by standard deviations that were "
-        f"**measured in {measured} of {len(suite)} cases**, by `gpugate trust` or as half of the range of few trials "
-        f"of 3 s: {known}. The deviation of the other {len(suite) - measured} cases, {assumed}, is **assumed**; where "
-        "worker processes feed a side, the measured ones are larger. All builds of a process share its deviation, "
-        "which their interval does not contain: a large one alarms falsely."
+        f"**measured in {measured} of {len(suite)} cases**, by `python -m tools.trust` or as half of the range of few "
+        f"trials of 3 s: {known}. The deviation of the other {len(suite) - measured} cases, {assumed}, is **assumed**; "
+        "where worker processes feed a side, the measured ones are larger. All builds of a process share its "
+        "deviation, which their interval does not contain: a large one alarms falsely."
     )
 
 

@@ -42,11 +42,11 @@ MOST_PROCESSES = DECIDING_PROCESSES + SPARE_PROCESSES
 NIGHTS_OF_A_RECORD = 10
 DUETS = 100  # of each case
 # Standard deviations between processes of a side against itself. Those of ResNet-50 and of `pinned-async` are of trials
-# by `gpugate trust` (results/h200/trust), at a batch of 128 the largest of 0.04 to 0.10 %. The others are half of the
-# range of the log-ratios of few trials of 3 s, which is a standard deviation if there were four: -3.3 to +2.8 % of
-# `two-layer-net/all` (0.5 % on a quieter host), -0.1 to +0.1, -0.6 to 0, -2.6 to +2.6, -1.7 to +7.7, -7.7 to +5.7 and
-# -11 to +21 %. Of `optimized-nvjpeg` one deviation is known, of 0.2 %. A trial's own pairs add to its range, and the
-# workers of the idle side were not yet stopped: the larger figures are upper bounds.
+# by `python -m tools.trust` (results/h200/trust), at a batch of 128 the largest of 0.04 to 0.10 %. The others are half
+# of the range of the log-ratios of few trials of 3 s, which is a standard deviation if there were four: -3.3 to +2.8 %
+# of `two-layer-net/all` (0.5 % on a quieter host), -0.1 to +0.1, -0.6 to 0, -2.6 to +2.6, -1.7 to +7.7, -7.7 to +5.7
+# and -11 to +21 %. Of `optimized-nvjpeg` one deviation is known, of 0.2 %. A trial's own pairs add to its range, and
+# the workers of the idle side were not yet stopped: the larger figures are upper bounds.
 AA_SDS = {
     "resnet50-inference/channels-last-fp16/cuda": 0.0010,
     "resnet50-inference/cuda-graph/cuda": 0.0010,

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gpugate.commands.trust.analysis import CAUGHT, GroupTrust, RuleTrust, TrustReport
-from gpugate.commands.trust.rates import Rate
-from gpugate.commands.trust.report import title
+from tools.trust.analysis import CAUGHT, GroupTrust, RuleTrust, TrustReport
+from tools.trust.rates import Rate
+from tools.trust.report import title
 
 ABREAST = 3  # panels
 PANEL_INCHES = (4.2, 3.0)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
@@ -37,11 +37,6 @@ COMMANDS = (
         "doctor",
         "this machine, its packages and profilers, and reasons not to trust a gate run here",
         "gpugate.commands.doctor.command",
-    ),
-    Command(
-        "trust",
-        "the false alarms of the gate on this machine, and the slowdowns that it misses",
-        "gpugate.commands.trust.command",
     ),
     Command(
         "compare",
@@ -103,13 +98,20 @@ COMMANDS = (
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the subcommand that `words` (default: the command line) name and returns its exit status.
+    """Runs the subcommand that `words` (default: the command line) name and returns its exit status."""
+    words = sys.argv[1:] if words is None else words
+    return run_command(_parser(words), words)
 
-    Where the reader of standard output closes the pipe early, as `head` does, the command ends without a message.
+
+def run_command(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
+    """Calls the default `run` of the parser with the options in `words` and returns the exit status.
+
+    The default `program` of the parser begins the sentence of an error. Where the reader of standard output closes the
+    pipe early, as `head` does, the command ends without a message.
     """
     try:
         try:
-            return _run(sys.argv[1:] if words is None else words)
+            return _run(parser.parse_args(words))
         finally:
             sys.stdout.flush()  # here, where the error is caught
     except BrokenPipeError:
@@ -118,16 +120,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return READER_LEFT
 
 
-def _run(words: Sequence[str]) -> int:
-    arguments = _parser(words).parse_args(words)
+def _run(arguments: argparse.Namespace) -> int:
     with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
         try:
-            return int(_module(arguments.command).run(arguments))
+            return int(arguments.run(arguments))
         except GpugateError as error:
-            print(f"gpugate {arguments.command}: {error}", file=sys.stderr)
+            print(f"{arguments.program}: {error}", file=sys.stderr)
             return USAGE_ERROR
         except KeyboardInterrupt:
-            print(f"gpugate {arguments.command}: interrupted", file=sys.stderr)
+            print(f"{arguments.program}: interrupted", file=sys.stderr)
             return INTERRUPTED
 
 
@@ -139,9 +140,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.help, description=command.help)
         if command.name in words:
-            _module(command.name).add_arguments(own)
+            module = import_module(command.module)
+            module.add_arguments(own)
+            own.set_defaults(run=module.run, program=own.prog)
     return parser
-
-
-def _module(name: str) -> Any:
-    return import_module(next(command.module for command in COMMANDS if command.name == name))

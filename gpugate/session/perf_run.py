@@ -313,7 +313,7 @@ class PerfRun:
             self._write_night(run)
             self._lines.extend(remember(run, self.options))
         elif any(cases_of(item) for item in session.items):
-            pass  # another plugin measured them, such as that of `gpugate trust`
+            pass  # another plugin measured them, such as that of duets
         elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
             self._finish_plain(session)
         if run is None and session.exitstatus in NOTHING_BEGAN:

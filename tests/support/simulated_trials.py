@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from gpugate.measurement.record import Pair, TimedBuild
+from tools.trust.trials import SLOWDOWNS, Trial
 
 STEP_MS = 5.0
 

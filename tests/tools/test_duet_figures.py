@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from gpugate.commands.trust.duets import DuetTrial, read_duets
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from tools.duet_figures import PAGE, RESULTS, describe, draw_outcome, find_folders, is_of_today, todays_hashes
+from tools.trust.duets import DuetTrial, read_duets
 
 FOLDER = RESULTS / "h100/duets/16-cores"
 
@@ -32,7 +32,7 @@ def test_the_page_is_of_the_trials_that_are_there() -> None:
     for folder in folders:
         trials = len(list(folder.glob("duets-*.json")))
         report = (folder / "trust.md").read_text(encoding="utf-8")
-        assert f": {trials} comparison" in report, f"run gpugate trust --duet --report-only --output {folder}"
+        assert f": {trials} comparison" in report, f"run python -m tools.trust --duet --report-only --output {folder}"
     on_gpu = [folder for folder in folders if folder.relative_to(RESULTS).parts[0] in ("h100", "h200")]
     assert FOLDER in on_gpu
     today = describe([(folder.relative_to(RESULTS).as_posix(), read_duets(folder)) for folder in on_gpu])

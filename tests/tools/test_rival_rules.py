@@ -7,7 +7,6 @@ import pytest
 from pytest_benchmark.utils import parse_compare_fail
 from scipy import stats
 
-from gpugate.commands.trust.trials import Trial
 from gpugate.measurement.record import Pair, TimedBuild
 from tests.support.simulated_trials import Noise, trials
 from tests.support.tiny_project import ROOT
@@ -19,6 +18,7 @@ from tools.rival_rules import (
     relative_noise,
     welch,
 )
+from tools.trust.trials import Trial
 
 PAIRS_ONLY = Noise(pair=0.005)
 INSTANCES_DIFFER = Noise(instance=0.005, pair=0.0005)

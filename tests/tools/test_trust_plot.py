@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from tests.engine.commands.test_trust_report import report_of
+from tests.tools.test_trust_report import report_of
 from tools import trust_plot
 from tools.rival_rules import RIVALS, compare
 

@@ -7,7 +7,6 @@ records and profiles are in the committed schemas, which test_schemas.py compare
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -110,28 +109,6 @@ def test_one_bad_night_costs_no_history(
     assert refused.endswith(": delete the night")
     (machine,) = json.loads(said.out)["machines"]
     assert len(machine["nights"]) == 8
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words"),
-    [
-        ("trials 0 slowdown", -1, "trials[0].slowdown is -1, not greater than or equal to 0"),
-        ("trials 0 process", 0, "trials[0].process is 0, not greater than or equal to 1"),
-        ("conditions budget_s", 0, "conditions.budget_s is 0, not greater than or equal to 1e-30"),
-    ],
-)
-def test_a_trust_folder_with_a_value_that_means_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, words: str
-) -> None:
-    path = tmp_path / "trials-001.json"
-    shutil.copy(ROOT / "results/cpu/trust/trials-001.json", path)
-    edit(path, field, value)
-    assert main(["trust", "--report-only", "--output", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"gpugate trust: {path} cannot be used because " in said
-    assert words in said
-    assert said.endswith(": delete it and take its trials again\n")
-    assert said.count("\n") == 1
 
 
 def test_what_was_committed_is_still_read() -> None:

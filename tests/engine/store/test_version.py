@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.command import DEFAULT_FOLDER
 from gpugate.errors import CompareError
 from gpugate.session.options import PROFILERS
 from gpugate.store import version
@@ -172,7 +171,7 @@ def test_the_working_tree_is_named_with_its_changes(project: Path, tmp_path: Pat
 
 
 def test_files_that_gpugate_makes_are_no_changes_of_the_code(project: Path) -> None:
-    assert {DEFAULT_FOLDER, *PROFILERS.values()} <= set(OWN_FOLDERS)
+    assert set(PROFILERS.values()) <= set(OWN_FOLDERS)
     for name in (*OWN_FOLDERS, f"part/{OWN_FOLDERS[0]}/versions"):
         (project / name).mkdir(parents=True)
         (project / name / "made").write_text("1")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.errors import TrustError
+from gpugate.errors import BaselineError
 from gpugate.store.folder_lock import LOCK_NAME, lock_folder
 from gpugate.store.writable_folder import choose_folder, make_ignored, make_writable
 from tests.support.read_only import refuse_writes
@@ -27,7 +27,7 @@ def test_a_folder_of_the_user_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_locked_folder_is_ignored_unless_it_is_committed(tmp_path: Path) -> None:
     for name, is_committed in (("traces", False), ("baselines", True)):
-        with lock_folder(tmp_path / name, TrustError, is_committed=is_committed):
+        with lock_folder(tmp_path / name, BaselineError, is_committed=is_committed):
             names = {path.name for path in (tmp_path / name).iterdir()}
         assert names == ({LOCK_NAME} if is_committed else {LOCK_NAME, ".gitignore"})
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.cli import main
-from gpugate.commands.trust.analysis import TrustReport, analyse
-from gpugate.commands.trust.report import case_table, markdown, rule_table, text, title
-from gpugate.commands.trust.trials import Trial
 from gpugate.report.table import Table
 from tests.support.simulated_trials import Noise, trials
 from tests.support.tiny_project import ROOT
+from tools.trust.analysis import TrustReport, analyse
+from tools.trust.command import main
+from tools.trust.report import case_table, markdown, rule_table, text, title
+from tools.trust.trials import Trial
 
 RESULTS = ROOT / "results"
 FOLDERS = sorted(path.parent for path in RESULTS.rglob("trust.md"))
@@ -103,7 +103,7 @@ def test_markdown_has_two_tables_with_whole_rows_and_the_notes(report: TrustRepo
 
 
 def test_the_words_need_no_torch() -> None:
-    script = "import sys, gpugate.commands.trust.report; sys.exit('torch' in sys.modules)"
+    script = "import sys, tools.trust.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
 
 
@@ -112,6 +112,6 @@ def test_the_stored_reports_are_those_of_todays_rules(folder: Path, tmp_path: Pa
     copy = shutil.copytree(folder, tmp_path / "trials")
     (copy / "trust.md").unlink()
     duet = ["--duet"] if next(folder.glob("duets-*.json"), None) else []
-    assert main(["trust", *duet, "--report-only", "--output", str(copy)]) == 0
-    again = f"gpugate trust {' '.join(duet)} --report-only --output {folder.relative_to(RESULTS.parent)}"
+    assert main([*duet, "--report-only", "--output", str(copy)]) == 0
+    again = f"python -m tools.trust {' '.join(duet)} --report-only --output {folder.relative_to(RESULTS.parent)}"
     assert (copy / "trust.md").read_text(encoding="utf-8") == (folder / "trust.md").read_text(encoding="utf-8"), again

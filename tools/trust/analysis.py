@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpugate.commands.trust.rates import Rate, rate_of
-from gpugate.commands.trust.trials import Trial
+from tools.trust.rates import Rate, rate_of
+from tools.trust.trials import Trial
 
 CAUGHT = 0.95
 

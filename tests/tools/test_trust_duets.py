@@ -1,4 +1,4 @@
-"""`gpugate trust --duet`: the trials that are missing, their files, the report, and one real run."""
+"""`python -m tools.trust --duet`: the trials that are missing, their files, the report, and one real run."""
 
 import os
 from collections.abc import Sequence
@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.cli import main
-from gpugate.commands.trust import duets
-from gpugate.commands.trust.duet_report import JudgedCase, analyse_duets, judge_trials, tables, text, title
-from gpugate.commands.trust.duets import FILE, DuetOrders, DuetTrial, keep_busy, next_trial, read_duets
-from gpugate.commands.trust.trials import Conditions, TrialsFile
-from gpugate.errors import CompareError, TrustError
+from gpugate.errors import CompareError
 from gpugate.judging.duet import time_ratio
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session.duets import DuetPlan
@@ -21,6 +16,11 @@ from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import measured
 from tests.support.patience import wait_until
 from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
+from tools.trust import duets
+from tools.trust.command import main
+from tools.trust.duet_report import JudgedCase, analyse_duets, judge_trials, tables, text, title
+from tools.trust.duets import FILE, DuetOrders, DuetTrial, keep_busy, next_trial, read_duets
+from tools.trust.trials import Conditions, TrialsFile, TrustError
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
 CONDITIONS = Conditions(TWO_CORES, 10.0, {"toy": "0123"})
@@ -98,7 +98,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
 
 
 def trust(*words: str) -> int:
-    return main(["trust", "--duet", "--output", "kept", *words])
+    return main(["--duet", "--output", "kept", *words])
 
 
 def test_it_takes_all_trials_and_later_only_those_that_lack(
@@ -153,7 +153,7 @@ def test_cores_are_kept_busy_meanwhile_and_no_loop_outlives_the_command(
     assert "while other programs kept 2 cores busy" in " ".join(capsys.readouterr().out.split())
     assert trust("--trials", "2", "--slowdowns", "0") == 2
     changed = "this run is of other conditions than earlier trials (--busy-cores 2 -> 0): give another folder"
-    assert capsys.readouterr().err == f"gpugate trust: {changed}\n"
+    assert capsys.readouterr().err == f"python -m tools.trust: {changed}\n"
 
 
 def test_a_busy_core_computes() -> None:
@@ -183,7 +183,7 @@ def test_a_busy_core_computes() -> None:
 def test_what_cannot_be_used_is_one_sentence(
     made_up: MadeUp, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["trust", *words]) == 2
+    assert main(words) == 2
     told = capsys.readouterr().err
     assert said in told
     assert len(told.splitlines()) == 1
@@ -292,7 +292,7 @@ def test_a_real_run_catches_a_slowdown_in_both_roles(
     monkeypatch.chdir(tiny.path)
     for name, value in environment(tiny.path).items():  # of the fresh processes
         monkeypatch.setenv(name, value)
-    status = main(["trust", "--duet", "--trials", "1", "--slowdowns", "20", "--budget", "0.2", "--device", "cpu"])
+    status = main(["--duet", "--trials", "1", "--slowdowns", "20", "--budget", "0.2", "--device", "cpu"])
     said = capsys.readouterr()
     check_no_traceback(said.out + said.err)
     assert status == 0, said.err

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpugate.commands.trust.trials import Trial
 from gpugate.judging.processes import vote
 from gpugate.judging.times import votes
 from gpugate.measurement.record import TimedBuild
@@ -20,6 +19,7 @@ from gpugate.statistics.intervals import Estimate, coefficient_of_variation, mac
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES, SPARE_PROCESSES
 from gpugate.statistics.tolerance import speedup_tolerance
 from gpugate.statistics.variation import Variation
+from tools.trust.trials import Trial
 
 ONE_NIGHT, SEVERAL_NIGHTS = "gpugate", "gpugate, baseline of several nights"
 ENOUGH_PROCESSES = DECIDING_PROCESSES + MIN_PROCESSES  # no trial is then both a confirmation and recorded

@@ -15,11 +15,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpugate.commands.trust import trials
-from gpugate.commands.trust.fresh_worker import run_worker
-from gpugate.commands.trust.plan import Plan
-from gpugate.commands.trust.trials import Conditions, TrialsFile
-from gpugate.errors import TrustError
 from gpugate.faults.fault import Fault
 from gpugate.results.duet import DuetProcess
 from gpugate.session.child_process import program_command
@@ -29,6 +24,10 @@ from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, number_of
+from tools.trust import trials
+from tools.trust.fresh_worker import run_worker
+from tools.trust.plan import Plan
+from tools.trust.trials import Conditions, TrialsFile, TrustError
 
 BUSY = (sys.executable, "-I", "-S", "-c", "while True: pass")
 _NAME = re.compile(r"duets-([0-9a-f]+)\.json")

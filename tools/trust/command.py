@@ -1,24 +1,25 @@
-"""`gpugate trust`: trials in fresh processes, and a report of false alarms and of slowdowns that the gate misses."""
+"""The tool `trust`: trials in fresh processes, and a report of false alarms and of slowdowns that the gate misses."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from gpugate.commands.trust.plan import Plan, count_missing, count_trials
-from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Taken, read_all, trials_path
-from gpugate.errors import CompareError, OptionError, TrustError
+from gpugate.commands.cli import run_command
+from gpugate.errors import CompareError, OptionError
 from gpugate.faults.fault import LARGEST
 from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
 from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import write_atomically
+from tools.trust.plan import Plan, count_missing, count_trials
+from tools.trust.trials import FILE, SLOWDOWNS, Taken, TrustError, read_all, trials_path
 
 DEFAULT_TRIALS, DEFAULT_PROCESSES = 40, 8
 DEFAULT_FOLDER = "gpugate-trust"
@@ -26,6 +27,15 @@ REPORT = "trust.md"  # in the folder of the trials
 DUET_PERCENTS = (0.0, 5.0)
 LARGEST_OF_GATE = 100.0  # percent
 _PERCENT = re.compile(r"\d+(\.\d+)?")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the tool with the options in `words` (default: the command line) and returns its exit status."""
+    about = "the false alarms of the gate on this machine, and the slowdowns that it misses"
+    parser = argparse.ArgumentParser(prog="python -m tools.trust", description=about)
+    add_arguments(parser)
+    parser.set_defaults(run=run, program=parser.prog)
+    return run_command(parser, words)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +131,9 @@ def _trials(arguments: argparse.Namespace) -> _Trials:
 
 def _duets(arguments: argparse.Namespace) -> _Trials:
     """Trials of duets. Raises OptionError for an option of the gate's trials and for a value that cannot be used."""
-    from gpugate.commands.trust.duets import DuetOrders, read_duets, take_duets
     from gpugate.session.duets import BUDGET_S
     from gpugate.session.options import seconds, whole_number
+    from tools.trust.duets import DuetOrders, read_duets, take_duets
 
     if arguments.processes != str(DEFAULT_PROCESSES):
         raise OptionError("--processes spreads the gate's trials, and each trial of --duet has its own: leave it out")
@@ -183,7 +193,7 @@ def _pytest_words(arguments: argparse.Namespace) -> list[str]:
 
 def _take_what_is_missing(plan: Plan, folder: Path, taken: Taken, words: list[str]) -> None:
     """One process after another, until none of the selected cases lacks a trial."""
-    from gpugate.commands.trust.fresh_worker import run_worker
+    from tools.trust.fresh_worker import run_worker
 
     selected: Collection[str] | None = None  # not known before a process has collected the tests
     while True:
@@ -216,10 +226,10 @@ def _report(folder: Path, taken: Taken) -> None:
     written."""
     if taken.conditions is None or not taken.trials:
         raise TrustError(f"{folder} contains no trials to report: run without --report-only")
-    from gpugate.commands.trust.analysis import analyse
-    from gpugate.commands.trust.our_rule import our_alarms
-    from gpugate.commands.trust.report import markdown, text
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+    from tools.trust.analysis import analyse
+    from tools.trust.our_rule import our_alarms
+    from tools.trust.report import markdown, text
 
     report = analyse(taken.trials, our_alarms(taken.trials), _machine(taken.conditions.environment))
     try:
@@ -232,9 +242,9 @@ def _report(folder: Path, taken: Taken) -> None:
 
 def _report_duets(folder: Path) -> None:
     """Raises TrustError as `_report` does."""
-    from gpugate.commands.trust.duet_report import markdown, text
-    from gpugate.commands.trust.duets import read_duets
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+    from tools.trust.duet_report import markdown, text
+    from tools.trust.duets import read_duets
 
     trials = read_duets(folder)
     if not any(trial.case_ids for trial in trials):
@@ -254,7 +264,7 @@ def _write_report(folder: Path, words: str) -> None:
 
 def _print_limits(taken: Taken, processes: int) -> None:
     """Prints the cases that could not be measured, and warns of too few processes."""
-    from gpugate.commands.trust.our_rule import ENOUGH_PROCESSES
+    from tools.trust.our_rule import ENOUGH_PROCESSES
 
     for reason, skipped in groupby(sorted(taken.skipped, key=taken.skipped.__getitem__), key=taken.skipped.__getitem__):
         print(f"not measured: {', '.join(skipped)}: {reason}")

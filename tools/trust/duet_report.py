@@ -8,14 +8,14 @@ from statistics import fmean, median
 
 from rich.text import Text
 
-from gpugate.commands.trust.analysis import workload_and_device
-from gpugate.commands.trust.duets import DuetTrial
-from gpugate.commands.trust.rates import Rate, rate_of
 from gpugate.judging.duet import judge_duets
 from gpugate.report.table import Table, columns, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
+from tools.trust.analysis import workload_and_device
+from tools.trust.duets import DuetTrial
+from tools.trust.rates import Rate, rate_of
 
 COLUMNS = columns("case", "alarms", "interval %", "undecided", "processes", "s")
 NOTES = (

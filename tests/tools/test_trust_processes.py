@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.fresh_worker import run_worker
-from gpugate.commands.trust.plan import Plan, wanted_trials
-from gpugate.commands.trust.trials import SLOWDOWNS, read_all
-from gpugate.errors import TrustError
 from gpugate.store.codec import from_json
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, environment, running
+from tools.trust.fresh_worker import run_worker
+from tools.trust.plan import Plan, wanted_trials
+from tools.trust.trials import SLOWDOWNS, TrustError, read_all
 
 # Stops, when it is told to by a file, in the middle of the third trial: at its first build.
 STOPS = """
@@ -43,7 +42,7 @@ PYTHON = sys.executable
 
 
 class Run:
-    """`gpugate trust` in a project whose trials stop in the middle."""
+    """`python -m tools.trust` in a project whose trials stop in the middle."""
 
     def __init__(self, path: Path) -> None:
         self.tiny = TinyProject(path)
@@ -54,7 +53,7 @@ class Run:
 
     def start(self) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-m", "gpugate", "trust", *WORDS],
+            [sys.executable, "-m", "tools.trust", *WORDS],
             cwd=self.tiny.path,
             env={**os.environ, **environment(self.tiny.path)},
             stdout=subprocess.PIPE,
@@ -112,7 +111,7 @@ def test_ctrl_c_reports_and_the_same_command_takes_the_rest(run: Run) -> None:
     assert not running(worker_pid)
     assert run.kept() == 2
     assert ": 2 trials of 1 case in 1 fresh process\n" in first.text
-    assert complaint.endswith("the same command goes on from there\ngpugate trust: interrupted\n")
+    assert complaint.endswith("the same command goes on from there\npython -m tools.trust: interrupted\n")
     before = (run.folder / "trials-001.json").read_bytes()
     run.go_on()
     second, _ = ended(run.start())
@@ -132,7 +131,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_report(run: Run) -> None:
     assert first.status == 2
     assert ": 2 trials of 1 case in 1 fresh process\n" in first.text
     said = "process 1 of trials ended early, its trials are kept: it was killed by SIGKILL"
-    assert f"gpugate trust: {said}" in complaint
+    assert f"python -m tools.trust: {said}" in complaint
     assert run.kept() == 2
     assert (run.folder / "trust.md").exists()
 
@@ -183,7 +182,7 @@ def test_a_worker_gets_its_plan_and_words_and_prints_nothing(acting, tmp_path: P
     reads = "got = sys.argv[1:], os.environ['PY_COLORS'], json.load(sys.stdin)"
     acting(f"print('noise'); {reads}; json.dump(got, open({str(got)!r}, 'w'))")()
     words, colours, plan = json.loads(got.read_text(encoding="utf-8"))
-    assert (words[-4:], colours) == (["gpugate.commands.trust.worker", "perf_tests", "-k", "x; y"], "0")
+    assert (words[-4:], colours) == (["tools.trust.worker", "perf_tests", "-k", "x; y"], "0")
     assert from_json(Plan, plan) == Plan(str(tmp_path / "trials-003.json"), 3, 8, 6.0, 40)
     assert capfd.readouterr() == ("", "")
 

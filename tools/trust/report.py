@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gpugate.commands.trust.analysis import CaseTrust, RuleTrust, TrustReport
-from gpugate.commands.trust.rates import Rate
 from gpugate.report.table import Column, Table, columns, plain
 from gpugate.report.terminal import render_text
 from gpugate.units import number_of
+from tools.trust.analysis import CaseTrust, RuleTrust, TrustReport
+from tools.trust.rates import Rate
 
 NOT_TRIED = "-"
 NOTES = (

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.commands.trust.plan import Plan, count_missing, count_trials, share_of, wanted_trials
-from gpugate.commands.trust.trials import SLOWDOWNS, Conditions, Trial
 from gpugate.machine.environment import Environment
 from gpugate.store.codec import from_json, to_json
+from tools.trust.plan import Plan, count_missing, count_trials, share_of, wanted_trials
+from tools.trust.trials import SLOWDOWNS, Conditions, Trial
 
 CASE = "toy/fast/cpu"
 AA, SLOWED = SLOWDOWNS[0], SLOWDOWNS[1]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpugate.commands.trust.analysis import RuleTrust, TrustReport, analyse, between_run_cv
-from gpugate.commands.trust.rates import Rate, design_effect, korn_graubard, rate_of
-from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from tests.support.simulated_trials import Noise, trials
+from tools.trust.analysis import RuleTrust, TrustReport, analyse, between_run_cv
+from tools.trust.rates import Rate, design_effect, korn_graubard, rate_of
+from tools.trust.trials import SLOWDOWNS, Trial
 
 DRAWS = 400
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpugate.commands.trust.plan import Plan
-from gpugate.errors import TrustError
 from gpugate.session.run_child import run_pytest
+from tools.trust.plan import Plan
+from tools.trust.trials import TrustError
 
 
 def run_worker(plan: Plan, pytest_words: Sequence[str]) -> None:
@@ -15,7 +15,7 @@ def run_worker(plan: Plan, pytest_words: Sequence[str]) -> None:
 
     Raises TrustError with the cause where the process ends early; the trials that it has written stay in its file.
     """
-    ended = run_pytest("gpugate.commands.trust.worker", pytest_words, plan)
+    ended = run_pytest("tools.trust.worker", pytest_words, plan)
     if ended.status == 0:
         return
     if not Path(plan.output).exists():  # before its first trial: the cause is that of the command

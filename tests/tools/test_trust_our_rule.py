@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.trust.our_rule import _select_recorded, our_alarms
-from gpugate.commands.trust.trials import SLOWDOWNS, Trial
 from gpugate.judging.decide import allowed_processes, decide, wants_fresh_process
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
@@ -18,6 +16,8 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 from gpugate.workload import Size, Tolerance
 from tests.support.simulated_trials import Noise, trials
+from tools.trust.our_rule import _select_recorded, our_alarms
+from tools.trust.trials import SLOWDOWNS, Trial
 
 STEADY = Noise(process=0.001, instance=0.003, pair=0.0005)
 RESTLESS = Noise(process=0.006, instance=0.01, pair=0.01)

@@ -1,15 +1,18 @@
 """The trials of a folder, which no foreign trial gets into."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpugate.commands.trust.trials import FILE, Conditions, Taken, TrialsFile, read_all, trials_path
-from gpugate.errors import TrustError
 from gpugate.machine.environment import Environment
 from gpugate.store.codec import from_json, to_json
 from tests.support.simulated_trials import Noise, trials
+from tests.support.stored_runs import edit
+from tests.support.tiny_project import ROOT
+from tools.trust.command import main
+from tools.trust.trials import FILE, Conditions, Taken, TrialsFile, TrustError, read_all, trials_path
 
 GPU = Environment(
     "cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", packages={"torch": "2.11.0", "gpugate": "0.1.0"}, driver="580.1"
@@ -95,3 +98,25 @@ def test_a_source_is_compared_with_whichever_process_knew_it(tmp_path: Path) -> 
     keep(tmp_path, file_of(3, conditions=OTHER_SOURCE))
     with pytest.raises(TrustError, match=r"trials-003.json is of other conditions .*\(the source of toy changed\)"):
         read_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("trials 0 slowdown", -1, "trials[0].slowdown is -1, not greater than or equal to 0"),
+        ("trials 0 process", 0, "trials[0].process is 0, not greater than or equal to 1"),
+        ("conditions budget_s", 0, "conditions.budget_s is 0, not greater than or equal to 1e-30"),
+    ],
+)
+def test_a_folder_of_trials_with_a_value_that_means_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, words: str
+) -> None:
+    path = tmp_path / "trials-001.json"
+    shutil.copy(ROOT / "results/cpu/trust/trials-001.json", path)
+    edit(path, field, value)
+    assert main(["--report-only", "--output", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"python -m tools.trust: {path} cannot be used because " in said
+    assert words in said
+    assert said.endswith(": delete it and take its trials again\n")
+    assert said.count("\n") == 1

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpugate.commands.trust.trials import SLOWDOWNS, Conditions, Trial
+from tools.trust.trials import SLOWDOWNS, Conditions, Trial
 
 SLOWED_SHARE = 5  # a rate near 1 or 0.5 needs fewer trials than a false-alarm rate near 0
 

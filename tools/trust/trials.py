@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpugate.errors import TrustError
+from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment, compare
 from gpugate.measurement.record import Process
 from gpugate.store.json_file import JsonFile, NextSteps
@@ -16,6 +16,10 @@ from gpugate.units import Natural, NotNegative, Positive, Share
 # 0 is A/A: nothing changed, so every alarm is false.
 SLOWDOWNS: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
 _NAME = re.compile(r"trials-(\d+)\.json")
+
+
+class TrustError(GpugateError):
+    """Trials cannot be taken, kept or continued."""
 
 
 @dataclass(frozen=True)

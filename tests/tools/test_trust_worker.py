@@ -15,15 +15,14 @@ import pytest
 import torch
 
 from gpugate.catalogue import catalogue
-from gpugate.commands.trust import worker as module
-from gpugate.commands.trust.plan import Plan
-from gpugate.commands.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile
-from gpugate.commands.trust.worker import TrialTaker
-from gpugate.errors import TrustError
 from gpugate.machine.environment import describe
 from gpugate.measurement import cold_inputs, run
 from gpugate.workload import Case, Needs, Optimization, Side, Size, Workload
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject
+from tools.trust import worker as module
+from tools.trust.plan import Plan
+from tools.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile, TrustError
+from tools.trust.worker import TrialTaker
 
 CASE = "tiny/quick/cpu"
 USAGE_ERROR = 4
