@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpugate.report.table import Column, Table
+from gpugate.report.table import Column, Markdown, Table
 from gpugate.session.options import SETTINGS, add_options
 
 HEAD = """# Options
@@ -34,7 +34,8 @@ def options_page() -> str:
 
 
 def _markdown(columns: Sequence[str], rows: tuple[tuple[str, ...], ...]) -> str:
-    return f"{Table('', tuple(Column(name, left=True) for name in columns), rows).markdown()}\n"
+    own = tuple(tuple(map(Markdown, row)) for row in rows)
+    return f"{Table('', tuple(Column(name, left=True) for name in columns), own).markdown()}\n"
 
 
 def _row(option: dict[str, str]) -> tuple[str, str]:

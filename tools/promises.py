@@ -22,7 +22,7 @@ from gpugate.measurement.record import Process
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.machine import facts
 from gpugate.report.markdown import results_page
-from gpugate.report.table import Column, Table
+from gpugate.report.table import Column, Markdown, Table
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
@@ -337,7 +337,7 @@ def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
 def _bold_below(target: Target | None, value: float, words: str | None = None) -> str:
     """`words`, by default the value itself; bold where the value is below the target."""
     shown = f"{value:g}" if words is None else words
-    return f"**{shown}**" if target and value < target.at_least else shown
+    return Markdown(f"**{shown}**") if target and value < target.at_least else shown
 
 
 _FIGURE = re.compile(r"(<!--(\w+) (\S+) (\w+)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)

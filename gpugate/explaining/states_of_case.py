@@ -6,8 +6,9 @@ import math
 import statistics
 
 from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.cause import LIKE_BEFORE
 from gpugate.explaining.state import State
-from gpugate.measurement.record import Measurement
+from gpugate.measurement.record import Measurement, Mismatch
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
@@ -65,7 +66,7 @@ def optimized_side(result: CaseResult) -> State | None:
         not_engaged=found.not_engaged,
         wrong=_find_wrong_output(result),
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
-        mismatch=found.mismatch if _is_off(result) or _is_stale(result) else None,
+        mismatch=found.mismatch if _is_off(result) or _is_stale(found.mismatch) else None,
         output_error=_find_largest_error(found, result),
         reference_ms=summary.reference_ms.median,
         reference_counters=found.reference_counters,
@@ -116,8 +117,8 @@ def _is_off(result: CaseResult) -> bool:
     return any(not str(reason.facts["when"]).endswith("timed steps") for reason in wrong)
 
 
-def _is_stale(result: CaseResult) -> bool:
-    return any(reason.facts.get("resembles") == "step before" for one in result.verdicts for reason in one.reasons)
+def _is_stale(mismatch: Mismatch | None) -> bool:
+    return mismatch is not None and mismatch.from_step_before is not None and mismatch.from_step_before < LIKE_BEFORE
 
 
 def _find_wrong_output(result: CaseResult) -> str | None:

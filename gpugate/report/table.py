@@ -54,6 +54,12 @@ class Column:
     rank: int = 0
 
 
+class Markdown(str):
+    """A cell that is Markdown already, of our own words."""
+
+    __slots__ = ()
+
+
 def columns(*headings: str) -> tuple[Column, ...]:
     """The first column holds names, at the left; all others hold figures, at the right."""
     return tuple(Column(heading, left=number == 0) for number, heading in enumerate(headings))
@@ -156,7 +162,7 @@ def _one_line(words: str) -> str:
 
 def _cell(words: str) -> str:
     """A cell that cannot end early; C++ is code as a whole."""
-    cell = code(words) if _is_live(words) else _one_line(words)
+    cell = code(words) if _is_live(words) and not isinstance(words, Markdown) else _one_line(words)
     return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
 
 

@@ -377,7 +377,7 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert told(differences=(off,), mismatch=HALF).mismatch == HALF
     other = StepChecks(100, 3, 5, "other input")
     assert told(differences=(off,), mismatch=HALF, step_checks=other).mismatch is None, "a cause is known"
-    assert told(differences=(off,), mismatch=STALE, step_checks=replace(other, resembles="step before")).mismatch
+    assert told(differences=(off,), mismatch=STALE, step_checks=other).mismatch == STALE
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
     assert told(proofs=proofs).disproved == "it keeps up: 12 %"

@@ -53,7 +53,7 @@ def test_skips_failures_and_findings_stand_below(gpu_run: RunResult) -> None:
 HOSTILE = [
     "ValueError: ![x](http://evil/x.png) of [x](//evil) and <img src=x onerror=y> at 3.5",
     "@you broke #12 and gh-12, see www.evil.org or me@evil.org or https://evil.org/a_b",
-    "**bold** _it_ __init__ ~~gone~~ $x$ `code` ``two`` `",
+    "**bold** _it_ __init__ ~~gone~~ $x$ ``two`` `",
     r"a\|b a|b \ \\| &lt;b&gt; \x1b",
     "one\ntwo\r\n\n| three |\n---\n# four",
     "> quoted",
