@@ -14,6 +14,7 @@ from typing import Any
 from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
+from gpugate.measurement.block_work import block_work_share
 from gpugate.measurement.both_sides import BothSides, build_both
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.collectives import count_collectives
@@ -21,6 +22,7 @@ from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
+from gpugate.measurement.new_inputs import NewInputs, compare_new
 from gpugate.measurement.other_work import OtherWork
 from gpugate.measurement.outputs import (
     Expected,
@@ -52,7 +54,7 @@ from gpugate.measurement.record import (
 from gpugate.measurement.settings import REMEMBERS, SLOWED, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import speedup_of
-from gpugate.measurement.step_checks import NewInputs, block_work_share, check_steps, compare_new
+from gpugate.measurement.step_checks import check_steps
 from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE

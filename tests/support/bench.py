@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement import both_sides, outputs, run, sides, step_checks, warm_up
+from gpugate.measurement import block_work, both_sides, new_inputs, outputs, run, sides, step_checks, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import Measurement
@@ -90,9 +90,9 @@ class BenchTimer(HostTimer):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    for module in (run, warm_up, both_sides, sides, step_checks, outputs):
+    for module in (run, warm_up, both_sides, sides, step_checks, new_inputs, outputs):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
-    monkeypatch.setattr(step_checks, "process_time_ns", lambda: int(made.now_ms * 1e6))
+    monkeypatch.setattr(block_work, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made

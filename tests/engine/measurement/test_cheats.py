@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from gpugate.judging.equivalence import judge_equivalence
-from gpugate.measurement import step_checks
+from gpugate.measurement import block_work, step_checks
+from gpugate.measurement.block_work import WAKE_MS, worker_cpu_ns
+from gpugate.measurement.new_inputs import NewInputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
-from gpugate.measurement.step_checks import WAKE_MS, NewInputs, worker_cpu_ns
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side
 from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections
@@ -277,7 +278,7 @@ def test_only_the_newest_of_short_steps_is_computed_into_one_buffer(bench: Bench
 def test_a_share_that_is_negative_by_noise_is_none_of_the_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A join that has nothing to join took longer than the whole block."""
     times_ms = {(1,): 80.0, (8,): 0.1, (0,): 8.0}
-    monkeypatch.setattr(step_checks, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms[lengths[0],])
+    monkeypatch.setattr(block_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms[lengths[0],])
     buffer = torch.empty(2, 3)
     measured = found(bench, newest_alone(bench, lambda: buffer))
     assert measured.step_checks is not None

@@ -23,9 +23,9 @@ from gpugate.faults.fault import Fault
 from gpugate.judging.counters import judge_counters
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
+from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.speedup import speedup_of
-from gpugate.measurement.step_checks import NEW_INPUTS_MS
 from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome

@@ -1,0 +1,91 @@
+"""New inputs: a side that has the outputs of known inputs in store needs longer on others, or gives wrong outputs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from gpugate.measurement.outputs import Expected
+from gpugate.measurement.record import StepChecks
+from gpugate.measurement.settings import REMEMBERS
+from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, synchronize
+from gpugate.measurement.sketch import Sketch
+from gpugate.measurement.step_checks import CheckedSteps, most_held_bytes, run_block, without_overwritten
+from gpugate.parts import Parts, byte_size
+from gpugate.workload import Tolerance
+
+NEW_INPUTS_MS, MOST_NEW_INPUTS, MAKING_S = 2.0, 256, 0.3
+MOST_COMPARED = 8  # of the outputs on new inputs, in a round
+LEAST_WORK_MS = 0.005  # of a step that computes; the first touch of an input's objects alone takes less
+# Busy programs on every core made up to 0.42 of the rounds of an honest side too long: eight in a row are one in 1000.
+NEW_INPUTS_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class NewInputs:
+    """Input sets that no step has read, made by `make` from a number, beside the timed sets.
+
+    `time_ms` times a block, and a step of the optimized side takes `step_ms`.
+    """
+
+    make: Callable[[int], Any]
+    timed: Sequence[Any]
+    time_ms: Callable[[Callable[[], None]], float]
+    step_ms: float
+    draw: random.Random
+
+    def try_on(self, side: BuiltSide) -> tuple[float, list[tuple[Any, Parts]]]:
+        """Measures the time of a block over new inputs, over that of a block over as many timed inputs, and returns
+        some new inputs with the side's outputs.
+
+        A side that has outputs of known inputs in store needs many times as long. The ratio is at most 1 where a step
+        on a new input takes less than LEAST_WORK_MS longer, since no work was saved. A block lasts NEW_INPUTS_MS or one
+        step. Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts,
+        and a ratio no larger than REMEMBERS ends the rounds. Raises SideError for a step that fails.
+        """
+        ratios, made, pairs = list[float](), 0, list[tuple[Any, Parts]]()
+        while len(ratios) < NEW_INPUTS_ROUNDS and min(ratios, default=math.inf) > REMEMBERS:
+            new = self._make_block(side, made)
+            made += len(new)
+            known = [self.timed[number % len(self.timed)] for number in range(len(new))]
+            side.flags.apply()
+            self._time(side, known)  # allocators then have the memory for as many outputs
+            new_ms, found = self._time(side, new, MOST_COMPARED)
+            known_ms, _ = self._time(side, known)
+            pairs += found
+            longer = new_ms - known_ms >= LEAST_WORK_MS * len(new)
+            ratios.append(new_ms / max(known_ms, 1e-6) if longer else 1.0)
+        return min(ratios), pairs
+
+    def _make_block(self, side: BuiltSide, first: int) -> list[Any]:
+        """Makes the inputs of a block within MAKING_S; they and their outputs fit into memory."""
+        count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(self.step_ms, 1e-3))))
+        new, until = [self.make(first)], perf_counter() + MAKING_S
+        size = byte_size(new[0]) + sum(side.output_bytes)
+        while len(new) < min(count, most_held_bytes(side.device) // max(1, size)) and perf_counter() < until:
+            new.append(self.make(first + len(new)))
+        return new
+
+    def _time(self, side: BuiltSide, given: Sequence[Any], copied: int = 0) -> tuple[float, list[tuple[Any, Parts]]]:
+        """Times a block, and copies up to `copied` of its outputs, each with its input."""
+        outputs: list[Any] = []
+        with blame(side.name, "running steps on new inputs"), pause_garbage_collection():
+            synchronize(side.device)
+            took_ms = self.time_ms(partial(run_block, side, given, outputs))
+            places = self.draw.sample(range(len(given)), min(len(given), copied))
+            found = without_overwritten(outputs, places)
+            return took_ms, [(given[place], side.copy_parts(outputs[place], given[place])) for place in found]
+
+
+def compare_new(pairs: Sequence[tuple[Parts, Parts]], tolerance: Tolerance, draw: random.Random) -> StepChecks:
+    """Compares the sums of outputs on new inputs with those of the reference's outputs, which come second in a pair."""
+    expected = Expected((), {number: wanted for number, (_, wanted) in enumerate(pairs)})
+    checked = CheckedSteps(expected, Sketch(draw, tolerance, {name for _, wanted in pairs for name in wanted}))
+    for number, (output, _) in enumerate(pairs):
+        checked.read(output, number)
+    return checked.compare()
