@@ -43,7 +43,8 @@ def block_work_share(side: BuiltSide, inputs: Sequence[Any], budget_s: float, st
     def cpu_ms(lengths: Sequence[int]) -> float:
         return _cpu_ms(side, inputs, lengths, workers)
 
-    while cpu_ms([1] * steps) < TOLD_MS and 4 * steps <= min(fitting, MOST_JOINED):
+    most = steps if side.restore is not None else min(fitting, MOST_JOINED)  # a set is not written to for long
+    while 4 * steps <= most and cpu_ms([1] * steps) < TOLD_MS:
         steps *= 4
     found = [[cpu_ms(lengths) for lengths in ([1] * steps, [steps], [0] * steps)] for _ in range(rounds)]
     alone_ms, block_ms, join_ms = (statistics.median(column) / steps for column in zip(*found, strict=True))
