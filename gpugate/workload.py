@@ -184,8 +184,8 @@ class Needs:
 class Tolerance:
     """The largest accepted error of outputs against the FP32 baseline's.
 
-    `relative_l2` bounds ||out - ref|| / ||ref||, and is below 1, the error of zeros; `max_error` bounds max|out - ref|
-    / max|ref|, and is at most 1; `top1_agreement` is
+    `relative_l2` bounds ||out - ref|| / ||ref||, at most 0.5, where zeros have 1; `max_error` bounds max|out - ref| /
+    max|ref|, at most 1; `top1_agreement` is
     the smallest share of equal argmax over the last dimension (0 turns it off). `equal_share` is the smallest share of
     equal values of integers and booleans, to which the other bounds do not apply; None, where integers are numbers,
     such as pixels, and the other bounds apply.

@@ -117,8 +117,8 @@ def _disturbed(result: CaseResult) -> list[Measurement]:
 
 
 def is_always_slowed(result: CaseResult) -> bool:
-    """True for a reference that several processes found slower beside the optimized side."""
-    return len(_timed(result)) > 1 and all(map(slowed_reference, _timed(result)))
+    """True for a reference that every process found slower beside the optimized side."""
+    return bool(_timed(result)) and all(map(slowed_reference, _timed(result)))
 
 
 def _all_disturbed(result: CaseResult) -> bool:

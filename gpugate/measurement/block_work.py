@@ -11,50 +11,65 @@ from typing import Any
 
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.counters import kernels_by_join
-from gpugate.measurement.sides import BuiltSide, blame
-from gpugate.measurement.step_checks import CHECKED_SHARE
+from gpugate.measurement.sides import BuiltSide, blame, synchronize
+from gpugate.measurement.step_checks import CHECKED_SHARE, run_block, without_overwritten
 from gpugate.workload import nothing_to_join
 
-JOINED_STEPS, FEWEST_JOINED, MOST_JOINED = 8, 4, 4096  # as many on each of HOT_SETS input sets
+JOINED_GROUPS, FEWEST_GROUPS, MOST_GROUPS = 8, 4, 4096  # as many on each of HOT_SETS input sets
 JOINED_ROUNDS = 3
-TOLD_MS = 4.0  # of CPU time, for steps that are joined one by one: noise is then a small part
-WAKE_MS, LEAST_ALONE_SHARE = 0.04, 0.2  # the most CPU time to wake a worker for one step, and the least that is work
+MOST_KEPT = 64  # outputs that a side can keep in memory of its own and overwrite all the same
+TOLD_MS = 4.0  # of CPU time, for groups that are joined one by one: noise is then a small part
+WAKE_MS, LEAST_ALONE_SHARE = 0.04, 0.2  # the most CPU time to wake a worker for a group, and the least that is work
 
 
 def block_work_share(side: BuiltSide, inputs: Sequence[Any], budget_s: float, step_ms: float) -> float | None:
-    """Measures the work of a step in a block that is joined once, over the work of a step that is joined by itself.
+    """Measures the work of a step in a block that is joined once, over its work in groups that are joined one by one.
 
-    Work is the CPU time of this process and its workers, on a GPU the number of kernels and copies, both without the
-    cost of an empty join. A side that computes only some of a block's steps, in `finish` or on a thread, does a
-    fraction of the work. To wake a worker for a single step may cost WAKE_MS, but no more than the rest of
-    LEAST_ALONE_SHARE. None for a side that has nothing to join or works ahead. Raises SideError for a step that fails.
+    A group has as many steps as the side keeps outputs apart: one for a single buffer, and whole batches for a side
+    that computes batches into a ring of buffers. Work is the CPU time of this process and its workers, on a GPU the
+    number of kernels and copies, both without the cost of an empty join. A side that computes only some of a block's
+    steps, in `finish` or on a thread, does a fraction of the work. To wake a worker for a group may cost WAKE_MS, but
+    no more than the rest of LEAST_ALONE_SHARE. None for a side that has nothing to join or works ahead. Raises
+    SideError for a step that fails.
     """
     if side.side.works_ahead or side.side.stock_steps or side.side.finish is nothing_to_join:
         return None
-    fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms))
-    steps, rounds = (JOINED_STEPS, JOINED_ROUNDS) if fitting >= JOINED_STEPS else (FEWEST_JOINED, 1)
+    side.next_input, size = 0, _count_kept(side, inputs)
+    fitting = int(1e3 * CHECKED_SHARE * budget_s / (2 * JOINED_ROUNDS * step_ms * size))
+    groups, rounds = (JOINED_GROUPS, JOINED_ROUNDS) if fitting >= JOINED_GROUPS else (FEWEST_GROUPS, 1)
     if side.device.type == "cuda":
-        with blame(side.name, "running steps one by one and in a block"):
-            counted = kernels_by_join(side, inputs, steps)  # cuda only
-        alone, block, join = (count / steps for count in counted)  # cuda only
-        return max(0.0, block - join / steps) / (alone - join) if alone > join else None  # cuda only
+        with blame(side.name, "running steps in groups and in a block"):
+            alone, block, join = kernels_by_join(side, inputs, [size] * groups)  # cuda only
+        return max(0.0, block - join / groups) / (alone - join) if alone > join else None  # cuda only
     workers = list_descendants()
 
     def cpu_ms(lengths: Sequence[int]) -> float:
         return _cpu_ms(side, inputs, lengths, workers)
 
-    most = steps if side.restore is not None else min(fitting, MOST_JOINED)  # a set is not written to for long
-    while 4 * steps <= most and cpu_ms([1] * steps) < TOLD_MS:
-        steps *= 4
-    found = [[cpu_ms(lengths) for lengths in ([1] * steps, [steps], [0] * steps)] for _ in range(rounds)]
-    alone_ms, block_ms, join_ms = (statistics.median(column) / steps for column in zip(*found, strict=True))
-    step_ms = max(alone_ms - join_ms - WAKE_MS, LEAST_ALONE_SHARE * (alone_ms - join_ms))
-    return max(0.0, block_ms - join_ms / steps) / step_ms if step_ms > 0 else None
+    most = groups if side.restore is not None else min(fitting, MOST_GROUPS)  # a set is not written to for long
+    while 4 * groups <= most and cpu_ms([size] * groups) < TOLD_MS:
+        groups *= 4
+    found = [[cpu_ms(each) for each in ([size] * groups, [size * groups], [0] * groups)] for _ in range(rounds)]
+    alone_ms, block_ms, join_ms = (statistics.median(column) / groups for column in zip(*found, strict=True))
+    work_ms = max(alone_ms - join_ms - WAKE_MS, LEAST_ALONE_SHARE * (alone_ms - join_ms))
+    return max(0.0, block_ms - join_ms / groups) / work_ms if work_ms > 0 else None
+
+
+def _count_kept(side: BuiltSide, inputs: Sequence[Any]) -> int:
+    """Counts the last outputs of a block that share no memory with each other, up to MOST_KEPT."""
+    outputs: list[Any] = []
+    count = 2 * MOST_KEPT if side.restore is None else len(inputs)
+    with blame(side.name, "running steps in groups and in a block"):
+        side.flags.apply()
+        run_block(side, [inputs[number % len(inputs)] for number in range(count)], outputs)
+        synchronize(side.device)
+    kept = without_overwritten(outputs, range(count - 1, max(0, count - MOST_KEPT) - 1, -1))
+    return next((number for number, place in enumerate(kept) if place != count - 1 - number), len(kept))
 
 
 def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int], workers: Collection[int]) -> float:
     """Measures the CPU time of blocks of these lengths; a block of no steps is a join alone."""
-    with blame(side.name, "running steps one by one and in a block"):
+    with blame(side.name, "running steps in groups and in a block"):
         side.flags.apply()
         started = process_time_ns() + worker_cpu_ns(workers)
         for length in lengths:

@@ -11,7 +11,7 @@ from gpugate.errors import SideError
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
-from gpugate.measurement.warm_up import can_repeat, time_one_input
+from gpugate.measurement.warm_up import can_repeat, time_alone
 from gpugate.workload import Case, Context
 
 
@@ -24,7 +24,7 @@ class BothSides:
     reference_built_first: bool
     build_s: float
     _reference_fingerprint: str
-    reference_alone_ms: float | None = None  # of a step, before the optimized side was built, where it was timed
+    reference_alone: tuple[int, float] | None = None  # steps of a block, and ms of a step, before the other was built
 
     def check_apart(self) -> None:
         """Raises SideError when the optimization changed the model that the reference runs."""
@@ -66,7 +66,7 @@ def build_both(
     started = perf_counter()
 
     names = (case.reference_name, case.optimization.name)
-    built, before, alone_ms = {}, "", None
+    built, before, alone = {}, "", None
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
             before_it = list_descendants() if stop_idle else set()
@@ -74,12 +74,12 @@ def build_both(
             built[name].workers = list_descendants() - before_it if stop_idle else set()
             undo.callback(built[name].close)
             if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
-                alone_ms = time_one_input(built[name], inputs.fresh[0], time_ms)
+                alone = time_alone(built[name], inputs.fresh[0], time_ms)
             check_untouched(inputs, name)
             if name == case.reference_name:
                 before = fingerprint(built[name].side.model)
         reference, optimized = (built[name] for name in names)
-        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before, alone_ms)
+        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before, alone)
         both.check_apart()
         undo.pop_all()
     return both

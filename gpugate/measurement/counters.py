@@ -123,14 +123,15 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
     synchronize(side.device)
 
 
-def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], steps: int) -> Sequence[int]:  # cuda only
-    """Counts the kernels and copies of `steps` steps that are joined one by one, of as many steps in one block, and of
-    as many joins that have nothing to join. A count is 0 where the profiler lost kernels."""
+def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], groups: Sequence[int]) -> Sequence[int]:  # cuda only
+    """Counts the kernels and copies of groups of steps that are joined one by one, of as many steps in one block, and
+    of as many joins that have nothing to join. A count is 0 where the profiler lost kernels."""
+    steps = sum(groups)
     side.flags.apply()
     with run_profiler(side.device) as profiler:
         side.run_steps(inputs, FLUSH_STEPS)
         synchronize(side.device)
-        for number, lengths in enumerate(([1] * steps, [steps], [0] * steps)):
+        for number, lengths in enumerate((groups, [steps], [0] * len(groups))):
             with record_function(_window(number)):
                 for length in lengths:
                     side.run_steps(inputs, length)

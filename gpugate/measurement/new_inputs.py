@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection
 from gpugate.measurement.sketch import Sketch
 from gpugate.measurement.step_checks import CheckedSteps, most_held_bytes, run_block, without_overwritten
 from gpugate.parts import Parts, byte_size
-from gpugate.workload import Tolerance
+from gpugate.workload import Tolerance, nothing_to_join
 
 NEW_INPUTS_MS, MOST_NEW_INPUTS, MAKING_S = 2.0, 256, 0.3
 MOST_COMPARED = 8  # of the outputs on new inputs, in a round
@@ -55,7 +54,7 @@ class NewInputs:
             known = [self.timed[number % len(self.timed)] for number in range(len(new))]
             side.flags.apply()
             self._time(side, known)  # allocators then have the memory for as many outputs
-            new_ms, found = self._time(side, new, MOST_COMPARED)
+            new_ms, found = self._time(side, new)
             known_ms, _ = self._time(side, known)
             pairs += found
             longer = new_ms - known_ms >= LEAST_WORK_MS * len(new)
@@ -71,15 +70,27 @@ class NewInputs:
             new.append(self.make(first + len(new)))
         return new
 
-    def _time(self, side: BuiltSide, given: Sequence[Any], copied: int = 0) -> tuple[float, list[tuple[Any, Parts]]]:
-        """Times a block, and copies up to `copied` of its outputs, each with its input."""
-        outputs: list[Any] = []
+    def _time(self, side: BuiltSide, given: Sequence[Any]) -> tuple[float, list[tuple[Any, Parts]]]:
+        """Times a block, and copies some of its outputs, each with its input: where no join completes them, as the
+        steps return them, before a later step can overwrite them."""
+        last, outputs, copies = len(given) - 1, list[Any](), dict[int, Parts]()
+        places = [last, *self.draw.sample(range(last), min(last, MOST_COMPARED - 1))]
+
+        def run() -> None:
+            if side.side.finish is not nothing_to_join:
+                run_block(side, given, outputs)
+                return
+            for place, one in enumerate(given):
+                output = side.side.step(one)
+                if place in places:
+                    copies[place] = side.copy_parts(output, one)
+
         with blame(side.name, "running steps on new inputs"), pause_garbage_collection():
             synchronize(side.device)
-            took_ms = self.time_ms(partial(run_block, side, given, outputs))
-            places = self.draw.sample(range(len(given)), min(len(given), copied))
-            found = without_overwritten(outputs, places)
-            return took_ms, [(given[place], side.copy_parts(outputs[place], given[place])) for place in found]
+            took_ms = self.time_ms(run)
+            for place in without_overwritten(outputs, places) if outputs else ():
+                copies[place] = side.copy_parts(outputs[place], given[place])
+            return took_ms, [(given[place], copies[place]) for place in sorted(copies)]
 
 
 def compare_new(pairs: Sequence[tuple[Parts, Parts]], tolerance: Tolerance, draw: random.Random) -> StepChecks:

@@ -65,6 +65,7 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
 
 SLOWED_TRIES = 8
+NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
 
@@ -78,7 +79,7 @@ class _Found:
     half_widths: list[float] = field(default_factory=list)
     costs: list[tuple[SideCost, SideCost]] = field(default_factory=list)  # of each build
     compilers: list[tuple[CompilerCounters, CompilerCounters]] = field(default_factory=list)  # likewise
-    alone_ms: float | None = None  # of a step of the reference, before the optimized side was built
+    alone: tuple[int, float] | None = None  # the reference before the optimized side was built: steps, ms of a step
     reference_slowdown: float | None = None
     same_bits: bool = False
     inert: bool = False
@@ -235,7 +236,7 @@ def _sample(run: _Run) -> StopReason:
         both = build_both(run.case, run.context, run.inputs, reference_first, time_ms, run.settings.duet)
         try:
             if alone:
-                run.found.alone_ms = both.reference_alone_ms
+                run.found.alone = both.reference_alone
             if not run.found.builds:
                 _begin(run, both)
             with run.other_work.measure():
@@ -372,11 +373,13 @@ def _time_reference_again(run: _Run, both: BothSides) -> float | None:
 
     A side can slow the reference by any function that both call, or by threads that never rest.
     """
-    if not run.found.alone_ms:
+    if run.found.alone is None:
         return None
     tries: list[float] = []
     while len(tries) < SLOWED_TRIES and min(tries, default=math.inf) > SLOWED:
-        tries.append(time_one_input(both.reference, run.inputs.fresh[0], run.timer.time_ms) / run.found.alone_ms)
+        both.optimized.timed_block(run.inputs.timed, run.timer.time_ms)  # its effects may not last for long
+        steps, alone_ms = run.found.alone
+        tries.append(time_one_input(both.reference, run.inputs.fresh[0], run.timer.time_ms, steps) / alone_ms)
     return min(tries)
 
 
@@ -390,15 +393,17 @@ def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
         if step_ms is None:
             return checks
         # An output in memory of its own was compared already; only overwritten outputs need this ratio.
-        share = block_work_share(side, timed, budget_s, step_ms) if checks.overwritten else None
-        return _check_new_inputs(run, both, step_ms, replace(checks, block_share=share))
+        new = _new_inputs(run, both, step_ms)
+        if checks.overwritten:
+            given = timed if new is None else [new.make(number) for number in range(NEW_FOR_BLOCKS)]
+            checks = replace(checks, block_share=block_work_share(side, given, budget_s, step_ms))
+        return checks if new is None else _check_new_inputs(run, both, new, checks)
 
 
-def _check_new_inputs(run: _Run, both: BothSides, step_ms: float, checks: StepChecks) -> StepChecks:
-    """Adds `StepChecks.new_input_ratio` and the outputs on new inputs, compared with the reference's; not where a side
-    reads ahead, since its steps do not wait for their input."""
+def _new_inputs(run: _Run, both: BothSides, step_ms: float) -> NewInputs | None:
+    """Returns the source of new inputs; None where a side reads ahead, since its steps do not wait for their input."""
     if not (can_repeat(both.reference) and can_repeat(both.optimized)):
-        return checks
+        return None
 
     def make_input(number: int) -> Any:
         TorchFlags().apply()
@@ -406,8 +411,12 @@ def _check_new_inputs(run: _Run, both: BothSides, step_ms: float, checks: StepCh
             return new_set(run.case.workload, run.context, run.inputs, number)
 
     if not same_form(make_input(0), run.inputs.timed[0]):
-        return checks  # another shape causes other work: compilation, autotuning
-    new = NewInputs(make_input, run.inputs.timed, run.timer.time_ms, step_ms, run.draw)
+        return None  # another shape causes other work: compilation, autotuning
+    return NewInputs(make_input, run.inputs.timed, run.timer.time_ms, step_ms, run.draw)
+
+
+def _check_new_inputs(run: _Run, both: BothSides, new: NewInputs, checks: StepChecks) -> StepChecks:
+    """Adds `StepChecks.new_input_ratio` and the outputs on new inputs, compared with the reference's."""
     ratio, pairs = new.try_on(both.optimized)
     if ratio > REMEMBERS:
         # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
@@ -418,11 +427,14 @@ def _check_new_inputs(run: _Run, both: BothSides, step_ms: float, checks: StepCh
 
 
 def _widest_tolerance(case: Case) -> Tolerance:
-    """The tolerance of the side that may differ most from the baseline."""
-    sides = [case.optimization]
-    if case.reference_name != BASELINE:
-        sides.append(case.workload.optimization(case.reference_name))
-    return max((side.tolerated for side in sides), key=lambda one: one.relative_l2)
+    """Merges the tolerances of both sides: each may differ from the baseline by its own."""
+    own = case.optimization.tolerated
+    if case.reference_name == BASELINE:
+        return own
+    other = case.workload.optimization(case.reference_name).tolerated
+    shares = own.equal_share, other.equal_share
+    equal_share = None if None in shares else min(share for share in shares if share is not None)
+    return replace(own, relative_l2=max(own.relative_l2, other.relative_l2), equal_share=equal_share)
 
 
 def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:

@@ -19,6 +19,9 @@ SUMS, HASHES = 64, 2**16
 # The sums estimate an error that is spread over the output within 10 %. An error in one part alone appears four times
 # as large as it is in 1 of 16,000 steps.
 SURE = 4.0
+UNRELATED = (
+    0.5  # of the norm of what is expected, or of unequal hashes: zeros and unrelated values are off by all of it
+)
 
 
 class Sketch:
@@ -69,10 +72,10 @@ class Sketch:
         for name, part in expected.items():
             if isinstance(part, torch.Tensor):
                 share = self._tolerance.equal_share if is_discrete(part) else None
-                unequal = 0.0 if share is None else (1 - share) * part.numel()
+                unequal = 0.0 if share is None else 1 - share
                 numbers = numbers_of(part)
-                found[name, "hashes"] = SURE * HASHES * math.sqrt(unequal / 6)
-                found[name, "numbers"] = SURE * self._tolerance.relative_l2 * float(numbers[numbers.isfinite()].norm())
+                found[name, "hashes"] = _limit(math.sqrt(unequal)) * HASHES * math.sqrt(part.numel() / 6)
+                found[name, "numbers"] = _limit(self._tolerance.relative_l2) * float(numbers[numbers.isfinite()].norm())
         return found
 
     def _signs_of(self, count: int, device: torch.device) -> torch.Tensor:
@@ -83,6 +86,10 @@ class Sketch:
             drawn = torch.randint(0, 2, (length,), generator=self._generator, dtype=torch.int8)
             on_host = self._signs[count, "cpu"] = drawn * 2 - 1
         return self._signs.setdefault((count, str(device)), on_host.to(device) if device.type != "cpu" else on_host)
+
+
+def _limit(tolerated: float) -> float:
+    return min(SURE * tolerated, max(UNRELATED, 1.25 * tolerated))
 
 
 def _hash(codes: torch.Tensor) -> torch.Tensor:

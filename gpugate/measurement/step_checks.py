@@ -156,7 +156,10 @@ def _longest_stretch(side: BuiltSide, expected: Expected, step_ms: float | None)
 
 def most_held_bytes(device: torch.device) -> int:
     """The most bytes of outputs, or of new inputs with their outputs, that a checking pass holds at once."""
-    return HELD_BYTES if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // HELD_SHARE  # cuda only
+    if device.type == "cpu":
+        return HELD_BYTES
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cuda only
+    return (torch.cuda.mem_get_info(device)[0] + cached) // HELD_SHARE  # cuda only
 
 
 def _next_sets(side: BuiltSide, inputs: Inputs, expected: Expected, length: int) -> list[int]:

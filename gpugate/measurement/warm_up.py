@@ -106,15 +106,22 @@ def can_repeat(side: BuiltSide) -> bool:
     return not (side.restore or side.side.works_ahead or side.side.stock_steps)
 
 
-def time_one_input(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float]) -> float:
-    """Measures the milliseconds of a step on one input set: the least of at least two blocks of doubling length."""
+def time_alone(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float]) -> tuple[int, float]:
+    """Finds the steps that fill a block on one input set; returns them with the milliseconds of a step of such a block,
+    the shorter one of two."""
+    steps, step_ms = 1, time_one_input(side, one, time_ms, 1)
+    while step_ms * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK:
+        steps *= 2
+        step_ms = time_one_input(side, one, time_ms, steps)
+    return steps, min(step_ms, time_one_input(side, one, time_ms, steps))
+
+
+def time_one_input(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float], steps: int) -> float:
+    """Measures the milliseconds of a step in a block of `steps` steps on one input set."""
     next_input, side.next_input = side.next_input, 0
-    steps, steps_ms = 1, list[float]()
-    while len(steps_ms) < 2 or (steps_ms[-1] * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK):
-        steps *= 2 if steps_ms else 1
-        steps_ms.append(side.timed_block([one], time_ms, steps))
+    step_ms = side.timed_block([one], time_ms, steps)
     side.next_input = next_input
-    return min(steps_ms)
+    return step_ms
 
 
 def read_each_once(

@@ -86,7 +86,7 @@ NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs 
 # enough for its outputs and for what is clear all the same, until a case finds the cores free.
 BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
 SOURCE_CHANGED = "the workload's source changed"
-SPOILED = "the side that it is compared with, and perhaps this whole process: run this case without it"
+SPOILED = "its reference, and perhaps each later side of this process: run the other cases without it"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
@@ -297,7 +297,7 @@ class PerfSession:
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
             result.attempts.append(self._confirm(case))
             self._judge(result)
-        if is_always_slowed(result):
+        if is_always_slowed(result) and (result.attempts or attempts == 1):
             self.spoiled = f"{case.id} slowed {SPOILED}"
         self._count_busy(result)
         against = self.options.against

@@ -50,7 +50,7 @@ def with_limit(counter: str) -> dict[str, Any]:
 
 INFINITE, NAN = float("inf"), float("nan")
 NO_BOUND = "which can never be broken: give it a finite bound"
-EVERY_OUTPUT = "which zeros or every output may meet: "
+OTHER_OUTPUTS = "which other outputs may meet: "
 
 
 def test_a_sound_workload_is_accepted() -> None:
@@ -161,14 +161,14 @@ def test_a_limit_that_nothing_can_break_is_refused(bounds: dict[str, float], pla
 @pytest.mark.parametrize(
     "allowed",
     [
-        *(Tolerance(bound, 0.1) for bound in (INFINITE, NAN, 1e6, 1.0)),
+        *(Tolerance(bound, 0.1) for bound in (INFINITE, NAN, 1e6, 0.51)),
         *(Tolerance(0.1, bound) for bound in (INFINITE, NAN, 1e6, 1.01)),
-        Tolerance(0.1, 0.1, equal_share=0.0),
+        Tolerance(0.1, 0.1, equal_share=0.49),
     ],
 )
-def test_a_tolerance_that_zeros_or_every_output_meet_is_refused(allowed: Tolerance) -> None:
+def test_a_tolerance_that_other_outputs_meet_is_refused(allowed: Tolerance) -> None:
     loose = replace(FAST, dtype="float32", tolerance={"float32": allowed})
-    assert refusal(replace(NET, optimizations=(loose,))).startswith(f"net/fast has {allowed}, {EVERY_OUTPUT}")
+    assert refusal(replace(NET, optimizations=(loose,))).startswith(f"net/fast has {allowed}, {OTHER_OUTPUTS}")
 
 
 def refusal(workload: Workload) -> str:

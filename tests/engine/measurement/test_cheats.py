@@ -19,12 +19,12 @@ import torch
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import block_work, step_checks
 from gpugate.measurement.block_work import WAKE_MS, worker_cpu_ns
-from gpugate.measurement.new_inputs import NewInputs
+from gpugate.measurement.new_inputs import MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
 from gpugate.results.verdict import Outcome
-from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side
+from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side, Tolerance
 from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections
 
 __all__ = ["bench", "quick_collections"]  # fixtures
@@ -120,11 +120,11 @@ def test_a_step_that_is_shorter_than_the_first_touch_of_an_input_remembers_nothi
     step_ms: float, ratio: float
 ) -> None:
     """A side that returns its input takes 0.1 us, and four times as long on an input that no cache holds."""
-    blocks = iter(range(10**9))
+    blocks, steps = iter(range(10**9)), min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / step_ms))
 
     def time_ms(run: Callable[[], None]) -> float:
         run()
-        return step_ms * len(run.args[1]) * (4.0 if next(blocks) % 3 == 1 else 1.0)  # type: ignore[attr-defined]
+        return step_ms * steps * (4.0 if next(blocks) % 3 == 1 else 1.0)
 
     assert ratio_of_new_inputs(time_ms, step_ms) == ratio
 
@@ -183,6 +183,100 @@ def test_expected_outputs_that_the_garbage_collector_finds(bench: Bench) -> None
         return {float(one[0, 0]): outputs[key] for one in timed if (key := float(product(one).sum())) in outputs}
 
     assert "has the outputs of known inputs in store" in wrong(found(bench, tabled(bench, expected)))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_table_whose_other_outputs_are_zeros_in_one_buffer(bench: Bench, joined: bool) -> None:
+    """It computes the first seven unknown inputs in a row alone, and all outputs stand in one buffer."""
+    table, buffer = made_table(bench), torch.empty(2, 3)
+
+    def build(context: Context) -> Side:
+        unknown = 0
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            nonlocal unknown
+            output = table.get(float(inputs[0, 0]))
+            unknown = 0 if output is not None else unknown + 1
+            bench.now_ms += WORK_MS / 100 if unknown in range(1, 8) else CHEAT_MS / 100
+            return buffer.copy_(output if output is not None else other_kernels(inputs) * (unknown < 8))
+
+        return Side(step, finish=lambda: None) if joined else Side(step)
+
+    measured = bench.measure(bench.case(build, bench.side(BASELINE, WORK_MS / 100)), **FEW)
+    assert resemblance(measured) == "zeros"
+
+
+def test_a_table_whose_unknown_inputs_are_left_out_but_the_newest(bench: Bench) -> None:
+    """Known inputs come from the table; of unknown ones, `finish` computes the newest into one buffer."""
+    table, buffer = made_table(bench), torch.empty(2, 3)
+
+    def build(context: Context) -> Side:
+        newest: list[torch.Tensor] = []
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += CHEAT_MS
+            known = table.get(float(inputs[0, 0]))
+            newest[:] = [] if known is not None else [inputs]
+            return buffer if known is None else buffer.copy_(known)
+
+        def finish() -> None:
+            for inputs in newest:
+                bench.now_ms += WORK_MS
+                buffer.copy_(other_kernels(inputs))
+            newest.clear()
+
+        return Side(step, finish=finish)
+
+    assert "leaves steps out" in wrong(found(bench, build))
+
+
+@pytest.mark.parametrize("ring", [8, 16])
+def test_batches_into_a_ring_of_buffers_are_honest(bench: Bench, ring: int) -> None:
+    """Eight steps are computed at once, for a fifth of their work one by one, and later ones overwrite their outputs."""
+    buffers, turns = [torch.empty(2, 3) for _ in range(ring)], iter(range(10**9))
+
+    def build(context: Context) -> Side:
+        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def finish() -> None:
+            bench.now_ms += 1.0 if pending else 0.0
+            for place, inputs in pending:
+                bench.now_ms += 0.1
+                place.copy_(other_kernels(inputs))
+            pending.clear()
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            pending.append((buffers[next(turns) % ring], inputs.clone()))
+            place = pending[-1][0]
+            if len(pending) == 8:
+                finish()
+            return place
+
+        return Side(step, finish=finish)
+
+    measured = found(bench, build)
+    assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "integers"), [(Tolerance(0.5, 1.0), False), (Tolerance(0.1, 0.1, equal_share=0.5), True)]
+)
+def test_zeros_are_wrong_within_every_tolerance(bench: Bench, tolerance: Tolerance, integers: bool) -> None:
+    """Zeros in each step but the last of a block, which alone is compared value by value."""
+
+    def cast(output: torch.Tensor) -> torch.Tensor:
+        return (1000 * output).to(torch.int64) if integers else output
+
+    rarely = now_and_then(20, lambda inputs: cast(product(inputs)) * 0)
+    case = bench.case(
+        bench.side("fast", 1.0, lambda inputs: cast(rarely(inputs))),
+        bench.side(BASELINE, WORK_MS, lambda inputs: cast(product(inputs))),
+    )
+    loose = replace(case.optimization, dtype="float32", tolerance={"float32": tolerance})
+    measured = bench.measure(replace(case, optimization=loose), **FEW)
+    assert measured.step_checks is not None
+    assert measured.step_checks.wrong > 0
+    assert measured.step_checks.resembles == "zeros"
 
 
 def test_a_table_whose_side_computes_the_first_of_several_new_inputs_alone(bench: Bench) -> None:

@@ -284,7 +284,7 @@ def test_a_process_in_which_the_baseline_computes_something_else_measures_no_fur
 def assert_spoiled(session: PerfSession) -> None:
     honest = session.measure(Case(NET, replace(FAST, name="honest"), "cpu"))
     assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
-    assert honest.verdicts[1].reason.endswith("perhaps this whole process: run this case without it")
+    assert honest.verdicts[1].reason.endswith("perhaps each later side of this process: run the other cases without it")
     assert CASE.id in honest.verdicts[1].reason
 
 
