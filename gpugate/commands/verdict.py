@@ -16,6 +16,7 @@ from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 
 GREEN, RED = 0, 1
+MOST_PRINTED = 10  # problems in one line
 
 
 class NoVerdictError(GpugateError):
@@ -50,5 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
     red = [*list_red(stored), *stored.problems]
     green = stored.exit_status == 0 and not red
     said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"
-    print(said, *red, sep="; ")
+    more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
+    print(said, *red[:MOST_PRINTED], *more, sep="; ")
     return GREEN if green else RED

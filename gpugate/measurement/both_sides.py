@@ -74,7 +74,7 @@ def build_both(
             built[name].workers = list_descendants() - before_it if stop_idle else set()
             undo.callback(built[name].close)
             if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
-                alone = time_alone(built[name], inputs.fresh[0], time_ms)
+                alone = time_alone(built[name], inputs.fresh, time_ms)
             check_untouched(inputs, name)
             if name == case.reference_name:
                 before = fingerprint(built[name].side.model)

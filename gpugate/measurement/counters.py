@@ -123,10 +123,11 @@ def _run_window(side: BuiltSide, inputs: Sequence[Any], steps: int, window: str)
     synchronize(side.device)
 
 
-def kernels_by_join(side: BuiltSide, inputs: Sequence[Any], groups: Sequence[int]) -> Sequence[int]:  # cuda only
-    """Counts the kernels and copies of groups of steps that are joined one by one, of as many steps in one block, and
-    of as many joins that have nothing to join. A count is 0 where the profiler lost kernels."""
-    steps = sum(groups)
+def kernels_by_join(  # cuda only
+    side: BuiltSide, inputs: Sequence[Any], groups: Sequence[int], steps: int
+) -> Sequence[int]:
+    """Counts the kernels and copies of groups of steps that are joined one by one, of a block of `steps` steps, and of
+    as many joins as groups that have nothing to join. A count is 0 where the profiler lost kernels."""
     side.flags.apply()
     with run_profiler(side.device) as profiler:
         side.run_steps(inputs, FLUSH_STEPS)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from gpugate.measurement.cold_inputs import same_form
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, synchronize
 from gpugate.measurement.sketch import Sketch
-from gpugate.measurement.step_checks import CheckedSteps, most_held_bytes, run_block, without_overwritten
+from gpugate.measurement.step_checks import LOST_SHARE, CheckedSteps, most_held_bytes, run_block, without_overwritten
 from gpugate.parts import Parts, byte_size
 from gpugate.workload import Tolerance, nothing_to_join
 
@@ -23,6 +24,33 @@ MOST_COMPARED = 8  # of the outputs on new inputs, in a round
 LEAST_WORK_MS = 0.005  # of a step that computes; the first touch of an input's objects alone takes less
 # Busy programs on every core made up to 0.42 of the rounds of an honest side too long: eight in a row are one in 1000.
 NEW_INPUTS_ROUNDS = 8
+
+
+@dataclass
+class Tried:
+    """The times of a side on new and on timed inputs, and pairs of a new input and the output on it."""
+
+    rounds: int = 0
+    new_ms: float = math.inf  # of a step
+    known_ms: float = math.inf
+    pairs: list[tuple[Any, Parts]] = field(default_factory=list)
+    wanted: int = 0  # outputs, of which later steps overwrote some
+
+    @property
+    def ratio(self) -> float:
+        longer_ms = self.new_ms - self.known_ms
+        return self.new_ms / max(self.known_ms, 1e-9) if longer_ms >= LEAST_WORK_MS else 1.0
+
+    @property
+    def overwritten(self) -> bool:
+        return self.wanted - len(self.pairs) > LOST_SHARE * self.wanted
+
+    def add(self, steps: int, new_ms: float, known_ms: float, found: Sequence[tuple[Any, Parts]]) -> None:
+        """Adds the times of two blocks of `steps` steps, and the outputs that could be read."""
+        self.rounds += 1
+        self.new_ms, self.known_ms = min(self.new_ms, new_ms / steps), min(self.known_ms, known_ms / steps)
+        self.pairs += found
+        self.wanted += min(steps, MOST_COMPARED)
 
 
 @dataclass(frozen=True)
@@ -38,37 +66,35 @@ class NewInputs:
     step_ms: float
     draw: random.Random
 
-    def try_on(self, side: BuiltSide) -> tuple[float, list[tuple[Any, Parts]]]:
-        """Measures the time of a block over new inputs, over that of a block over as many timed inputs, and returns
-        some new inputs with the side's outputs.
+    def try_on(self, side: BuiltSide) -> Tried:
+        """Times blocks over new inputs and over as many timed ones, and copies some outputs on new inputs.
 
-        A side that has outputs of known inputs in store needs many times as long. The ratio is at most 1 where a step
-        on a new input takes less than LEAST_WORK_MS longer, since no work was saved. A block lasts NEW_INPUTS_MS or one
-        step. Other work of the machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts,
-        and a ratio no larger than REMEMBERS ends the rounds. Raises SideError for a step that fails.
+        A side that has outputs of known inputs in store needs many times as long on others. A step on a new input that
+        takes less than LEAST_WORK_MS longer saved no work. A block lasts NEW_INPUTS_MS or one step. Other work of the
+        machine lengthens some blocks: the least times of up to NEW_INPUTS_ROUNDS rounds count, and a ratio no larger
+        than REMEMBERS ends the rounds. Raises SideError for a step that fails.
         """
-        ratios, made, pairs = list[float](), 0, list[tuple[Any, Parts]]()
-        while len(ratios) < NEW_INPUTS_ROUNDS and min(ratios, default=math.inf) > REMEMBERS:
-            new = self._make_block(side, made)
-            made += len(new)
-            known = [self.timed[number % len(self.timed)] for number in range(len(new))]
+        tried = Tried()
+        while tried.rounds < NEW_INPUTS_ROUNDS and (not tried.rounds or tried.ratio > REMEMBERS):
+            new = self._make_block(side, tried.rounds * MOST_NEW_INPUTS)
+            first = self.draw.randrange(len(self.timed))
+            known = [self.timed[(first + number) % len(self.timed)] for number in range(len(new))]
             side.flags.apply()
-            self._time(side, known)  # allocators then have the memory for as many outputs
+            before_ms, _ = self._time(side, known)  # allocators then have the memory for as many outputs
             new_ms, found = self._time(side, new)
-            known_ms, _ = self._time(side, known)
-            pairs += found
-            longer = new_ms - known_ms >= LEAST_WORK_MS * len(new)
-            ratios.append(new_ms / max(known_ms, 1e-6) if longer else 1.0)
-        return min(ratios), pairs
+            after_ms, _ = self._time(side, known)
+            tried.add(len(new), new_ms, min(before_ms, after_ms), found)
+        return tried
 
     def _make_block(self, side: BuiltSide, first: int) -> list[Any]:
-        """Makes the inputs of a block within MAKING_S; they and their outputs fit into memory."""
+        """Makes the inputs of a block within MAKING_S, of the form of the timed ones; they and their outputs fit into
+        memory."""
         count = max(1, min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / max(self.step_ms, 1e-3))))
-        new, until = [self.make(first)], perf_counter() + MAKING_S
-        size = byte_size(new[0]) + sum(side.output_bytes)
-        while len(new) < min(count, most_held_bytes(side.device) // max(1, size)) and perf_counter() < until:
-            new.append(self.make(first + len(new)))
-        return new
+        made, until = [self.make(first)], perf_counter() + MAKING_S
+        most = min(count, most_held_bytes(side.device) // max(1, byte_size(made[0]) + sum(side.output_bytes)))
+        while len(made) < most and perf_counter() < until:
+            made.append(self.make(first + len(made)))
+        return [one for one in made if same_form(one, self.timed[0])] or [self.make(0)]  # which is of that form
 
     def _time(self, side: BuiltSide, given: Sequence[Any]) -> tuple[float, list[tuple[Any, Parts]]]:
         """Times a block, and copies some of its outputs, each with its input: where no join completes them, as the

@@ -22,7 +22,7 @@ from gpugate.measurement.compiler_counters import CompilerCounters
 from gpugate.measurement.cpu_counters import CpuCounters
 from gpugate.measurement.device_timer import Timer, timer_for
 from gpugate.measurement.gpu_clock import ReadClock, clock_reader
-from gpugate.measurement.new_inputs import NewInputs, compare_new
+from gpugate.measurement.new_inputs import NewInputs, Tried, compare_new
 from gpugate.measurement.other_work import OtherWork
 from gpugate.measurement.outputs import (
     Expected,
@@ -59,7 +59,7 @@ from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import TUNED, can_repeat, least_block_ms, read_each_once, time_one_input, warm_up
+from gpugate.measurement.warm_up import TUNED, can_repeat, least_block_ms, read_each_once, time_on, warm_up
 from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
@@ -379,7 +379,7 @@ def _time_reference_again(run: _Run, both: BothSides) -> float | None:
     while len(tries) < SLOWED_TRIES and min(tries, default=math.inf) > SLOWED:
         both.optimized.timed_block(run.inputs.timed, run.timer.time_ms)  # its effects may not last for long
         steps, alone_ms = run.found.alone
-        tries.append(time_one_input(both.reference, run.inputs.fresh[0], run.timer.time_ms, steps) / alone_ms)
+        tries.append(time_on(both.reference, run.inputs.fresh, run.timer.time_ms, steps) / alone_ms)
     return min(tries)
 
 
@@ -394,10 +394,12 @@ def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
             return checks
         # An output in memory of its own was compared already; only overwritten outputs need this ratio.
         new = _new_inputs(run, both, step_ms)
-        if checks.overwritten:
+        tried = None if new is None else new.try_on(side)
+        if checks.overwritten or (tried is not None and tried.overwritten):
             given = timed if new is None else [new.make(number) for number in range(NEW_FOR_BLOCKS)]
             checks = replace(checks, block_share=block_work_share(side, given, budget_s, step_ms))
-        return checks if new is None else _check_new_inputs(run, both, new, checks)
+            side.next_input = 0  # among the timed inputs again
+        return checks if new is None or tried is None else _compare_new_inputs(run, both, new, tried, checks)
 
 
 def _new_inputs(run: _Run, both: BothSides, step_ms: float) -> NewInputs | None:
@@ -415,13 +417,13 @@ def _new_inputs(run: _Run, both: BothSides, step_ms: float) -> NewInputs | None:
     return NewInputs(make_input, run.inputs.timed, run.timer.time_ms, step_ms, run.draw)
 
 
-def _check_new_inputs(run: _Run, both: BothSides, new: NewInputs, checks: StepChecks) -> StepChecks:
+def _compare_new_inputs(run: _Run, both: BothSides, new: NewInputs, tried: Tried, checks: StepChecks) -> StepChecks:
     """Adds `StepChecks.new_input_ratio` and the outputs on new inputs, compared with the reference's."""
-    ratio, pairs = new.try_on(both.optimized)
+    ratio = tried.ratio
     if ratio > REMEMBERS:
         # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
-        ratio /= max(1.0, new.try_on(both.reference)[0])
-    wanted = [(output, both.reference.output_for(given, expected=True)) for given, output in pairs]
+        ratio /= max(1.0, new.try_on(both.reference).ratio)
+    wanted = [(output, both.reference.output_for(given, expected=True)) for given, output in tried.pairs]
     found = compare_new(wanted, _widest_tolerance(run.case), run.draw)
     return replace(checks.with_new(found), new_input_ratio=ratio)
 

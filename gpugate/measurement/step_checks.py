@@ -23,7 +23,7 @@ from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.sides import BuiltSide, blame, spoil_new_memory, synchronize
 from gpugate.measurement.sketch import Kind, Sketch, Sums
-from gpugate.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, list_tensors
+from gpugate.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, fields_of
 from gpugate.workload import Tolerance, nothing_to_join
 
 FEWEST_STEPS, MOST_STEPS = 4, 1000  # that are compared
@@ -214,13 +214,21 @@ def without_overwritten(outputs: Sequence[Any], places: Sequence[int]) -> list[i
 
 
 def _list_memory(output: Any) -> Iterator[tuple[int, int]]:
-    """Yields the first address and the end of each dense tensor, and those of an object that a side can return again
-    with other tensors in it."""
-    if type(output) is not torch.Tensor and not isinstance(output, (tuple, *VALUES)):
-        yield id(output), id(output) + 1
-    for tensor in [output] if type(output) is torch.Tensor else list_tensors(output):
-        dense = type(tensor) in PLAIN_TENSORS and tensor.layout is torch.strided and not tensor.is_nested
-        if dense and tensor.numel() and not tensor.is_meta:
-            steps = zip(tensor.shape, tensor.stride(), strict=True)
-            span = 1 + sum((size - 1) * stride for size, stride in steps)
-            yield tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
+    """Yields the first address and the end of each dense tensor and array, and those of each object that a side can
+    return again with other tensors in it."""
+    if type(output) in PLAIN_TENSORS:
+        if output.layout is torch.strided and not output.is_nested and output.numel() and not output.is_meta:
+            yield _ends(output.data_ptr(), output.element_size(), output.shape, output.stride())
+    elif isinstance(output, np.ndarray):
+        steps = [abs(stride) // max(1, output.itemsize) for stride in output.strides]
+        yield _ends(output.__array_interface__["data"][0], output.itemsize, output.shape, steps)
+    elif not isinstance(output, (torch.Tensor, *VALUES)):
+        if not isinstance(output, tuple):
+            yield id(output), id(output) + 1
+        inside = output if isinstance(output, (list, tuple)) else fields_of(output).values()
+        for one in output.values() if isinstance(output, Mapping) else inside:
+            yield from _list_memory(one)
+
+
+def _ends(start: int, size: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    return start, start + size * (1 + sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True)))

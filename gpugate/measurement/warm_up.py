@@ -106,20 +106,24 @@ def can_repeat(side: BuiltSide) -> bool:
     return not (side.restore or side.side.works_ahead or side.side.stock_steps)
 
 
-def time_alone(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float]) -> tuple[int, float]:
-    """Finds the steps that fill a block on one input set; returns them with the milliseconds of a step of such a block,
-    the shorter one of two."""
-    steps, step_ms = 1, time_one_input(side, one, time_ms, 1)
+def time_alone(
+    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]
+) -> tuple[int, float]:
+    """Finds the steps that fill a block over these inputs; returns them with the milliseconds of a step of such a
+    block, the shorter one of two."""
+    steps, step_ms = 1, time_on(side, inputs, time_ms, 1)
     while step_ms * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK:
         steps *= 2
-        step_ms = time_one_input(side, one, time_ms, steps)
-    return steps, min(step_ms, time_one_input(side, one, time_ms, steps))
+        step_ms = time_on(side, inputs, time_ms, steps)
+    return steps, min(step_ms, time_on(side, inputs, time_ms, steps))
 
 
-def time_one_input(side: BuiltSide, one: Any, time_ms: Callable[[Callable[[], None]], float], steps: int) -> float:
-    """Measures the milliseconds of a step in a block of `steps` steps on one input set."""
+def time_on(
+    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], steps: int
+) -> float:
+    """Measures the milliseconds of a step in a block of `steps` steps over other inputs than the timed ones."""
     next_input, side.next_input = side.next_input, 0
-    step_ms = side.timed_block([one], time_ms, steps)
+    step_ms = side.timed_block(inputs, time_ms, steps)
     side.next_input = next_input
     return step_ms
 

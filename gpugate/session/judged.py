@@ -27,7 +27,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import cases_of
+from gpugate.session.selection import cases_of, sweep_of
 from gpugate.workload import Case, SweepCases
 
 
@@ -79,7 +79,7 @@ class PerfTests:
     session: PerfSession
     held: HeldVerdicts
     replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
-    knees: list[Verdict] = field(default_factory=list)
+    knees: list[tuple[SweepCases, Verdict]] = field(default_factory=list)
 
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
@@ -103,7 +103,7 @@ class PerfTests:
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
         knee = with_environment(judge_knee(found, session.result.mode), sick)
         knee = refuse_time(knee) if any(map(ranks_share_cores, results.values())) else knee
-        self.knees.append(knee)
+        self.knees.append((sweep, knee))
         return JudgedSweep(sweep, knee)
 
     def _measure(self, cases: Iterable[Case]) -> dict[str, CaseResult]:
@@ -120,7 +120,8 @@ class PerfTests:
         """Fails where the verdict is bad, and under --gate where it is not good; the report lists all others."""
         __tracebackhide__ = True
         test = request.node
-        made = [*self.knees, *(one for case in cases_of(test) for one in self.session.case_result(case).verdicts)]
+        made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
+        made += [knee for sweep, knee in self.knees if sweep is sweep_of(test)]
         if not any(verdict is one for one in made):
             pytest.fail(
                 f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "

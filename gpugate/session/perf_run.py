@@ -47,6 +47,7 @@ from gpugate.session.selection import (
     ended_early,
     explain_empty_selection,
     one_node_per_case,
+    reaches_perf_tests,
     selects_all,
 )
 from gpugate.session.shards import plan_case, select_shard
@@ -84,6 +85,7 @@ class PerfRun:
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
         self._had_cases = self._began_night = self._recorded = False
+        self._reserved: GpugateError | None = None  # another session writes these results
         config.pluginmanager.register(self._held)
 
     @property
@@ -93,18 +95,24 @@ class PerfRun:
     def pytest_configure(self, config: pytest.Config) -> None:
         """pytest's own plugin for JUnit XML, which was registered earlier, reads its path after this hook."""
         folder = self.options.report_path
-        if folder is not None and not config.option.collectonly:
+        if config.option.collectonly:
+            return
+        if folder is not None:
             prepare_night(folder)
-            if not config.getoption("xmlpath", None):
-                config.option.xmlpath = str(folder / JUNIT)
+        with usage_errors():
+            try:
+                for path in {path.resolve() for path in self.options.run_paths}:
+                    self._closing.enter_context(run_file.reserve(path))
+            except GpugateError as error:  # which plain tests do not mind
+                self._reserved = error
+        if folder is not None and self._reserved is None and not config.getoption("xmlpath", None):
+            config.option.xmlpath = str(folder / JUNIT)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly:
+        if not self.config.option.collectonly and self._reserved is None:
             with usage_errors():
-                for path in {path.resolve() for path in self.options.run_paths}:
-                    self._closing.enter_context(run_file.reserve(path))
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
     @pytest.hookimpl(tryfirst=True)
@@ -127,6 +135,8 @@ class PerfRun:
         self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
         self._leave_out_warnings(session)
         try:
+            if self._reserved is not None:
+                raise self._reserved
             self._open(one_node_per_case(session.items))
             self._describe_tests(session.items)
         except GpugateError as error:
@@ -198,6 +208,8 @@ class PerfRun:
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         if ids:
             with usage_errors():
+                if self._reserved is not None:
+                    raise self._reserved
                 self._begin_night()
 
     def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
@@ -333,7 +345,8 @@ class PerfRun:
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
         problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
-        if gate and not self._is_worker and (selects_all(self.config) or not gates_by_settings(self.config)):
+        is_due = (selects_all(self.config) and reaches_perf_tests(self.config)) or not gates_by_settings(self.config)
+        if gate and not self._is_worker and is_due:
             self._end_red(session, problems)
         else:
             self._lines.extend(problems)

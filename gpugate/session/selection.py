@@ -63,10 +63,16 @@ def case_of(item: pytest.Item) -> Case | None:
 
 def cases_of(item: pytest.Item) -> tuple[Case, ...]:
     """Every case that a test needs: one, or all points of a sweep."""
-    case, sweep = case_of(item), _parameter(item, SWEEP_FIXTURE)
+    case, sweep = case_of(item), sweep_of(item)
     if case is not None:
         return (case,)
-    return sweep.cases if isinstance(sweep, SweepCases) else ()
+    return sweep.cases if sweep is not None else ()
+
+
+def sweep_of(item: pytest.Item) -> SweepCases | None:
+    """The sweep that a test judges; None for a test of one case and for another test."""
+    parameter = _parameter(item, SWEEP_FIXTURE)
+    return parameter if isinstance(parameter, SweepCases) else None
 
 
 def _parameter(item: pytest.Item, name: str) -> Any:
@@ -109,11 +115,16 @@ def explain_empty_selection(config: pytest.Config) -> str | None:
 
 
 def selects_all(config: pytest.Config) -> bool:
-    """True where no option selects tests, and `perf_tests` is below an argument or, without any, the working folder."""
+    """True where no option selects tests and no argument names a single one: a file or folder measures every case."""
+    narrowed = any(config.getoption(name, None) for name in NARROWING)
+    return not narrowed and not any("::" in word for word in config.option.file_or_dir)
+
+
+def reaches_perf_tests(config: pytest.Config) -> bool:
+    """True where the folder `perf_tests` is below an argument or, without any, below the working folder."""
     here, perf_tests = config.invocation_params.dir, (config.rootpath / "perf_tests").resolve()
     given = [(here / word).resolve() for word in config.option.file_or_dir or [""]]
-    narrowed = any(config.getoption(name, None) for name in NARROWING)
-    return not narrowed and any(map(perf_tests.is_relative_to, given))
+    return any(map(perf_tests.is_relative_to, given))
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:

@@ -15,6 +15,7 @@ from scipy import special  # scipy.stats would take half a second more to import
 from gpugate.statistics.variation import Variation, shrink_variance
 from gpugate.units import Bound, Positive
 
+_mean, _std, _sort = np.mean, np.std, np.sort  # as they are at import: a side may replace them later
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 MIN_DEGREES_OF_FREEDOM = 2
 MIN_BUILDS_OF_AN_ORDER = 2
@@ -74,7 +75,7 @@ def median_interval(samples: Sequence[float]) -> Estimate:
     """
     if not samples:
         raise ValueError("no samples: a median needs at least one")
-    ordered = np.sort(np.asarray(samples, dtype=float))
+    ordered = _sort(np.asarray(samples, dtype=float))
     count = len(ordered)
     below = _samples_below(count)
     spread = float(ordered[-1] - ordered[0])
@@ -113,7 +114,7 @@ def build_half_width(medians: Sequence[float], fitted: int = 1, unknown: float =
     count = len(medians)
     if count - fitted < MIN_DEGREES_OF_FREEDOM:
         return unknown
-    spread = float(np.std(medians, ddof=fitted))
+    spread = float(_std(medians, ddof=fitted))
     return t_quantile(CONFIDENCE, count - fitted) * spread / math.sqrt(count)
 
 
@@ -155,12 +156,12 @@ def builds_variation(log_ratios: Sequence[Sequence[float]], fitted: int = 1) -> 
     residuals = [value - middle for values, middle in zip(log_ratios, medians, strict=True) for value in values]
     free = max(1, len(residuals) - len(medians))
     noise = robust_spread(residuals) * math.sqrt(len(residuals) / free)
-    of_median = _SE_OF_MEDIAN**2 * noise**2 * float(np.mean([1 / len(values) for values in log_ratios]))
+    of_median = _SE_OF_MEDIAN**2 * noise**2 * float(_mean([1 / len(values) for values in log_ratios]))
     predicted = Variation(math.sqrt(of_median + BUILD_SPREAD**2), PREDICTED_BUILDS)
     known = len(medians) - fitted
     if known < 1:
         return predicted
-    return shrink_variance(Variation(float(np.std(medians, ddof=fitted)), known), predicted)
+    return shrink_variance(Variation(float(_std(medians, ddof=fitted)), known), predicted)
 
 
 def speedup_estimate(
@@ -188,7 +189,7 @@ def speedup_estimate(
     adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    mean, fitted = float(np.mean(medians)), 1 if effect is None else 2
+    mean, fitted = float(_mean(medians)), 1 if effect is None else 2
     if shrink_builds:
         between = machine_half_width(builds_variation(adjusted, fitted)) / math.sqrt(len(medians))
     else:
@@ -232,4 +233,4 @@ def robust_spread(values: Sequence[float]) -> float:
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
     """Divides the sample standard deviation by the mean; None for fewer than two values."""
-    return float(np.std(values, ddof=1) / np.mean(values)) if len(values) > 1 else None
+    return float(_std(values, ddof=1) / _mean(values)) if len(values) > 1 else None

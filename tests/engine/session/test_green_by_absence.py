@@ -206,12 +206,17 @@ def of_two(tiny: TinyProject, recorded_project: TinyProject) -> TinyProject:
 
 # xdist itself ends a worker whose tests change after its collection.
 @pytest.mark.parametrize(
-    ("kind", "workers"), [*((kind, ()) for kind in DROPS), *((kind, ("-n", "1")) for kind in DROPS if kind != "after")]
+    ("kind", "words"),
+    [
+        *((kind, ()) for kind in DROPS),
+        *((kind, ("-n", "1")) for kind in DROPS if kind != "after"),
+        ("before", ("perf_tests/test_promises.py",)),
+    ],
 )
-def test_a_recorded_case_that_a_hook_drops_is_red(of_two: TinyProject, kind: str, workers: tuple[str, ...]) -> None:
-    assert gate(of_two, *workers) == (0, [])
+def test_a_recorded_case_that_a_hook_drops_is_red(of_two: TinyProject, kind: str, words: tuple[str, ...]) -> None:
+    assert gate(of_two, *words) == (0, [])
     of_two.write("perf_tests/conftest.py", f"import pytest\n\n{DROPS[kind]}")
-    status, (error,) = gate(of_two, *workers)
+    status, (error,) = gate(of_two, *words)
     assert status == 1
     assert error.startswith(f"ERROR: {DROPPED}")
     assert cli.main(["verdict", str(of_two.path / "run.json")]) == 1
@@ -224,7 +229,6 @@ def test_a_recorded_case_that_a_hook_drops_is_red(of_two: TinyProject, kind: str
         ("--gate", "-m", "not gpu"),
         ("--gate", "--deselect=perf_tests/test_promises.py::test_it[tiny/quick/cpu]"),
         ("--gate", "--ignore=perf_tests/other"),
-        ("--gate", "perf_tests/test_promises.py"),
         ("--gate", "perf_tests/test_promises.py", "perf_tests/test_promises.py::test_it"),
         (),
     ],

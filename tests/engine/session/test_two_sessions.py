@@ -27,6 +27,9 @@ def test_a_second_session_with_the_same_results_is_refused(tiny: TinyProject, op
         assert second.status == pytest.ExitCode.USAGE_ERROR
         assert f"run.json is in use by another process (pid {first.pid}): wait for its end" in second.text
         check_no_traceback(second.text)
+    tiny.write("other/test_plain.py", "def test_plain():\n    pass\n")
+    assert tiny.run("other", option).status == 0, "plain tests write no results"
+    (tiny.path / "other/test_plain.py").unlink()
     assert tiny.files() == before
     (tiny.path / "go").touch()
     assert ended(first).status == 0
