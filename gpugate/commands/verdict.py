@@ -7,13 +7,18 @@ anything is judged.
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.findings import tally
+from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import list_red
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
+from gpugate.store.run_file import RunFileError
+from gpugate.units import list_names
 
 GREEN, RED = 0, 1
 MOST_PRINTED = 10  # problems in one line
@@ -48,9 +53,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
         raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
-    red = [*list_red(stored), *stored.problems]
+    red = [*list_red(stored), *stored.problems, *_describe_other_verdicts(path, stored)]
     green = stored.exit_status == 0 and not red
     said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"
     more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
     print(said, *red[:MOST_PRINTED], *more, sep="; ")
     return GREEN if green else RED
+
+
+def _describe_other_verdicts(path: Path, stored: RunResult) -> list[str]:
+    """A sentence about cases whose stored verdicts are not those that their measurements give; none for a run of
+    another version of gpugate, whose rules may differ."""
+    with suppress(RunFileError):
+        changes = find_changes(stored, decide_again(run_file.read_to_decide_again(path)))
+        cases = list(dict.fromkeys(change.case_id for change in changes))
+        return [f"the measurements of {list_names(cases, MOST_PRINTED)} give other verdicts"] if cases else []
+    return []

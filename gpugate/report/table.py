@@ -37,7 +37,7 @@ NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 # Characters and beginnings of Markdown, of HTML, and of the addresses, mentions and issues that GitHub links.
-_LIVE = re.compile(r"[\\`\[\]<|~&$@#^]|\*.*\*|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
+_LIVE = re.compile(r"[\\`*\[\]<|~&$@#^]|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
 _CODE = re.compile("`[^`]+`")  # in which nothing works
 _WORDS = re.compile("(?:`[^`]*`|[^ `]|`(?![^`]*`))+")
 _BLOCK = re.compile(r"\A(?:>\S*|[-+=]+|\d+[.)])(?= |\Z)")  # at a line's start: a quotation, a rule, a list
@@ -162,7 +162,8 @@ def _one_line(words: str) -> str:
 
 def _cell(words: str) -> str:
     """A cell that cannot end early; C++ is code as a whole."""
-    cell = code(words) if _is_live(words) and not isinstance(words, Markdown) else _one_line(words)
+    # A mark such as that of `1.10x*` begins no format by itself.
+    cell = code(words) if _is_live(words.removesuffix("*")) and not isinstance(words, Markdown) else _one_line(words)
     return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
 
 

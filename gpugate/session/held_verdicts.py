@@ -28,6 +28,7 @@ class HeldVerdicts:
 
     verdicts: dict[str, list[Verdict]] = field(default_factory=dict)  # by the test's node id
     failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
+    refused: list[str] = field(default_factory=list)  # a sentence for each verdict that is not of this run
 
     def add(self, test: pytest.Item, verdict: Verdict) -> None:
         self.verdicts.setdefault(test.nodeid, []).append(verdict)
@@ -48,6 +49,7 @@ class HeldVerdicts:
         for item in items:
             for case in cases_of(item):
                 tests.setdefault(case.id, (case, []))[1].append(item.nodeid)
+        yield from self.refused
         for case_id, (case, node_ids) in tests.items():
             result = run.cases.get(case_id)
             held = [verdict for node_id in node_ids for verdict in self.verdicts.get(node_id, ())]
@@ -84,6 +86,8 @@ def list_red(run: RunResult) -> list[str]:
     judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
     judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
     errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]
+    measured = (case for case in run.cases.values() if case.measurement is not None and case.error is None)
+    errors += [f"no held verdict of {case.case_id}" for case in measured if not case.held]
     return errors + [f"{one.outcome.value} {one.check} of {one.case_id}" for one in judged if not one.good]
 
 

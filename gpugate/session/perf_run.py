@@ -40,6 +40,7 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.remembering import remember
 from gpugate.session.selection import (
+    GPU_MARK,
     case_of,
     cases_of,
     deselect,
@@ -367,9 +368,11 @@ class PerfRun:
         """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted."""
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
-        others = (case for case in catalogue.cases() if case.id not in selected and perf.find_current(case))
+        others = [case for case in catalogue.cases() if case.id not in selected and perf.find_current(case)]
+        if self.config.option.markexpr == GPU_MARK:
+            others = [case for case in others if case.device_kind == "cuda"]
         names = list_names([case.id for case in others if not perf.accepts_absence(case)], MOST_NAMED)
-        step = "let their tests run, or delete the records with gpugate record --delete"
+        step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate record --delete"
         return [f"no selected test measures {names}, which this machine has recorded: {step}"] if names else []
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
+from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import differences
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.reason import ReasonCode
@@ -40,6 +41,9 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     if not stored.interrupted:
         return
     finished = {case_id: case for case_id, case in stored.cases.items() if is_finished(case)}
+    edited = [one.case_id for one in find_changes(stored, decide_again(stored)) if one.case_id in finished]
+    if edited:
+        raise OptionError(f"{OPTION}: {path} has verdicts of {edited[0]} that its measurement does not give: {STEP}")
     _check_facts(path, stored, session)
     now.source_hashes = {**now.source_hashes, **stored.source_hashes}
     _check_cases(path, finished, session, {case.id: case for case in selected})

@@ -13,6 +13,7 @@ from gpugate.errors import GpugateError
 from gpugate.workload import Case, SweepCases
 
 NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
+GPU_MARK = "gpu"
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
 
@@ -115,8 +116,11 @@ def explain_empty_selection(config: pytest.Config) -> str | None:
 
 
 def selects_all(config: pytest.Config) -> bool:
-    """True where no option selects tests and no argument names a single one: a file or folder measures every case."""
-    narrowed = any(config.getoption(name, None) for name in NARROWING)
+    """True where no option selects tests and no argument names a single one: a file or folder measures every case.
+
+    `-m gpu` selects all cases on CUDA.
+    """
+    narrowed = any(config.getoption(name, None) not in (None, "", False, GPU_MARK) for name in NARROWING)
     return not narrowed and not any("::" in word for word in config.option.file_or_dir)
 
 

@@ -471,10 +471,10 @@ def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequenc
     for case in cases.values():
         _check_numbers(case)
     return Night(
-        name=name,
+        name=from_json(str, name, "name"),
         started=parse_time(started_at),
         seed=int(seed),
-        machine=machine,
+        machine=from_json(str, machine, "machine"),
         environment=_to_environment(environment),
         source_hashes=_to_hashes(source_hashes),
         provenance=Provenance(*provenance),

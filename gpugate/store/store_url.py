@@ -15,6 +15,9 @@ from gpugate.store.writable_folder import choose_folder
 VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
 FILE_NAME = "store.sqlite"
+_QUERY, _TAIL = re.compile(r"\?"), re.compile("[?#;=]|%(?:3[BDF]|23)", re.IGNORECASE)  # begin what follows an address
+_SECRET = re.compile("pass|secret|key|token", re.IGNORECASE)
+SHORTEST_SECRET = 3  # characters of a value whose key does not say that it is one
 EXAMPLE = "postgresql://user@host/gpugate"
 
 
@@ -44,25 +47,37 @@ def find_url(given: str | None) -> str | None:
 
 
 def describe_url(url: str) -> str:
-    """The URL for people: `***` for its password and its query, also where SQLAlchemy cannot read it. A log keeps what
-    is printed."""
-    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
-    address, mark, query = rest.partition("?")
-    if "@" in query:  # the mark may be a part of the password
+    """The URL for people: `***` for its password and for all that follows its address, also where SQLAlchemy cannot
+    read it. A log keeps what is printed."""
+    scheme, separator, rest = url.rpartition("://")
+    address, tail = _split_tail(rest, _QUERY if scheme.startswith("sqlite") else _TAIL)
+    if "@" in tail:  # it begins inside the password
         return f"{scheme}{separator}***"
-    secret = ":.*@" if separator else "[:=].*@|=.*"  # `host=here password=secret` is no URL
-    hidden = re.sub(secret, lambda found: f"{found[0][0]}***{'@' if found[0][-1] == '@' else ''}", address, flags=re.S)
-    return f"{scheme}{separator}{hidden}{'?***' if mark else ''}"
+    if not scheme.startswith("sqlite"):
+        user, at, place = address.rpartition("@")
+        name, secret, _ = user.partition(":" if ":" in user else "/")
+        address = f"{name}:***@{place}" if at and secret else address
+        address = re.sub(r":(?!\d+(?:/|$)|\*\*\*@)[^\]]*$", ":***", address, flags=re.S)  # a port that is none
+    return f"{scheme}{separator}{address}{f'{tail[0]}***' if tail else ''}"
 
 
 def hide_secrets(words: str, url: str) -> str:
-    """The words, such as an error of a driver, with `***` for the URL's password and the words of its query."""
-    words, rest = words.replace(url, describe_url(url)), url.partition("://")[2]
-    secrets = [rest.rpartition("@")[0].partition(":")[2], *re.split("[&=]", rest.partition("?")[2])]
+    """The words, such as an error of a driver, with `***` for the URL's password and the values behind its address."""
+    words, rest = words.replace(url, describe_url(url)), url.rpartition("://")[2]
+    address, tail = _split_tail(rest, _TAIL)
+    values = (piece.rpartition("=") for piece in re.split("[?&;#]", tail))
+    secrets = [value for key, _, value in values if len(value) >= SHORTEST_SECRET or _SECRET.search(key)]
+    secrets += [re.split("[:/]", rest.rpartition("@")[0], maxsplit=1)[-1] if "@" in rest else "", tail[1:]]
+    secrets += re.findall(r":((?!\d+(?:/|$))[^@/\]]+)", address)
     forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret)) if form}
     for form in sorted(forms, key=len, reverse=True):
         words = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", "***", words)
     return words
+
+
+def _split_tail(rest: str, begins: re.Pattern[str]) -> tuple[str, str]:
+    found = begins.search(rest)
+    return (rest, "") if found is None else (rest[: found.start()], rest[found.start() :])
 
 
 def url_of(root: Path) -> str:

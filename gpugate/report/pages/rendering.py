@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpugate import __version__, units
+from gpugate.report.visible_text import show_controls
 from gpugate.results.verdict import Outcome
 
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
@@ -28,6 +29,7 @@ STATES = {
     "SAME": "good",
 }
 OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID, UNDECIDED, not judged
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, and directions of text
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|us|min)(?![\w]))")  # the blank between a number and its unit
 SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?"}
 
@@ -47,6 +49,9 @@ def _environment() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: (
+            _OBEYED.sub(lambda found: show_controls(found[0]), value) if type(value) is str else value
+        ),
         trim_blocks=True,
         lstrip_blocks=True,
     )
