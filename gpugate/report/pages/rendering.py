@@ -43,15 +43,18 @@ def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
     return page.encode("utf-8", errors="replace")
 
 
+def show_obeyed(value: Any) -> Any:
+    """Makes the control characters of a text visible; another value, such as finished HTML, stays as it is."""
+    return _OBEYED.sub(lambda found: show_controls(found[0]), value) if type(value) is str else value
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=lambda value: (
-            _OBEYED.sub(lambda found: show_controls(found[0]), value) if type(value) is str else value
-        ),
+        finalize=show_obeyed,
         trim_blocks=True,
         lstrip_blocks=True,
     )

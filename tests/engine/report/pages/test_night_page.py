@@ -15,6 +15,7 @@ from gpugate.judging.decide_again import decide_again
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
+from gpugate.report.pages.rendering import show_obeyed
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
@@ -74,7 +75,7 @@ def test_every_case_and_verdict_stands_in_the_page_and_nothing_is_run(run: RunRe
     first_cells = [row[0] for row in page.rows if row]
     for made in run.cases.values():
         assert squeeze(made.case_id) in page.text
-        assert squeeze(made.skipped or made.error or "") in page.text
+        assert squeeze(show_obeyed(made.skipped or made.error or "")) in page.text
         outcomes = {one.outcome for one in made.verdicts}
         checks = "; ".join(
             f"{outcome.value} {', '.join(one.check for one in made.verdicts if one.outcome is outcome)}"
@@ -83,9 +84,17 @@ def test_every_case_and_verdict_stands_in_the_page_and_nothing_is_run(run: RunRe
         )
         assert not made.verdicts or squeeze(made.case_id + checks) in first_cells
         for verdict in made.verdicts:
-            assert verdict.outcome is Outcome.PASS or squeeze(f"{verdict.check}: {verdict.reason}") in page.text
+            words = show_obeyed(f"{verdict.check}: {verdict.reason}")
+            assert verdict.outcome is Outcome.PASS or squeeze(words) in page.text
         for line in made.autopsy.sentences if made.autopsy and outcomes != {Outcome.PASS} else ():
-            assert squeeze(line) in page.text
+            assert squeeze(show_obeyed(line)) in page.text
+
+
+def test_a_control_character_of_an_error_is_visible() -> None:
+    made = case("x", None, error="\x1b[31mred\x1b[0m \u202ereversed")
+    text = read(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made})).text
+    assert r"\x1b[31mred\x1b[0m" in text
+    assert "\u202e" not in text
 
 
 def test_half_of_a_surrogate_pair_is_a_question_mark() -> None:
