@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpugate import units
-from gpugate.report.table import Table, columns
+from gpugate.report.table import Markdown, Table, columns
 from gpugate.results.summary import History
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.tolerance import (
@@ -126,7 +126,7 @@ def simulate() -> str:
     free: list[tuple[nights.Case, nights.Truth | None]] = [(case, None) for case in suite]
     quiet = [
         ("no loan effect, as recorded", _draw_nights(known, nights.NO_LOANS)),
-        ("**loans as git shows, as recorded**", _draw_nights(known, nights.LOANS_IN_GIT)),
+        (Markdown("**loans as git shows, as recorded**"), _draw_nights(known, nights.LOANS_IN_GIT)),
         ("loans as git shows, unknown", _draw_nights(free, nights.LOANS_IN_GIT)),
         (
             "loans as git shows, recorded anew",
@@ -136,7 +136,7 @@ def simulate() -> str:
         ("loans of 1.4 %, as recorded", _draw_nights(known, nights.HARD_LOANS)),
     ]
     slow = [
-        ("**by the records, no loan effect**", _draw_nights(known, nights.NO_LOANS, nights.SLOWDOWN)),
+        (Markdown("**by the records, no loan effect**"), _draw_nights(known, nights.NO_LOANS, nights.SLOWDOWN)),
         ("by the records, loans as git shows", _draw_nights(known, nights.LOANS_IN_GIT, nights.SLOWDOWN)),
         *(
             (name, nights.simulate_recordings(suite, processes, nights.LOANS_IN_GIT, RECORDINGS, nights.SLOWDOWN))

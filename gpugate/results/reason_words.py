@@ -149,7 +149,7 @@ _RESEMBLES: Mapping[str, str] = {
     "zeros": "zeros",
     "not finite": "NaN or infinity",
     "step before": "the output of the step before",
-    "other input": "the output of another input: the side has outputs in store, and the inputs' contents changed places",
+    "other input": "the output of another input: the side has outputs in store, and the contents changed places",
     "unreadable": "no output that can be compared",
     "unknown": "another output than the baseline's",
 }

@@ -86,8 +86,8 @@ def list_red(run: RunResult) -> list[str]:
     judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
     judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
     errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]
-    measured = (case for case in run.cases.values() if case.measurement is not None and case.error is None)
-    errors += [f"no held verdict of {case.case_id}" for case in measured if not case.held]
+    measured = [case for case in run.cases.values() if case.measurement is not None and case.error is None]
+    errors += [f"no held verdict of {case.case_id}" for case in measured if run.gate and not case.held]
     return errors + [f"{one.outcome.value} {one.check} of {one.case_id}" for one in judged if not one.good]
 
 

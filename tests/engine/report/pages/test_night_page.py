@@ -74,20 +74,24 @@ def test_every_case_and_verdict_stands_in_the_page_and_nothing_is_run(run: RunRe
     assert page.unsafe == []
     first_cells = [row[0] for row in page.rows if row]
     for made in run.cases.values():
-        assert squeeze(made.case_id) in page.text
-        assert squeeze(show_obeyed(made.skipped or made.error or "")) in page.text
+        assert shown(made.case_id) in page.text
+        assert shown(made.skipped or made.error or "") in page.text
         outcomes = {one.outcome for one in made.verdicts}
         checks = "; ".join(
             f"{outcome.value} {', '.join(one.check for one in made.verdicts if one.outcome is outcome)}"
             for outcome in SEVERITY
             if outcome in outcomes
         )
-        assert not made.verdicts or squeeze(made.case_id + checks) in first_cells
+        assert not made.verdicts or shown(made.case_id + checks) in first_cells
         for verdict in made.verdicts:
-            words = show_obeyed(f"{verdict.check}: {verdict.reason}")
-            assert verdict.outcome is Outcome.PASS or squeeze(words) in page.text
+            words = f"{verdict.check}: {verdict.reason}"
+            assert verdict.outcome is Outcome.PASS or shown(words) in page.text
         for line in made.autopsy.sentences if made.autopsy and outcomes != {Outcome.PASS} else ():
-            assert squeeze(show_obeyed(line)) in page.text
+            assert shown(line) in page.text
+
+
+def shown(words: str) -> str:
+    return squeeze(show_obeyed(words))
 
 
 def test_a_control_character_of_an_error_is_visible() -> None:
