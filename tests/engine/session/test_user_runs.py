@@ -15,6 +15,7 @@ from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, QUICK, ROOT, TinyProject, check_no_traceback
+from tests.support.work_clock import clock
 
 NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
 PROMISES = (
@@ -498,3 +499,32 @@ def test_a_machine_without_a_record_is_named_where_others_have_some(
     for options in ((), ("--gate", "--allow-missing=cuda")):
         text = tiny.run("-k", "outputs", *options).text
         assert "-1-cores (OMP_NUM_THREADS=1 counts as so many cores), and the records are of nvidia-h200" in text
+
+
+PATCHING = f"""
+{QUICK}
+
+def patching(context):
+    # A function that the baseline calls takes ten times as long from now on.
+    usual = clock.sleep
+    clock.sleep = lambda seconds: usual(10 * seconds)
+    def step(x):
+        usual(1 / 1e3)
+        return x + x
+    return Side(step)
+"""
+
+
+def test_a_side_that_slows_a_shared_function_gives_no_result_and_ends_the_measurements_of_its_process(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "sleep", clock.sleep)  # restored at the end
+    tiny.workload(PATCHING, f'Optimization("patching", patching, {{"cpu": 1.1}}), {PROMISE}')
+    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "speedup")
+    cases = tiny.json()["cases"]
+    (speedup,) = [one for one in cases["tiny/patching/cpu"]["verdicts"] if one["check"] == "speedup"]
+    assert (speedup["outcome"], speedup["reasons"][0]["code"]) == ("INCONCLUSIVE", "reference_slowed")
+    assert set(tiny.outcomes().values()) == {"ENV_INVALID"}, "the honest case after it"
+    assert "tiny/patching/cpu slowed its reference, and perhaps each later side of this process" in result.text
+    assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-reason=first", "--perf-processes=1").status != 0
+    assert list((tiny.path / "baselines").rglob("*.json")) == []
