@@ -10,8 +10,8 @@ from time import perf_counter
 from gpugate.errors import SideError
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
+from gpugate.measurement.reference_alone import can_repeat, time_alone
 from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
-from gpugate.measurement.warm_up import can_repeat, time_alone
 from gpugate.workload import Case, Context
 
 

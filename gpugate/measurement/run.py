@@ -51,7 +51,8 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.settings import REMEMBERS, SLOWED, WARM_UP_S, Settings
+from gpugate.measurement.reference_alone import can_repeat, find_slowdown
+from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import check_steps
@@ -59,12 +60,11 @@ from gpugate.measurement.step_profile import step_profile
 from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import TUNED, can_repeat, least_block_ms, read_each_once, time_on, warm_up
+from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
 from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
 
-SLOWED_TRIES = 8
 NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
 
@@ -351,7 +351,11 @@ def _finish(run: _Run, both: BothSides) -> None:
         return
     if not run.settings.duet:
         run.report_progress("checking", both.optimized.name)
-        run.found.reference_slowdown = _time_reference_again(run, both)
+        if run.found.alone is not None:
+            timed, time_ms = run.inputs.timed, run.timer.time_ms
+            run_other = partial(both.optimized.timed_block, timed, time_ms)
+            found = find_slowdown(both.reference, run_other, run.inputs.fresh, time_ms, run.found.alone)
+            run.found.reference_slowdown = found
         run.found.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)
     theirs, ours = _count(run, both)
@@ -366,21 +370,6 @@ def _finish(run: _Run, both: BothSides) -> None:
     if run.case.reference_name == BASELINE and not both.reference_built_first:
         check_same_baseline(run.case, both.reference, run.inputs, run.expected)
         run.found.baseline_unchanged = True
-
-
-def _time_reference_again(run: _Run, both: BothSides) -> float | None:
-    """Measures `Measurement.reference_slowdown`, the least of several tries; None where a step cannot be repeated.
-
-    A side can slow the reference by any function that both call, or by threads that never rest.
-    """
-    if run.found.alone is None:
-        return None
-    tries: list[float] = []
-    while len(tries) < SLOWED_TRIES and min(tries, default=math.inf) > SLOWED:
-        both.optimized.timed_block(run.inputs.timed, run.timer.time_ms)  # its effects may not last for long
-        steps, alone_ms = run.found.alone
-        tries.append(time_on(both.reference, run.inputs.fresh, run.timer.time_ms, steps) / alone_ms)
-    return min(tries)
 
 
 def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:

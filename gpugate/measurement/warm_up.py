@@ -101,33 +101,6 @@ def warm_up(
             return step_ms
 
 
-def can_repeat(side: BuiltSide) -> bool:
-    """True for a side whose steps on one input are all alike: they write to no input, and do not read ahead."""
-    return not (side.restore or side.side.works_ahead or side.side.stock_steps)
-
-
-def time_alone(
-    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float]
-) -> tuple[int, float]:
-    """Finds the steps that fill a block over these inputs; returns them with the milliseconds of a step of such a
-    block, the shorter one of two."""
-    steps, step_ms = 1, time_on(side, inputs, time_ms, 1)
-    while step_ms * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK:
-        steps *= 2
-        step_ms = time_on(side, inputs, time_ms, steps)
-    return steps, min(step_ms, time_on(side, inputs, time_ms, steps))
-
-
-def time_on(
-    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], steps: int
-) -> float:
-    """Measures the milliseconds of a step in a block of `steps` steps over other inputs than the timed ones."""
-    next_input, side.next_input = side.next_input, 0
-    step_ms = side.timed_block(inputs, time_ms, steps)
-    side.next_input = next_input
-    return step_ms
-
-
 def read_each_once(
     side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], seconds: float
 ) -> list[float]:
