@@ -44,7 +44,8 @@ def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) ->
     cores = busy_cores(measurement)
     noisy = verdict.outcome in OPEN and measurement.stopped_because == "noise"
     load = () if cores is None else (Reason(ReasonCode.OTHER_WORK, {"cores": cores}),)
-    step = NextStep.FREE_CORES if on_cpu and (cores is not None or noisy) else verdict.next_step
+    other = on_cpu and (cores is not None or noisy) and verdict.next_step is not NextStep.KEEP_APART
+    step = NextStep.FREE_CORES if other else verdict.next_step
     return replace(verdict, reasons=(*verdict.reasons, *load), next_step=step)
 
 

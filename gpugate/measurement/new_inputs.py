@@ -30,16 +30,13 @@ NEW_INPUTS_ROUNDS = 8
 class Tried:
     """The times of a side on new and on timed inputs, and pairs of a new input and the output on it."""
 
-    rounds: int = 0
-    new_ms: float = math.inf  # of a step
-    known_ms: float = math.inf
+    ratios: list[float] = field(default_factory=list)  # of each round
     pairs: list[tuple[Any, Parts]] = field(default_factory=list)
     wanted: int = 0  # outputs, of which later steps overwrote some
 
     @property
     def ratio(self) -> float:
-        longer_ms = self.new_ms - self.known_ms
-        return self.new_ms / max(self.known_ms, 1e-9) if longer_ms >= LEAST_WORK_MS else 1.0
+        return min(self.ratios, default=math.inf)
 
     @property
     def overwritten(self) -> bool:
@@ -47,8 +44,8 @@ class Tried:
 
     def add(self, steps: int, new_ms: float, known_ms: float, found: Sequence[tuple[Any, Parts]]) -> None:
         """Adds the times of two blocks of `steps` steps, and the outputs that could be read."""
-        self.rounds += 1
-        self.new_ms, self.known_ms = min(self.new_ms, new_ms / steps), min(self.known_ms, known_ms / steps)
+        longer = new_ms - known_ms >= LEAST_WORK_MS * steps
+        self.ratios.append(new_ms / max(known_ms, 1e-9) if longer else 1.0)
         self.pairs += found
         self.wanted += min(steps, MOST_COMPARED)
 
@@ -71,19 +68,19 @@ class NewInputs:
 
         A side that has outputs of known inputs in store needs many times as long on others. A step on a new input that
         takes less than LEAST_WORK_MS longer saved no work. A block lasts NEW_INPUTS_MS or one step. Other work of the
-        machine lengthens some blocks: the least times of up to NEW_INPUTS_ROUNDS rounds count, and a ratio no larger
+        machine lengthens some blocks: the least ratio of up to NEW_INPUTS_ROUNDS rounds counts, and a ratio no larger
         than REMEMBERS ends the rounds. Raises SideError for a step that fails.
         """
         tried = Tried()
-        while tried.rounds < NEW_INPUTS_ROUNDS and (not tried.rounds or tried.ratio > REMEMBERS):
-            new = self._make_block(side, tried.rounds * MOST_NEW_INPUTS)
+        while len(tried.ratios) < NEW_INPUTS_ROUNDS and tried.ratio > REMEMBERS:
+            new = self._make_block(side, len(tried.ratios) * MOST_NEW_INPUTS)
             first = self.draw.randrange(len(self.timed))
             known = [self.timed[(first + number) % len(self.timed)] for number in range(len(new))]
             side.flags.apply()
-            before_ms, _ = self._time(side, known)  # allocators then have the memory for as many outputs
+            self._time(side, known)  # allocators then have the memory for as many outputs
             new_ms, found = self._time(side, new)
-            after_ms, _ = self._time(side, known)
-            tried.add(len(new), new_ms, min(before_ms, after_ms), found)
+            known_ms, _ = self._time(side, known)
+            tried.add(len(new), new_ms, known_ms, found)
         return tried
 
     def _make_block(self, side: BuiltSide, first: int) -> list[Any]:

@@ -10,6 +10,7 @@ from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
 from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.report.rows import worst_of
+from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome
 
@@ -22,7 +23,7 @@ def describe_gains(run: RunResult) -> list[str]:
     found = {
         f"{case.workload}/{case.optimization}": one.summary.speedup
         for case in run.cases.values()
-        if (one := decider(case)) and worst_of(case) not in NO_EVIDENCE
+        if (one := decider(case)) and worst_of(case) not in NO_EVIDENCE and not _has_no_result(case)
     }
     if not found:
         return []
@@ -40,6 +41,11 @@ def describe_gains(run: RunResult) -> list[str]:
         f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in sweeps(run.cases) if sweep.knee
     ]
     return [words + _describe_undecided(run) + _describe_other_work(run), *knees]
+
+
+def _has_no_result(case: CaseResult) -> bool:
+    """True for times that are impossible, or beside a slowed reference."""
+    return any(one.next_step in (NextStep.CHECK_SIZE, NextStep.KEEP_APART) for one in case.verdicts)
 
 
 def _describe_other_work(run: RunResult) -> str:

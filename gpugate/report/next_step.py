@@ -47,7 +47,8 @@ _WORDS: Mapping[NextStep, str] = {
         "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
     ),
     NextStep.KEEP_APART: (
-        "look for a function that the optimized side replaces and the reference calls, or for threads that never rest"
+        "end the other work on this machine and repeat: {again}; if it stays, look for a function that the optimized "
+        "side replaces and the reference calls, or for threads that never rest"
     ),
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }

@@ -81,7 +81,7 @@ WORDS = {
     NextStep.RAISE_QUOTA: "raise the quota of CPU time, or use fewer threads than it has cores by OMP_NUM_THREADS",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
-    NextStep.KEEP_APART: "look for a function that the optimized side replaces and the reference calls, or for threads",
+    NextStep.KEEP_APART: f"end the other work on this machine and repeat: {RERUN}; if it stays, look for a function",
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
 
