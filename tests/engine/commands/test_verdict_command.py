@@ -10,7 +10,7 @@ from gpugate.commands.cli import main
 from gpugate.results.case import CaseResult
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.workload import Point
-from tests.support.stored_runs import case, stored
+from tests.support.stored_runs import case, edit, stored
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
 ENDED: dict[str, Any] = {"gate": True, "exit_status": 0}
@@ -75,6 +75,22 @@ def test_the_held_verdicts_decide_whatever_exit_status_the_file_has(
     said = capsys.readouterr().out
     assert said.count("\n") == 1
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("cases tiny/slow/cuda verdicts 1 outcome", "PASS", "the measurements of tiny/slow/cuda give other verdicts"),
+        ("cases tiny/slow/cuda held", [], "no held verdict of tiny/slow/cuda"),
+    ],
+)
+def test_a_gate_that_was_edited_is_not_green(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object, words: str
+) -> None:
+    stored(tmp_path / "run.json", case("slow", 0.88), **ENDED)
+    edit(tmp_path / "run.json", field, value)
+    assert main(["verdict", str(tmp_path)]) == 1
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", [None, "", "{}", '{"format": "gpugate-run", "format_version": 6}'])

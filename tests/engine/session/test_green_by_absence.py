@@ -1,10 +1,13 @@
 """A gate is never green by absence: every selected case gets a verdict or an error, whatever its code raises."""
 
 import shlex
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpugate.commands import cli
+from gpugate.session.selection import selects_all
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
 
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
@@ -351,6 +354,36 @@ def test_a_verdict_that_this_run_did_not_make_for_the_case_fails_its_test(
     assert result.status == 1, result.text
     assert "is no verdict that this run made for test_it" in result.text
     check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "whole"),
+    [
+        ({}, [], True),
+        ({"markexpr": "gpu"}, ["perf_tests"], True),
+        ({"markexpr": "not gpu"}, [], False),
+        ({"keyword": "net"}, [], False),
+        ({"deselect": ["a"]}, [], False),
+        ({}, ["perf_tests/test_promises.py"], True),
+        ({}, ["perf_tests/test_promises.py::test_it"], False),
+    ],
+)
+def test_a_whole_night_is_one_that_no_option_and_no_single_test_narrows(
+    given: dict[str, Any], words: list[str], whole: bool
+) -> None:
+    config: Any = SimpleNamespace(
+        option=SimpleNamespace(file_or_dir=words), getoption=lambda name, default: given.get(name, default)
+    )
+    assert selects_all(config) == whole
+
+
+def test_a_refused_verdict_that_its_test_catches_makes_the_gate_red(of_two: TinyProject) -> None:
+    forged = "with pytest.raises(BaseException):\n        gate(replace(workload.speedup))"
+    body = f"import pytest\n    {IMPORTS}gate(workload.equivalence)\n    {forged}"
+    of_two.write("perf_tests/test_promises.py", f"def test_it(workload, gate):\n    {body}\n")
+    status, errors = gate(of_two, "-k", "quick")
+    assert status == 1
+    assert any("is no verdict that this run made for test_it" in error for error in errors)
 
 
 @pytest.mark.parametrize(("build", "device"), [(FAILING, "cpu"), (QUICK, "auto")])

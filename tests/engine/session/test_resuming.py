@@ -103,6 +103,11 @@ def test_a_run_that_was_not_cut_off_is_measured_anew(stored: TinyProject) -> Non
             (),
             "run.json the source of tiny changed: repeat the command as it was, or leave out",
         ),
+        (
+            lambda run: run["cases"]["tiny/one/cpu"]["verdicts"][0].update(outcome="WRONG"),
+            (),
+            "run.json has verdicts of tiny/one/cpu that its measurement does not give: repeat",
+        ),
         (lambda run: None, ("--gate",), "run.json has the option --gate False, and this run has True"),
         (lambda run: None, ("--perf-mutate=slow:2",), "has the fault none, and this run has slow:2"),
         (lambda run: None, ("-operf_seed=5",), ", and this run has 5"),
