@@ -213,7 +213,7 @@ class StepChecks:
 
     `exchanged`: the contents of the inputs changed places. `new_input_ratio` is the time of a step on an input that
     the side has not read before, over its time on a timed input, as a multiple of the reference's ratio where that is
-    above 1. `block_share` is the work of a step in a block over the work of a step by itself, see
+    above 1. `block_share` is the work of a step in a block over its work in groups that are joined one by one, see
     `block_work_share`. Both are None where they were not measured.
     """
 

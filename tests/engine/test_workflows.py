@@ -277,7 +277,7 @@ def run_compare(folder: Path, docker: str) -> "subprocess.CompletedProcess[str]"
     (folder / "runner_temp").mkdir()
     (folder / "runner_temp/image").write_text("sha256:1a2b")
     programs = {"docker": f'printf "%s\\n" "$@" > arguments\n{docker}'}
-    given = {"CONTAINER": "gpugate-compare-17", "GPU": "0", "GITHUB_WORKSPACE": "/work/it"}
+    given = {"CONTAINER": "gpugate-compare-17", "GPU": "0", "GITHUB_WORKSPACE": "/checkout"}
     return run_script(find_step(DUETS, "Compare")["run"], folder, programs, BASE="base", HEAD="head", **given)
 
 
@@ -288,7 +288,7 @@ def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_wr
     assert command == ["bash", "/source/deploy/compare.sh", "base", "head"]
     pairs = list(pairwise(options))
     mounted = [word for option, word in pairs if option == "--mount"]
-    assert mounted == ["type=bind,source=/work/it,target=/source,readonly"]
+    assert mounted == ["type=bind,source=/checkout,target=/source,readonly"]
     assert {word.partition("=")[0] for option, word in pairs if option == "--env"} == {"PYTEST_ADDOPTS"}
     assert {
         ("--network", "none"),
