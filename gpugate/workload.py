@@ -182,7 +182,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The largest accepted error of outputs against the FP32 baseline's.
+    """The largest accepted error of outputs against the baseline's, which are computed in FP32 without TF32.
 
     `relative_l2` bounds ||out - ref|| / ||ref||, at most 0.5, where zeros have 1; `max_error` bounds max|out - ref| /
     max|ref|, at most 1; `top1_agreement` is
@@ -255,7 +255,8 @@ class Optimization:
     `min_speedup` and `contract` are keyed by device class, the most specific first: `nvidia-h200`, `sm_90`, `cuda`,
     `cpu`. `nvidia-h200` is the name of a product, as of its folder in `baselines/`. The keys of `min_speedup` say on
     which kinds of device the optimization runs. `compared_with` names the baseline or another optimization of the same
-    workload. `dtype` is the precision it computes in and picks the tolerance. `min_speedup_why` is the reason why
+    workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA for convolutions of float32
+    values, unless the build function turns TF32 off. `min_speedup_why` is the reason why
     `min_speedup` is less than 0.8 of the recorded speedup, or below a target. `bytes` replaces the bytes of the
     workload's size, where a step of the optimization must move fewer.
     """

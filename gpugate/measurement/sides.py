@@ -134,10 +134,11 @@ class BuiltSide:
     def output_for(self, inputs: Any, expected: bool = False) -> Parts:
         """Runs one step, joins it, and returns copies of the parts of its output that no later step can overwrite.
 
-        With `expected`, the step is `Side.expected_step` where the side has one.
+        With `expected`, the output is what other sides must give: the step runs without TF32, and is
+        `Side.expected_step` where the side has one.
         """
         self.restore_next([inputs], 1)
-        self.flags.apply()
+        (self.flags.strict() if expected else self.flags).apply()
         spoiled = spoil_new_memory(self.output_bytes, self.device)
         with blame(self.name, "computing an output"), self.compiler.count(), spoiled:
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,13 @@ _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
 
 @dataclass(frozen=True)
 class TorchFlags:
-    """Torch's switches. The defaults are the suite's: strict FP32 and no autotuning; the rest is as in torch."""
+    """Torch's switches. The defaults are those of torch itself, which users have: convolutions in TF32, no autotuning."""
 
     cudnn_enabled: bool = True
     cudnn_benchmark: bool = False
     cudnn_deterministic: bool = False
-    cudnn_allow_tf32: bool = False  # in convolutions
-    cudnn_rnn_allow_tf32: bool = False
+    cudnn_allow_tf32: bool = True  # in convolutions
+    cudnn_rnn_allow_tf32: bool = True
     matmul_allow_tf32: bool = False
     mkldnn_precisions: tuple[str, ...] = ("none",) * _MKLDNN_OPERATIONS  # of matmul, conv and rnn
     fp16_reduced_precision: bool = True
@@ -40,6 +40,10 @@ class TorchFlags:
     flush_denormal: bool = False
     default_dtype: torch.dtype = torch.float32
     num_threads: int = _THREADS_AT_START
+
+    def strict(self) -> TorchFlags:
+        """These switches without TF32: FP32 in full precision, in which outputs are expected and which nobody times."""
+        return replace(self, cudnn_allow_tf32=False, cudnn_rnn_allow_tf32=False, matmul_allow_tf32=False)
 
     @staticmethod
     def current() -> TorchFlags:

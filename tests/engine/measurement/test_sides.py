@@ -139,7 +139,7 @@ def test_a_side_whose_first_step_fails_is_closed() -> None:
 
 
 def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
-    torch.backends.cudnn.allow_tf32 = True  # of somebody before
+    torch.backends.cudnn.allow_tf32 = False  # of somebody before
     seen: list[TorchFlags] = []
 
     def build(context: Context) -> Side:
@@ -149,7 +149,7 @@ def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
 
     side = build_side("fast", build, CONTEXT, INPUTS[0])
     assert seen[0] == TorchFlags()
-    assert (side.flags.cudnn_benchmark, side.flags.cudnn_allow_tf32) == (True, False)
+    assert (side.flags.cudnn_benchmark, side.flags.cudnn_allow_tf32) == (True, True)
     TorchFlags().apply()
     side.timed_block(INPUTS, lambda run: (run(), 1.0)[1])
     assert seen[-1].cudnn_benchmark

@@ -1,5 +1,7 @@
-"""Torch's global switches are read and written as one value, and the suite's defaults are strict."""
+"""Torch's global switches are read and written as one value, and the defaults are those of torch."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,8 +20,8 @@ CHANGED: dict[str, Any] = {
     "cudnn_enabled": False,
     "cudnn_benchmark": True,
     "cudnn_deterministic": True,
-    "cudnn_allow_tf32": True,
-    "cudnn_rnn_allow_tf32": True,
+    "cudnn_allow_tf32": False,
+    "cudnn_rnn_allow_tf32": False,
     "matmul_allow_tf32": True,
     "mkldnn_precisions": ("ieee", "bf16", "tf32"),
     "fp16_reduced_precision": False,
@@ -46,30 +48,41 @@ def flags_as_found() -> Iterator[None]:
     found.apply()
 
 
-def test_the_defaults_are_strict_fp32_without_autotuning_and_the_rest_as_torch_has_it() -> None:
-    defaults = TorchFlags()
-    autotuning = (defaults.cudnn_benchmark, defaults.cudnn_deterministic, defaults.deterministic_algorithms)
-    tf32 = (defaults.cudnn_allow_tf32, defaults.cudnn_rnn_allow_tf32, defaults.matmul_allow_tf32)
-    assert {*autotuning, *tf32} == {False}
-    assert set(defaults.mkldnn_precisions) == {"none"}
-    assert defaults.cudnn_enabled
-    assert defaults.mkldnn_enabled
-    assert defaults.grad_enabled
-    assert defaults.default_dtype is torch.float32
-    assert defaults.num_threads >= 1
+def test_the_defaults_are_those_of_a_new_process() -> None:
+    program = "from gpugate.measurement.torch_flags import TorchFlags; print(TorchFlags.current() == TorchFlags())"
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert child.stdout.strip() == "True"
 
 
 def test_applied_defaults_reach_torch() -> None:
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.set_grad_enabled(False)
     TorchFlags().apply()
     assert not torch.backends.cudnn.benchmark
-    assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.is_grad_enabled()
+
+
+def test_strict_flags_are_the_same_without_tf32() -> None:
+    wanted = TorchFlags(cudnn_benchmark=True, matmul_allow_tf32=True).strict()
+    assert (wanted.cudnn_allow_tf32, wanted.cudnn_rnn_allow_tf32, wanted.matmul_allow_tf32) == (False, False, False)
+    assert wanted.cudnn_benchmark
+    wanted.apply()
+    assert TorchFlags.current() == wanted
+
+
+def test_outputs_are_expected_in_strict_fp32_and_steps_are_timed_without_it() -> None:
+    def build(context: Context) -> Side:
+        return Side(lambda x: x + float(torch.backends.cudnn.allow_tf32))
+
+    zero = torch.zeros(1)
+    side = build_side("baseline", build, Context(torch.device("cpu"), 1, 0, Path()), zero)
+    assert side.output_for(zero, expected=True)[""].item() == 0
+    assert side.output_for(zero)[""].item() == 1
 
 
 def test_every_switch_is_tried() -> None:
@@ -104,16 +117,17 @@ def set_newer(*places: Any, precision: str = "tf32") -> Callable[[], None]:
 # How a side may choose its precision -> whether its cuDNN convolutions, its cuDNN RNNs and its matmuls are in TF32.
 PRECISIONS: dict[str, tuple[Callable[[], None], tuple[bool, bool, bool]]] = {
     "all": (set_newer(backends), (True, True, False)),  # each `ieee` below it stays
-    "all in FP32": (set_newer(backends, precision="ieee"), (False, False, False)),
-    "cuDNN": (set_newer(backends.cudnn), (True, True, False)),
-    "convolutions": (set_newer(backends.cudnn.conv), (True, False, False)),
-    "RNNs": (set_newer(backends.cudnn.rnn), (False, True, False)),
-    "matmuls": (set_newer(backends.cuda.matmul), (False, False, True)),
-    "oneDNN": (set_newer(backends.mkldnn, precision="bf16"), (False, False, False)),
-    "oneDNN's matmuls": (set_newer(backends.mkldnn.matmul, precision="bf16"), (False, False, False)),
-    "oneDNN's flags": (lambda: backends.mkldnn.set_flags(_fp32_precision="tf32"), (False, False, False)),
-    "high": (lambda: torch.set_float32_matmul_precision("high"), (False, False, True)),
-    "medium": (lambda: torch.set_float32_matmul_precision("medium"), (False, False, True)),
+    "all in FP32": (set_newer(backends, precision="ieee"), (True, True, False)),  # each `tf32` below it stays
+    "cuDNN": (set_newer(backends.cudnn, precision="ieee"), (True, True, False)),
+    "convolutions": (set_newer(backends.cudnn.conv, precision="ieee"), (False, True, False)),
+    "RNNs": (set_newer(backends.cudnn.rnn, precision="ieee"), (True, False, False)),
+    "both by the older word": (lambda: setattr(backends.cudnn, "allow_tf32", False), (False, False, False)),
+    "matmuls": (set_newer(backends.cuda.matmul), (True, True, True)),
+    "oneDNN": (set_newer(backends.mkldnn, precision="bf16"), (True, True, False)),
+    "oneDNN's matmuls": (set_newer(backends.mkldnn.matmul, precision="bf16"), (True, True, False)),
+    "oneDNN's flags": (lambda: backends.mkldnn.set_flags(_fp32_precision="tf32"), (True, True, False)),
+    "high": (lambda: torch.set_float32_matmul_precision("high"), (True, True, True)),
+    "medium": (lambda: torch.set_float32_matmul_precision("medium"), (True, True, True)),
 }
 PLACES = (
     backends,
@@ -133,7 +147,7 @@ def precisions() -> list[str]:
 def test_a_side_may_use_either_interface_and_the_next_side_sees_nothing_of_it(how: str, tmp_path: Path) -> None:
     choose, expected = PRECISIONS[how]
     TorchFlags().apply()
-    strict = precisions()
+    default = precisions()
 
     def build(context: Context) -> Side:
         choose()
@@ -143,9 +157,9 @@ def test_a_side_may_use_either_interface_and_the_next_side_sees_nothing_of_it(ho
     found = side.flags
     assert (found.cudnn_allow_tf32, found.cudnn_rnn_allow_tf32, found.matmul_allow_tf32) == expected
     TorchFlags().apply()  # what the next side is built under
-    assert precisions() == strict
+    assert precisions() == default
     assert torch.get_float32_matmul_precision() == "highest"  # raises where both interfaces are at odds
-    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, True)
     found.apply()
     assert TorchFlags.current() == found
 
