@@ -45,6 +45,7 @@ _EVENTS_ON_EVERY_MACHINE: Mapping[str, str] = {
     "collectives": "collectives between ranks, such as the all-reduce of a bucket",
     "collective_bytes": "bytes of the messages of collectives: of each, the larger one of a rank's input and output",
     "early_collectives": "collectives that are called before the backward pass computes its last gradient",
+    "engine_layers": "layers of a compiled engine, such as TensorRT's: two operators that are fused are one layer",
     "minor_faults": "page faults of this process that needed no disk, in a timed step",
 }
 _TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {

@@ -7,7 +7,7 @@ function per optimization. This module does not import torch, so that a declarat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
@@ -114,6 +114,9 @@ class Side:
 
     `expected_step` is for a baseline whose step leaves work out on purpose, such as the communication between GPUs: it
     computes, on rank 0 alone and never timed, the output that the optimizations must give.
+
+    `layers` is for a compiled engine, such as TensorRT's: the names of its layers, each after the operators that were
+    fused into it. Their number is a counter, and an autopsy names what is fused no more.
     """
 
     step: Callable[[Any], Any]
@@ -126,6 +129,7 @@ class Side:
     works_ahead: bool = False
     round_steps: int = 1
     expected_step: Callable[[Any], Any] | None = None
+    layers: Callable[[], Sequence[str]] | None = None
 
 
 Build = Callable[[Context], Side]

@@ -152,6 +152,16 @@ def _synchronization(then: State, now: State) -> Cause | None:
     return Cause("synchronization", f"{words}, more of them in {most}" if more.get(most, 0.0) >= ONE else words)
 
 
+def _unfused(then: State, now: State) -> Cause | None:
+    if now.more(then, "engine_layers") < 1 or then.profile is None or now.profile is None:
+        return None
+    before, after = {*then.profile.layers}, {*now.profile.layers}
+    gone = ", ".join(short(name) for name in then.profile.layers if name not in after)
+    new = ", ".join(short(name) for name in now.profile.layers if name not in before)
+    layers = _describe_counter(then, now, "engine_layers")
+    return Cause("unfused layers", f"the engine has more layers, {layers}: {gone or 'nothing'} became {new}")
+
+
 def _kernels(then: State, now: State) -> Cause | None:
     if now.more(then, "kernels") < ONE:
         return None
@@ -241,6 +251,7 @@ _EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
     _pageable,
     _engagement,
     _synchronization,
+    _unfused,
     _kernels,
     _after,
     _reference,

@@ -439,12 +439,15 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     with pause_garbage_collection():
         activities = counters.count(sides, inputs, steps[wanted])
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
-            profile, signature, of_side = step_profile(activity), trace.signature(activity), {}
+            layers, signature, of_side = side.list_layers(), trace.signature(activity), {}
+            profile = replace(step_profile(activity), layers=layers)
             if has_counters:
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
             if isinstance(side.side, RankedSide):
                 of_side |= count_collectives(side, side.side.job, inputs)
+            if layers:
+                of_side |= {"engine_layers": float(len(layers))}
             counted[side.name] = CountedSide(of_side, profile, signature)
     ours = counted[optimized.name]
     if run.settings.fault is not None:

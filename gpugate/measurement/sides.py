@@ -166,6 +166,13 @@ class BuiltSide:
             next_step = "return None where the optimization engaged, and why not, as a text, where it did not"
             raise TypeError(f"engaged() returned {reprlib.repr(reason)}: {next_step}")
 
+    def list_layers(self) -> tuple[str, ...]:
+        """Lists the layers of a compiled engine; empty for a side that names none."""
+        if self.side.layers is None:
+            return ()
+        with blame(self.name, "listing its layers"):
+            return tuple(self.side.layers())
+
     def close(self) -> None:
         self.last_output = None
         with blame(self.name, "being closed"):
@@ -206,9 +213,9 @@ def _check_side(side: object) -> Side:
     """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
     if not isinstance(side, Side):
         raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
-    for name in ("step", "finish", "engaged", "close", "cached_step", "expected_step"):
+    for name in ("step", "finish", "engaged", "close", "cached_step", "expected_step", "layers"):
         given = getattr(side, name)
-        if not (callable(given) or (name in ("cached_step", "expected_step") and given is None)):
+        if not (callable(given) or (name in ("cached_step", "expected_step", "layers") and given is None)):
             raise TypeError(f"{name} of its Side is {reprlib.repr(given)}, which cannot be called: give a function")
     return side
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpugate.measurement.trace import Activity, Event, length, union
-from gpugate.units import NotNegative
+from gpugate.units import NotNegative, stored_unless
 
 MOST_PARTS = 60  # by name; the rest of a long list is one part
 LONGEST_NAME = 160  # C++ templates go on for thousands of characters
 OTHERS = "(others)"
 DIGITS = 6
+PARTS_BY_NAME = ("kernels", "copies", "waits", "after", "stages")
 
 
 Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: count per step, and milliseconds per step in all
@@ -27,7 +28,8 @@ class StepProfile:
     are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device. `after`
     is all the device work that `Side.finish()` adds after the last step. `stages` are the ranges that the side names,
     in order, with the time of their work on the GPU, or their own time on a CPU. `kernel_ms` is the time in which
-    kernels run, however many at once; `copy_ms` is the time in which copies run and no kernel does.
+    kernels run, however many at once; `copy_ms` is the time in which copies run and no kernel does. `layers` are those
+    of a compiled engine, by their names, as `Side.layers` lists them.
     """
 
     kernels: Parts = field(default_factory=dict)
@@ -37,17 +39,15 @@ class StepProfile:
     stages: Parts = field(default_factory=dict)
     kernel_ms: NotNegative = 0.0
     copy_ms: NotNegative = 0.0
+    layers: tuple[str, ...] = stored_unless(())
 
     def longer(self, factor: float) -> StepProfile:
         """Returns this profile with every time multiplied by `factor`."""
-        return StepProfile(
-            _longer(self.kernels, factor),
-            _longer(self.copies, factor),
-            _longer(self.waits, factor),
-            _longer(self.after, factor),
-            _longer(self.stages, factor),
-            factor * self.kernel_ms,
-            factor * self.copy_ms,
+        return replace(
+            self,
+            **{name: _longer(getattr(self, name), factor) for name in PARTS_BY_NAME},
+            kernel_ms=factor * self.kernel_ms,
+            copy_ms=factor * self.copy_ms,
         )
 
 

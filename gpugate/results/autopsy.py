@@ -17,6 +17,7 @@ Kind = Literal[
     "pageable copies",
     "not engaged",
     "synchronization",
+    "unfused layers",
     "more kernels",
     "more work after the steps",
     "slower kernels",

@@ -78,7 +78,7 @@ def _not_one_frozen_graph(graphs_frozen: Sequence[bool]) -> str | None:
 class Replay:
     """A step that converts the batch into the buffer that the captured kernels read, and replays them."""
 
-    model: nn.Module  # the graph reads its weights
+    model: object  # the graph reads its weights
     pictures: Tensor  # [n, 3, h, w]
     graph: torch.cuda.CUDAGraph
     logits: Tensor  # overwritten by every step

@@ -1,243 +1,265 @@
-"""A model as one TensorRT engine, built by Torch-TensorRT and kept on disk between sessions.
+"""A model as one TensorRT engine: PyTorch writes ONNX, TensorRT builds it, and runs it on torch's current stream.
 
-Engines and timing caches are stored as they come from TensorRT. Torch-TensorRT's own engine cache is not used: it
-pickles, so a file that somebody changed would run as code, and it only holds refittable engines, which TensorRT
-cannot optimize as far. Here an engine is bytes, and TensorRT sees them only if their SHA-256 is the recorded one.
+The types of the ONNX model decide the precision: TensorRT 10 and later build strongly typed networks, in which nothing
+else could. TensorRT 8.6 to 9 only consider kernels of FP16 and INT8 where a flag allows them, so both get their flags.
 """
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
-import os
-import re
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-MANIFEST = "manifest.json"
-TIMINGS = "timing-cache.bin"
-ENGINE = "engine.bin"
-BINDINGS = "bindings.json"
-# FP16 is `model.half()`: with explicit typing the engine computes in the model's own types. TF32 is off, as it is for
-# the baseline; half models do not notice.
-BUILDER_OPTIONS: Mapping[str, bool] = {"use_explicit_typing": True, "disable_tf32": True, "immutable_weights": True}
+from gpugate import workload
+from workloads.parts.kept_files import discard, keep, key_of, read_kept
+
+Precision = Literal["fp32", "tf32", "fp16", "int8"]
+OPSET = 17  # the newest one that TensorRT 8.6 reads completely
+FIRST_STRONGLY_TYPED = 10  # of TensorRT's major versions
+REFORMATTING = "Reformatting CopyNode"
+ON_RTX_CARDS = ((7, 5), (8, 0), (8, 6), (8, 9), (12, 0))  # compute capabilities for which TensorRT for RTX builds
 
 
-@dataclass(frozen=True)
-class Platform:
-    """The facts besides the model for which an engine or a timing is valid."""
+def why_not(gpu_index: int) -> str | None:
+    """The reason why no TensorRT builds engines for this GPU, with the next step; None where one does."""
+    if find_spec("tensorrt") is not None:
+        return None
+    if find_spec("tensorrt_rtx") is None:
+        return "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
+    major, minor = torch.cuda.get_device_capability(gpu_index)  # cuda only
+    if (major, minor) in ON_RTX_CARDS or major == ON_RTX_CARDS[-1][0]:
+        return None
+    known = ", ".join(f"{high}.{low}" for high, low in ON_RTX_CARDS[:-1])
+    return (
+        f"TensorRT for RTX builds for compute capability {known} and 12.x, and this GPU has {major}.{minor}: "
+        "pip install 'gpugate[tensorrt]'"
+    )
 
-    gpu_name: str
-    compute_capability: str
-    driver: str
-    torch: str
-    torch_tensorrt: str
-    tensorrt: str
+
+TENSORRT_LIBRARY = workload.Engine("tensorrt", why_not)
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """The conversion that Torch-TensorRT plans: operators of the graph, those with a converter, engines by operator."""
+def library() -> ModuleType:
+    """TensorRT, or TensorRT for RTX where it alone is installed."""
+    return import_module("tensorrt" if find_spec("tensorrt") is not None else "tensorrt_rtx")
 
-    operators: int
-    supported: int
-    operators_by_engine: tuple[int, ...]
+
+class Engine:
+    """An engine with one input and one output, loaded from a plan: the bytes that TensorRT built.
+
+    Its weights and buffers are memory of torch's allocator, so that torch's counts of memory include them. Raises
+    RuntimeError for a plan of another GPU or version.
+    """
+
+    def __init__(self, plan: bytes, device: torch.device) -> None:
+        trt, self.device = library(), device
+        self._allocator = _torch_allocator(trt, device)
+        self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
+        self._runtime.gpu_allocator = self._allocator
+        self._engine = self._runtime.deserialize_cuda_engine(plan)
+        if self._engine is None:
+            raise RuntimeError("TensorRT cannot load the plan: it is of another GPU or version, or damaged")
+        self._context = self._engine.create_execution_context()
+        names = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        self._input, self._output = names
+        self.shape = tuple(self._engine.get_tensor_shape(self._input))
+        self._output_shape = tuple(self._engine.get_tensor_shape(self._output))
+        self._inspector = self._engine.create_engine_inspector()
+        self._layers_in_json = trt.LayerInformationFormat.JSON
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """float32 of the engine's output shape, from float32 inputs of its input shape, contiguous, on its device.
+
+        Returns when the work is enqueued. Raises ValueError for inputs of another form.
+        """
+        if tuple(inputs.shape) != self.shape or inputs.dtype != torch.float32 or not inputs.is_contiguous():
+            form = f"{inputs.dtype} {list(inputs.shape)} with strides {inputs.stride()}"
+            raise ValueError(f"the engine takes contiguous float32 {list(self.shape)}, not {form}")
+        output = torch.empty(self._output_shape, device=self.device)
+        self._context.set_tensor_address(self._input, inputs.data_ptr())
+        self._context.set_tensor_address(self._output, output.data_ptr())
+        if not self._context.execute_async_v3(torch.cuda.current_stream(self.device).cuda_stream):  # cuda only
+            raise RuntimeError("TensorRT could not enqueue the engine: its log on stderr has the cause")
+        return output
+
+    def layers(self) -> list[str]:
+        """The layers of the engine in their order, each named after the operators that TensorRT fused into it.
+
+        Copies between memory formats are left out: they come and go with the kernels that win the builder's timing.
+        """
+        layers = json.loads(self._inspector.get_engine_information(self._layers_in_json))["Layers"]
+        names = [layer if isinstance(layer, str) else layer["Name"] for layer in layers]
+        return [name for name in names if not name.startswith(REFORMATTING)]
 
 
 def build_engine(
-    model: nn.Module, example: Tensor, cache_dir: Path, *, dryrun: bool = False
-) -> Callable[[Tensor], Tensor]:
-    """The model as one TensorRT engine for inputs like `example` (CUDA, its shape, dtype and memory format).
+    model: nn.Module,
+    example: Tensor,
+    precision: Precision,
+    cache_dir: Path,
+    calibration: Sequence[Tensor] = (),
+) -> Engine:
+    """The model as an engine for float32 inputs like `example`, on the device of `example`.
 
-    `model` is in eval mode on the same device, takes one tensor and returns one; it is not changed. The engine comes
-    from `cache_dir` when one was built there for the same model on the same platform. With `dryrun` nothing is built
-    or read: Torch-TensorRT prints its report (see `parse_dry_run`), and what comes back runs in PyTorch. Raises
-    RuntimeError when the model does not become exactly one engine with one input and one output.
+    `model` is in eval mode, takes one tensor and returns one, in float32; it is moved to the CPU and, for FP16, changed
+    to half. For INT8 the ranges of activations come from `calibration`, float32 batches on the CPU. The plan comes from
+    `cache_dir` where the same ONNX model was built there for the same shape, GPU and version. Raises RuntimeError with
+    TensorRT's own words where it cannot build.
     """
-    exported = torch.export.export(model, (example,), strict=False)
-    if dryrun:
-        compiled: Callable[[Tensor], Tensor] = _compile(exported, example, Path(tempfile.gettempdir(), TIMINGS), True)
-        return compiled
-    platform_dir = cache_dir / "tensorrt" / key(platform(example.device))
-    model_dir = platform_dir / model_key(exported, example)
-    files = read_verified(model_dir)
-    if not {ENGINE, BINDINGS} <= set(files):
-        files = _build(exported, example, platform_dir)
-        write_verified(model_dir, files)
-    return _load(files, example.device)
+    onnx = write_onnx(model.cpu(), example[:1].cpu(), precision)
+    if precision == "int8":
+        onnx = quantize(onnx, calibration)
+    trt, device = library(), example.device
+    gpu = torch.cuda.get_device_properties(device)  # cuda only
+    facts = (onnx, tuple(example.shape), precision, trt.__name__, trt.__version__, gpu.name, gpu.major, gpu.minor)
+    path = cache_dir / "tensorrt" / f"{key_of(*facts)}.plan"
+    plan = read_kept(path)
+    if plan is not None:
+        try:
+            return Engine(plan, device)
+        except RuntimeError as error:
+            discard(path, f"cannot be used ({error})")
+    plan = build_plan(trt, onnx, tuple(example.shape), precision)
+    keep(path, plan)
+    return Engine(plan, device)
 
 
-def platform(device: torch.device) -> Platform:
-    import pynvml  # imported here: none of the three is needed to read the catalogue
-    import torch_tensorrt  # before tensorrt, which it replaces by a proxy of its own
+class _Half(nn.Module):
+    """A model in half precision that takes and returns float32."""
 
-    import tensorrt  # isort: skip
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model.half()
 
-    pynvml.nvmlInit()
-    properties = torch.cuda.get_device_properties(device)
-    return Platform(
-        gpu_name=properties.name,
-        compute_capability=f"{properties.major}.{properties.minor}",
-        driver=pynvml.nvmlSystemGetDriverVersion(),
-        torch=torch.__version__,
-        torch_tensorrt=torch_tensorrt.__version__,
-        tensorrt=tensorrt.__version__,
-    )
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.model(inputs.half())
+        return outputs.float()
 
 
-def key(facts: Platform) -> str:
-    """A folder name that changes with any field."""
-    return hashlib.sha256(json.dumps(asdict(facts), sort_keys=True).encode()).hexdigest()[:32]
+def write_onnx(model: nn.Module, example: Tensor, precision: Precision) -> bytes:
+    """The model as ONNX for any number of inputs like those of `example`, on the CPU; half inside for FP16.
 
-
-def model_key(exported: torch.export.ExportedProgram, example: Tensor) -> str:
-    """A folder name from the exported graph, every weight and constant, the example's layout and the build options.
-
-    Raises TypeError for a constant that is no tensor.
+    The tracing exporter writes it: the one by torch.export has no opset that TensorRT 8.6 reads.
     """
-    layout = (tuple(example.shape), example.stride(), str(example.dtype))
-    digest = hashlib.sha256(repr((str(exported.graph), layout, sorted(BUILDER_OPTIONS.items()))).encode())
-    values = {**exported.state_dict, **exported.constants}
-    for name in sorted(values):
-        value = values[name]
-        if not isinstance(value, Tensor):
-            kind = type(value).__name__
-            raise TypeError(f"the model's constant {name!r} is a {kind}, which has no bytes to hash: make it a buffer")
-        digest.update(repr((name, tuple(value.shape), str(value.dtype))).encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
-def read_verified(folder: Path) -> dict[str, bytes]:
-    """The files whose SHA-256 the folder's manifest confirms, by name; none without a manifest.
-
-    The hashes catch a file that was damaged, cut short or exchanged, not somebody who can also write the manifest. A
-    file that fails is deleted with a RuntimeWarning that names it.
-    """
-    manifest = folder / MANIFEST
-    if not manifest.exists():
-        return {}
-    try:
-        expected = dict(json.loads(manifest.read_bytes())["sha256"])
-    except (ValueError, KeyError, TypeError):
-        _discard(manifest, "is no manifest")
-        return {}
-    found = {name: _verified(folder / name, sha256) for name, sha256 in expected.items() if _is_file_name(name)}
-    return {name: content for name, content in found.items() if content is not None}
-
-
-def _is_file_name(name: str) -> bool:
-    return name == Path(name).name and name not in ("", "..")
-
-
-def _verified(path: Path, sha256: object) -> bytes | None:
-    content = path.read_bytes() if path.is_file() else None
-    if content is not None and hashlib.sha256(content).hexdigest() == sha256:
-        return content
-    _discard(path, f"is not what {MANIFEST} recorded")
-    return None
-
-
-def _discard(path: Path, reason: str) -> None:
-    path.unlink(missing_ok=True)
-    warnings.warn(f"{path} {reason}: it was deleted and will be made again", RuntimeWarning, stacklevel=4)
-
-
-def write_verified(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Replaces the folder's files. The manifest goes first and comes back last: an interrupted write leaves none."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    for name, content in files.items():
-        _replace(folder / name, content)
-    sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    _replace(folder / MANIFEST, json.dumps({"sha256": sha256}, indent=2).encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Writes a file that appears whole or not at all, also beside other writers."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    Path(file.name).replace(path)
-
-
-def _compile(exported: torch.export.ExportedProgram, example: Tensor, timings: Path, dryrun: bool) -> Any:
-    """Runs Torch-TensorRT's dynamo front end. A dry run reports what a real run refuses: a partly covered graph."""
-    import torch_tensorrt
-
-    return torch_tensorrt.dynamo.compile(
-        exported,
-        [torch_tensorrt.Input.from_tensor(example)],
-        device=example.device,
-        require_full_compilation=not dryrun,
-        timing_cache_path=str(timings),
-        dryrun=dryrun,
-        **BUILDER_OPTIONS,
-    )
-
-
-def _build(exported: torch.export.ExportedProgram, example: Tensor, platform_dir: Path) -> dict[str, bytes]:
-    """Builds the engine. Torch-TensorRT reads and rewrites a timing cache in place, so it gets a verified copy."""
-    from torch_tensorrt.dynamo.runtime import TorchTensorRTModule
-
-    with tempfile.TemporaryDirectory(prefix="gpugate-tensorrt-") as folder:
-        timings = Path(folder, TIMINGS)
-        timings.write_bytes(read_verified(platform_dir).get(TIMINGS, b""))
-        compiled = _compile(exported, example, timings, dryrun=False)
-        write_verified(platform_dir, {TIMINGS: timings.read_bytes()})
-    engines = [module for module in compiled.modules() if isinstance(module, TorchTensorRTModule)]
-    bindings = [(len(engine.input_binding_names), len(engine.output_binding_names)) for engine in engines]
-    if bindings != [(1, 1)]:
-        raise RuntimeError(
-            f"TensorRT made engines with (inputs, outputs) {bindings} where one of (1, 1) is expected: "
-            "see what build_engine(..., dryrun=True) reports"
+    file = io.BytesIO()
+    batch = {0: "items"}
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.onnx.export(
+            _Half(model).eval() if precision == "fp16" else model,
+            (example,),
+            file,
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_axes={"inputs": batch, "outputs": batch},
+            opset_version=OPSET,
+            dynamo=False,
         )
-    return _stored(engines[0])
+    return file.getvalue()
 
 
-def _stored(engine: Any) -> dict[str, bytes]:
-    bindings = {
-        "inputs": list(engine.input_binding_names),
-        "outputs": list(engine.output_binding_names),
-        "requires_output_allocator": bool(engine.requires_output_allocator),
-    }
-    return {ENGINE: bytes(engine.serialized_engine), BINDINGS: json.dumps(bindings).encode()}
+def quantize(onnx: bytes, calibration: Sequence[Tensor]) -> bytes:
+    """The ONNX model with INT8 inputs and weights of its convolutions and matrix products, by ONNX Runtime.
 
-
-def _load(files: Mapping[str, bytes], device: torch.device) -> Callable[[Tensor], Tensor]:
-    """The engine, ready to run. A new engine is loaded here too, so that both sessions run the same engine."""
-    import torch_tensorrt
-    from torch_tensorrt.dynamo.runtime import TorchTensorRTModule
-
-    bindings = json.loads(files[BINDINGS])
-    engine: Any = TorchTensorRTModule(
-        files[ENGINE],
-        bindings["inputs"],
-        bindings["outputs"],
-        name="gpugate",
-        settings=torch_tensorrt.dynamo.CompilationSettings(device=torch_tensorrt.Device(gpu_id=device.index)),
-        requires_output_allocator=bindings["requires_output_allocator"],
-    )
-    engine.set_output_tensors_as_unowned(True)  # as Torch-TensorRT does for the last engine of a graph
-    run: Callable[[Tensor], Tensor] = engine
-    return run
-
-
-def parse_dry_run(report: str) -> DryRun:
-    """Reads what Torch-TensorRT 2.11 prints in a dry run (`dynamo/_DryRunTracker.py`).
-
-    Raises ValueError when the text holds no report.
+    The scale of an activation is its largest value in `calibration`, the scale of a weight that of its channel. A
+    residual branch that begins at a quantized input is quantized with it, so that TensorRT fuses the addition.
     """
-    total = re.search(r"consists of (\d+) Total Operators, of which (\d+) operators are supported", report)
-    if total is None:
-        raise ValueError(f"no dry-run report of Torch-TensorRT in {report[-200:]!r}: see why it printed none")
-    engines = re.findall(r"TRT Engine #\d+ - .*\n.*\n +Number of Operators in Engine: (\d+)", report)
-    return DryRun(int(total[1]), int(total[2]), tuple(int(count) for count in engines))
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
+    operators = ["Conv", "Gemm"]
+    with tempfile.TemporaryDirectory(prefix="gpugate-onnx-") as folder:
+        plain, quantized = Path(folder, "plain.onnx"), Path(folder, "quantized.onnx")
+        plain.write_bytes(onnx)
+        quantize_static(
+            plain,
+            quantized,
+            _Calibration(iter(calibration)),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=operators,
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            extra_options={
+                "ActivationSymmetric": True,
+                "WeightSymmetric": True,
+                "AddQDQPairToWeight": True,
+                "QuantizeBias": False,
+                "OpTypesToExcludeOutputQuantization": operators,
+            },
+        )
+        return quantized.read_bytes()
+
+
+@dataclass
+class _Calibration:
+    """ONNX Runtime's reader of batches."""
+
+    batches: Iterator[Tensor]
+
+    def get_next(self) -> dict[str, Any] | None:
+        batch = next(self.batches, None)
+        return None if batch is None else {"inputs": batch.numpy()}
+
+
+def build_plan(trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precision) -> bytes:
+    """Builds an engine for inputs of this shape. Raises RuntimeError with TensorRT's own words where it cannot."""
+    builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
+    major = int(trt.__version__.partition(".")[0]) if trt.__name__ == "tensorrt" else FIRST_STRONGLY_TYPED
+    of_network = trt.NetworkDefinitionCreationFlag
+    typed = major >= FIRST_STRONGLY_TYPED
+    flag = of_network.STRONGLY_TYPED if typed else of_network.EXPLICIT_BATCH
+    network = builder.create_network(1 << int(flag))
+    parser = trt.OnnxParser(network, trt.Logger(trt.Logger.ERROR))
+    if not parser.parse(onnx):
+        problems = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
+        raise RuntimeError(f"TensorRT {trt.__version__} cannot read the ONNX model: {problems}")
+    network.get_input(0).shape = shape
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    (config.clear_flag if precision == "fp32" else config.set_flag)(trt.BuilderFlag.TF32)
+    if not typed and precision in ("fp16", "int8"):
+        config.set_flag(trt.BuilderFlag.FP16)
+    if not typed and precision == "int8":
+        config.set_flag(trt.BuilderFlag.INT8)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise RuntimeError(f"TensorRT {trt.__version__} built no engine: its log on stderr has the cause")
+    return bytes(plan)
+
+
+def _torch_allocator(trt: Any, device: torch.device) -> Any:
+    """An allocator for TensorRT that takes its memory from torch's allocator; newer versions call the last two."""
+
+    class TorchAllocator(trt.IGpuAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IGpuAllocator.__init__(self)
+
+        def allocate(self, size: int, alignment: int, flags: int) -> int | None:
+            return torch.cuda.caching_allocator_alloc(size, device) if size else None  # cuda only
+
+        def reallocate(self, address: int, alignment: int, new_size: int) -> None:
+            return None  # TensorRT then allocates anew
+
+        def deallocate(self, memory: int) -> bool:
+            if memory:
+                torch.cuda.caching_allocator_delete(memory)  # cuda only
+            return True
+
+        def allocate_async(self, size: int, alignment: int, flags: int, stream: int) -> int | None:
+            return self.allocate(size, alignment, flags)
+
+        def deallocate_async(self, memory: int, stream: int) -> bool:
+            return self.deallocate(memory)
+
+    return TorchAllocator()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from gpugate.workload import DeviceKind
-from workloads.parts.tensorrt_engine import read_verified, write_verified
+from workloads.parts.kept_files import keep, read_kept
 from workloads.video.clip.clip import Clip
 from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
 from workloads.video.segment.network_frames import fit_numbers, frames_with_truth
@@ -41,13 +41,13 @@ def fitted_weights(
     A stored fit that was damaged is deleted with a RuntimeWarning and made again.
     """
     coarse = seeded_network(kind, seed)
-    folder = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device)
-    content = read_verified(folder).get(FITTED)
+    path = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device) / FITTED
+    content = read_kept(path)
     if content is None:
         coarse.to(device)
         fit(coarse, ARCHITECTURES[kind].readouts, *frames_with_truth(clip, fit_numbers(clip), device))
         content = _stored(_fitted_part(kind, coarse.cpu()))
-        write_verified(folder, {FITTED: content})
+        keep(path, content)
     coarse.load_state_dict(torch.load(io.BytesIO(content), weights_only=True), strict=False)
     return {name: value.detach() for name, value in coarse.state_dict().items()}
 

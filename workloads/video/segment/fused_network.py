@@ -28,7 +28,7 @@ from workloads.parts.cudnn_fusion import (
     fuse,
     to_channels_last_half,
 )
-from workloads.parts.tensorrt_engine import read_verified, write_verified
+from workloads.parts.kept_files import keep, read_kept
 from workloads.video.clip.clip import Clip
 from workloads.video.segment.fitted_weights import fit_key
 from workloads.video.segment.segmenter import segmenter
@@ -92,11 +92,13 @@ def fused_network(clip: Clip, seed: int, device: torch.device, cache_dir: Path) 
     A damaged file is deleted with a RuntimeWarning and made again.
     """
     folder = cache_dir / "video-segmenter" / f"{fit_key('cuda', clip, seed, device)}-fused-{FORMAT}"
-    files: Mapping[str, bytes] = read_verified(folder)
-    if not {CALLS, WEIGHTS} <= files.keys():
+    kept = {name: read_kept(folder / name) for name in (CALLS, WEIGHTS)}
+    files = {name: content for name, content in kept.items() if content is not None}
+    if len(files) < len(kept):
         model = segmenter("cuda", Context(device, 1, seed, cache_dir), clip)
         files = packed(to_channels_last_half(fuse(model.coarse)))
-        write_verified(folder, files)
+        for name, content in files.items():
+            keep(folder / name, content)
     return unpacked(files)
 
 

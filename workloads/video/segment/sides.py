@@ -20,6 +20,7 @@ from gpugate.workload import Context, DeviceKind, Side, Size
 from workloads.parts.cudnn_fusion import STEM_CHANNELS, Operators, fuse, to_channels_last_half
 from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
 from workloads.parts.resnet50_weights import UNMEASURED_BATCH
+from workloads.parts.tensorrt_engine import build_engine
 from workloads.video.clip.clip import Clip
 from workloads.video.clip.frame_bank import bgr_frames
 from workloads.video.clip.source_clip import CLIPS, Source, is_users, source
@@ -155,15 +156,16 @@ def fused(context: Context, cudnn: Operators) -> Segmenter:
     return Segmenter(to_channels_last_half(fuse(segmenter("cuda", context).coarse, cudnn)))
 
 
-def tensorrt_fp16(context: Context) -> Side:
-    """All convolutions are one engine; interpolation is PyTorch's, as it is for every other side."""
-    from workloads.parts.tensorrt_engine import build_engine
+def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
+    """All convolutions are one engine; interpolation is PyTorch's, as it is for every other side.
 
-    model = _model(context).half()
-    engine = build_engine(model.coarse, inputs(context, UNMEASURED_BATCH).half(), context.cache_dir)
+    The side takes frames like `example`, by default those of the stage.
+    """
+    like = inputs(context, UNMEASURED_BATCH) if example is None else example
+    engine = build_engine(_model(context).coarse, like, "fp16", context.cache_dir)
 
     @torch.inference_mode()
     def step(frames: Tensor) -> Tensor:
-        return interpolated(engine(frames.half()), frames)
+        return interpolated(engine(frames), frames)
 
-    return Side(step, model)
+    return Side(step, layers=engine.layers)
