@@ -62,8 +62,12 @@ def _lines(then: State, now: State) -> Iterator[str]:
     yield from _list_names("new", [_whole(move) for move in moves if move.is_new])
     yield from _list_names("gone", [_whole(move) for move in moves if move.is_gone])
     if then.profile and now.profile and then.profile.layers != now.profile.layers:
-        yield from _list_names("new layers", [short(name) for name in _only_in(now.profile.layers, then.profile.layers)])
-        yield from _list_names("layers gone", [short(name) for name in _only_in(then.profile.layers, now.profile.layers)])
+        yield from _list_names(
+            "new layers", [short(name) for name in _only_in(now.profile.layers, then.profile.layers)]
+        )
+        yield from _list_names(
+            "layers gone", [short(name) for name in _only_in(then.profile.layers, now.profile.layers)]
+        )
 
 
 def _only_in(layers: Sequence[str], others: Sequence[str]) -> list[str]:
