@@ -98,7 +98,8 @@ class Engine:
 
         Copies between memory formats are left out: they come and go with the kernels that win the builder's timing.
         """
-        layers = json.loads(self._inspector.get_engine_information(self._layers_in_json))["Layers"]
+        document = self._inspector.get_engine_information(self._layers_in_json)
+        layers = json.loads(document, strict=False)["Layers"]  # names have line breaks in TensorRT 8.6
         names = [layer if isinstance(layer, str) else layer["Name"] for layer in layers]
         return [name for name in names if not name.startswith(REFORMATTING)]
 
