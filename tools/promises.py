@@ -364,7 +364,8 @@ The record is the largest value of its processes; the night is that of the first
 ## The time of the night
 
 The goal is at most {NIGHT_S / 60:g} min on four GPUs for all cases, with remembered proofs. The night showed every
-proof. It has {night.count(cases)} of the {len(cases)} recorded cases, and its first run took {_night_time(night)}.
+proof. It has {night.count(cases)} of the {len(cases)} recorded cases, of {len(_cuda_cases())} in the catalogue, and
+its first run took {_night_time(night)}.
 """
 
 
