@@ -480,13 +480,13 @@ def _other_cases(cases: Sequence[PromisedCase]) -> Table:
     optimizations: dict[tuple[str, str], list[str]] = {}
     for one in cases:
         name = f"`{one.case.optimization.name}` {one.promise:g}"
-        optimizations.setdefault((one.case.workload.name, _find_elsewhere(one)), []).append(name)
+        optimizations.setdefault((one.case.workload.name, find_elsewhere(one)), []).append(name)
     columns = (Column("workload", left=True), Column("optimizations, each with its promise", left=True))
     rows = ((f"`{name}`", ", ".join(found), where) for (name, where), found in optimizations.items())
     return Table("", (*columns, Column("measured", left=True)), tuple(rows))
 
 
-def _find_elsewhere(one: PromisedCase) -> str:
+def find_elsewhere(one: PromisedCase) -> str:
     """The places where a case is recorded, was measured, or is printed by a run without data."""
     others = [other for other in MACHINES if other is not one.machine]
     places = [f"recorded on an {other.gpu}" for other in others if one.case.id in load_entries(other)]

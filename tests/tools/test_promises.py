@@ -2,23 +2,27 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
-from tools.machines import H200, MACHINES, Machine
+from tools import promises
+from tools.machines import H100, H200, MACHINES, Machine
 from tools.promises import (
     COUNTER_TARGETS,
     DEFAULTS_SINCE,
     RATE_TARGETS,
     SPEEDUP_TARGETS,
+    TF32,
     Night,
     PromisedCase,
     RecordedCase,
     RunCase,
     describe_strict_fp32,
     fill_figures,
+    find_elsewhere,
     is_strict,
     load_cases,
     load_other_cases,
@@ -56,22 +60,33 @@ def test_each_case_of_a_gpu_is_recorded_or_measured_or_listed_as_neither() -> No
         assert sorted(found) == sorted(case.id for case in catalogue.cases() if case.device_kind == "cuda")
 
 
-def test_a_run_without_a_record_is_listed_with_its_page() -> None:
-    page = write_promises(H200, load_cases(H200), Night(H200))
+@pytest.fixture
+def unrecorded(monkeypatch: pytest.MonkeyPatch) -> tuple[Machine, Machine]:
+    """An H200 and an H100 with their stored runs and without records."""
+    machines = Machine("H200", "unrecorded-h200", H200.folder), Machine("H100", "unrecorded-h100", H100.folder)
+    monkeypatch.setattr(promises, "MACHINES", machines)
+    return machines
+
+
+def test_a_run_without_a_record_is_listed_with_its_page(unrecorded: tuple[Machine, Machine]) -> None:
+    page = write_promises(unrecorded[0], {}, Night(unrecorded[0]))
     (row,) = (line for line in page.splitlines() if line.startswith("| `llm-decode/cuda-graph`"))
     assert "| `compiled` |" in row
     assert "](runs/llm-decode.md)" in row
 
 
-def test_a_case_that_ran_nowhere_is_never_run_and_one_that_ran_elsewhere_names_the_gpu() -> None:
-    page = write_promises(H200, load_cases(H200), Night(H200))
-    assert "| `video/encode` | `nvenc` 2 | **never run** |" in page
-    assert "| `resnet50-inference-batch1` | `split-k` 8 | recorded on an H100 |" in page
-    assert "`cuda-graph` 3.3 | measured on an H100 |" in page
+def test_a_case_that_ran_nowhere_is_never_run_and_a_recorded_one_names_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nowhere = Machine("H200", "unrecorded", "unmeasured")
+    monkeypatch.setattr(promises, "MACHINES", (nowhere, H100))
+    places = {one.case.id: find_elsewhere(one) for one in load_other_cases(nowhere)}
+    assert places["video/encode/nvenc/cuda"] == "**never run**"
+    assert places["two-layer-net/all/cuda"] == "recorded on an H100"
 
 
-def test_a_promise_is_held_to_the_lower_run_of_the_machines() -> None:
-    of_h200, of_h100 = (load_run_cases(machine)["llm-decode/cuda-graph/cuda"] for machine in MACHINES)
+def test_a_promise_is_held_to_the_lower_run_of_the_machines(unrecorded: tuple[Machine, Machine]) -> None:
+    of_h200, of_h100 = (load_run_cases(machine)["llm-decode/cuda-graph/cuda"] for machine in unrecorded)
     medians = [of_h200.spread.median, of_h100.spread.median]
     assert of_h200.lowest == of_h100.lowest == min(medians)
     assert min(medians) < 0.8 * max(medians)
@@ -81,23 +96,37 @@ def test_each_stored_run_without_a_record_keeps_its_promise() -> None:
     assert [(one.machine.gpu, one.case.id) for one in FROM_RUNS if one.spread.median < one.promise] == []
 
 
-def test_a_network_in_strict_fp32_is_marked_and_nothing_else_is(cases: dict[str, RecordedCase]) -> None:
-    marked = {one.case.id.removesuffix("/cuda") for one in cases.values() if one.is_against_strict_fp32}
-    assert {"resnet50-inference/tf32", "driving/uint8-bus", "video/segment/cudnn-fused"} <= marked
-    assert not marked & {"resnet50-inference/cuda-graph", "driving/compile", "two-layer-net/all"}
-    assert "video/end-to-end/of-x264-alone" not in marked
+BEFORE, AFTER = (DEFAULTS_SINCE - timedelta(seconds=1)).isoformat(), DEFAULTS_SINCE.isoformat()
 
 
-def test_a_later_record_is_not_against_strict_fp32(cases: dict[str, RecordedCase]) -> None:
-    one = cases["resnet50-inference/tf32/cuda"]
-    assert is_strict(one.entry.current.recorded_at)
-    entry = replace(one.entry, current=replace(one.entry.current, recorded_at=DEFAULTS_SINCE.isoformat()))
-    assert not replace(one, entry=entry).is_against_strict_fp32
+@pytest.mark.parametrize(
+    ("workload", "recorded_at", "kernels", "on_tensor_cores", "marked"),
+    [
+        ("resnet50-inference", BEFORE, 219, 0, True),
+        ("resnet50-inference", AFTER, 219, 0, False),
+        ("resnet50-inference", BEFORE, 219, 54, False),  # in FP16
+        ("resnet50-inference", BEFORE, 1, 0, False),  # no network
+        ("two-layer-net", BEFORE, 219, 0, False),  # no convolution
+    ],
+)
+def test_a_reference_in_strict_fp32_is_marked_and_nothing_else_is(
+    cases: dict[str, RecordedCase], workload: str, recorded_at: str, kernels: int, on_tensor_cores: int, marked: bool
+) -> None:
+    one = next(one for one in cases.values() if one.case.workload.name == workload)
+    counters = {"kernels": kernels, "tensor_core_kernels": on_tensor_cores}
+    current = replace(one.entry.current, recorded_at=recorded_at, reference_counters=counters)
+    assert replace(one, entry=replace(one.entry, current=current)).is_against_strict_fp32 is marked
 
 
-def test_the_cost_of_strict_fp32_is_the_recorded_one(cases: dict[str, RecordedCase]) -> None:
-    recorded = speedups(cases["resnet50-inference/tf32/cuda"].entry.current).median
-    assert f"by {recorded:.2f} (H200, " in describe_strict_fp32("It was")
+@pytest.mark.parametrize("recorded_at", [BEFORE, AFTER])
+def test_the_cost_of_strict_fp32_is_that_of_its_record(
+    recorded_at: str, cases: dict[str, RecordedCase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = cases["two-layer-net/all/cuda"].entry
+    entry = replace(entry, current=replace(entry.current, recorded_at=recorded_at))
+    monkeypatch.setattr(promises, "load_entries", lambda machine: {TF32: entry})
+    cost = f"by {speedups(entry.current).median:.2f} (H200, "
+    assert (cost in describe_strict_fp32("It was")) == is_strict(recorded_at)
 
 
 def test_the_classes_of_a_machine_are_those_of_its_records() -> None:
