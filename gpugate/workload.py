@@ -261,8 +261,8 @@ class Optimization:
     which kinds of device the optimization runs. `compared_with` names the baseline or another optimization of the same
     workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA for convolutions of float32
     values, unless the build function turns TF32 off. `min_speedup_why` is the reason why `min_speedup` is less than 0.8
-    of the recorded speedup, or below a target. `bytes` replaces the bytes of the workload's size, where a step of the
-    optimization must move fewer.
+    of the recorded speedup (of the lower stored run, where a machine has no record), or below a target. `bytes`
+    replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
     name: str

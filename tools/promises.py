@@ -3,16 +3,20 @@
 `python -m tools.promises` writes promises.md and gates.md of each machine below results/. It fills in the figures of
 results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate`
 (items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is
-`current` or `anchor`. The night of a machine is in the folder night/ beside its pages.
+`current` or `anchor`. The night of a machine is in the folder night/ beside its pages, and single runs are in runs/.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
 
 from gpugate import units
 from gpugate.catalogue import catalogue
@@ -26,15 +30,22 @@ from gpugate.report.table import Column, Markdown, Table
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
+from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.machines import H200, MACHINES, ROOT, Machine
 from tools.simulated_nights import load_entries
 
-NIGHT = "night"  # the folder of a machine's night
+NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
 NIGHT_S = 420.0
-SHARE = 0.8  # of the recorded speedup: a promise below it needs a reason
+SHARE = 0.8  # of the recorded speedup, or of the lower stored run: a promise below it needs a reason
+# Every side that is measured later has PyTorch's own defaults. Before, its convolutions were in strict FP32.
+DEFAULTS_SINCE = datetime.fromisoformat("2026-11-27T15:00:00+00:00")
+TF32 = "resnet50-inference/tf32/cuda"  # what strict FP32 costs
+# Workloads with convolutions. A side with a network launches dozens of kernels, and in FP32 none on tensor cores.
+NETWORKS = ("resnet50-inference", "resnet18-training", "driving", "video/segment", "video/end-to-end")
+NETWORK_KERNELS = 50
 
 
 @dataclass(frozen=True)
@@ -99,21 +110,31 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class RecordedCase:
-    """A case of the catalogue and its records on a machine."""
+class PromisedCase:
+    """A case of the catalogue on a machine."""
 
     machine: Machine
     case: Case
-    entry: Entry
 
     @property
     def promise(self) -> float:
         """The smallest speedup on the machine. Raises GpugateError where nothing is promised."""
         promise = for_device_class(self.case.optimization.min_speedup, self.machine.device_classes)
         if promise is None:
-            gpu = self.machine.gpu
-            raise GpugateError(f"{self.case.id} is recorded on an {gpu} and promises nothing there: promise a speedup")
+            raise GpugateError(f"{self.case.id} promises nothing on an {self.machine.gpu}: promise a speedup")
         return promise
+
+    @property
+    def name(self) -> str:
+        """The case in a cell of a table."""
+        return f"`{self.case.id.removesuffix('/cuda')}`"
+
+
+@dataclass(frozen=True)
+class RecordedCase(PromisedCase):
+    """A case and its records on the machine."""
+
+    entry: Entry
 
     @property
     def share(self) -> float:
@@ -140,15 +161,119 @@ class RecordedCase:
         why, cv = self.case.optimization.min_speedup_why, self.entry.current.history.speedup_cv
         return f"processes differ by {units.percent(cv or 0.0)}: {why}" if why else ""
 
+    @property
+    def is_against_strict_fp32(self) -> bool:
+        """True where the recorded reference is a network in strict FP32, which is slower than PyTorch's default."""
+        counters, workload = self.entry.current.reference_counters, self.case.workload.name
+        has_network = workload.startswith(NETWORKS) and counters.get("kernels", 0) >= NETWORK_KERNELS
+        return has_network and counters.get("tensor_core_kernels") == 0 and is_strict(self.entry.current.recorded_at)
+
+
+@dataclass(frozen=True)
+class StoredSpeedup:
+    """The speedup of a case in a run that is stored in the file `path`."""
+
+    path: Path
+    started_at: str
+    speedup: Estimate
+
+
+@dataclass(frozen=True)
+class RunCase(PromisedCase):
+    """A case without a record of the machine, and its speedups in the machine's stored runs.
+
+    `lowest` is the smallest of the medians of the machines that have such runs.
+    """
+
+    runs: tuple[StoredSpeedup, ...]
+    lowest: float
+
+    @property
+    def share(self) -> float:
+        """The promise as a share of the lowest median."""
+        return self.promise / self.lowest
+
+    @property
+    def is_low(self) -> bool:
+        return self.share < SHARE
+
+    @property
+    def reason(self) -> str:
+        """The reason of a low promise; empty where none is given."""
+        return self.case.optimization.min_speedup_why
+
+    @property
+    def spread(self) -> Spread:
+        """The median of several runs with their range, or of one run with its interval."""
+        found = [run.speedup for run in self.runs]
+        return Spread.of([one.median for one in found]) if len(found) > 1 else _spread(found[0])
+
+
+def is_strict(started_at: str) -> bool:
+    """True for a measurement whose sides had strict FP32: its convolutions ran without TF32."""
+    return datetime.fromisoformat(started_at) < DEFAULTS_SINCE
+
+
+def describe_strict_fp32(subject: str) -> str:
+    """A sentence on what is measured against strict FP32, with the cost that the suite's own case recorded."""
+    costs = []
+    for machine in MACHINES:
+        entry = load_entries(machine).get(TF32)
+        if entry is not None and is_strict(entry.current.recorded_at):
+            cost, date = speedups(entry.current).median, entry.current.recorded_at[:10]
+            costs.append(f"{cost:.2f} ({machine.gpu}, {date})")
+    workload, optimization, _ = TF32.split("/")
+    measured = f"`{workload}` by {' and '.join(costs)}, as the suite's own case `{optimization}` measured"
+    sentence = f"{subject} measured against strict FP32, which is slower than PyTorch's default of convolutions in TF32"
+    return f"{sentence}: {measured}." if costs else f"{sentence}."
+
 
 def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
     """Loads each case that is recorded on a machine, by its id, in the order of the catalogue."""
+    entries = load_entries(machine)
+    recorded = (case for case in _cuda_cases() if case.id in entries)
+    return {case.id: RecordedCase(machine, case, entries[case.id]) for case in recorded}
+
+
+def load_run_cases(machine: Machine) -> dict[str, RunCase]:
+    """Loads each case that a stored run of a machine measured and that is not recorded there, by its id."""
+    found = {one: _load_speedups(one) for one in MACHINES}
+    cases = (case for case in _cuda_cases() if case.id in found[machine])
+    return {case.id: RunCase(machine, case, tuple(found[machine][case.id]), _lowest(case, found)) for case in cases}
+
+
+def load_other_cases(machine: Machine) -> list[PromisedCase]:
+    """Loads each CUDA case that has neither a record nor a stored run of a machine."""
+    known = {*load_cases(machine), *load_run_cases(machine)}
+    return [PromisedCase(machine, case) for case in _cuda_cases() if case.id not in known]
+
+
+def _cuda_cases() -> list[Case]:
     if not catalogue.cases():
         catalogue.register_module("workloads")
         catalogue.load()
-    entries = load_entries(machine)
-    recorded = (case for case in catalogue.cases() if case.id in entries)
-    return {case.id: RecordedCase(machine, case, entries[case.id]) for case in recorded}
+    return [case for case in catalogue.cases() if case.device_kind == "cuda"]
+
+
+def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpeedup]]]) -> float:
+    ran = [runs[case.id] for runs in found.values() if case.id in runs]
+    return min(statistics.median(one.speedup.median for one in runs) for runs in ran)
+
+
+@cache
+def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
+    """Loads the speedups of each case without a record, by its id. Runs that are printed only are no data."""
+    recorded, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
+    for path in sorted(path for folder in (RUNS, NIGHT) for path in (machine.results / folder).glob("*.json")):
+        if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
+            continue
+        run = run_file.read(path)
+        for case_id, result in run.cases.items():
+            decided = decider(result)
+            if decided is not None and case_id not in recorded:
+                one = StoredSpeedup(path, run.started_at, decided.summary.speedup)
+                found.setdefault(case_id, []).append(one)
+    return found
 
 
 class Night:
@@ -186,18 +311,22 @@ class Night:
 
 
 def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: Night) -> str:
-    """Writes the page of targets, promises, records and the night of a machine, in Markdown."""
-    low = sum(one.share < SHARE for one in cases.values())
+    """Writes the page of targets, promises, records, stored runs and the night of a machine, in Markdown."""
+    run_cases = load_run_cases(machine)
+    held: list[RecordedCase | RunCase] = [*cases.values(), *run_cases.values()]
+    kept = sum(one.share >= SHARE for one in held)
     folder = machine.baselines.relative_to(ROOT).as_posix()
     page = f"""# Targets and promises for an {machine.gpu}
 
-`python -m tools.promises` writes this page from the promises of `workloads/` and the current records of
-`{folder}/`. A promise is the smallest speedup that a gate accepts from this GPU; it
-was chosen from these records and, if another GPU has a record of the case, from that too, for hosts like theirs. The
-record is the median of the counted processes, and in brackets their range. Cases and targets without a record of this
-GPU are not listed.
+`python -m tools.promises` writes this page from the promises of `workloads/`, the current records of `{folder}/`,
+and the stored runs. A promise is the smallest speedup that a gate accepts from this GPU; it was chosen from these
+records and, if another GPU has a record of the case, from that too, for hosts like theirs. The record is the median of
+the counted processes, and in brackets their range. Targets without a record of this GPU are not listed.
 
-- {len(cases) - low} of {len(cases)} promises are at least {SHARE:g} of the record. Each other promise has its reason.
+- A speedup is over the reference in the column "against". `baseline` is the unoptimized side: eager PyTorch with
+  PyTorch's own defaults, or the library of the host that the workload names.
+{_list_strict_fp32(cases, night)}- {kept} of {len(held)} promises are at least {SHARE:g} of the record or, where
+  there is none, of the lower stored run. Each other promise has its reason.
 - A target is to be reached; in brackets is the larger figure that was hoped for. **Bold**: below the target.
 
 The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
@@ -207,6 +336,17 @@ holds at 99 %. A cell is empty where the night did not measure the case.
 ## Speedups
 
 {_speedups(cases, night).markdown()}
+
+## Stored runs without a record
+
+The speedup of one run has its interval, and that of several runs is their median with the range. Each run is one
+process of the code of its hour. The promise is compared with the lower median of the machines that have such runs.
+
+{_speedups_of_runs(run_cases).markdown()}
+
+## Neither a record nor a stored run of this GPU
+
+{_other_cases(load_other_cases(machine)).markdown()}
 
 ## Items per second with a target
 
@@ -224,8 +364,18 @@ The record is the largest value of its processes; the night is that of the first
 ## The time of the night
 
 The goal is at most {NIGHT_S / 60:g} min on four GPUs for all cases, with remembered proofs. The night showed every
-proof. It has {night.count(cases)} of the {len(cases)} recorded cases, and its first run took {_night_time(night)}.
+proof. It has {night.count(cases)} of the {len(cases)} recorded cases, of {len(_cuda_cases())} in the catalogue, and
+its first run took {_night_time(night)}.
 """
+
+
+def _list_strict_fp32(cases: Mapping[str, RecordedCase], night: Night) -> str:
+    """The entry of the list that says which figures are against strict FP32; empty where none is."""
+    marked = sum(one.is_against_strict_fp32 for one in cases.values())
+    subjects = [f"{units.number_of(marked, 'record')}, marked **FP32**,"] if marked else []
+    subjects += [f"the night of {night.runs[0].started_at[:10]}"] if is_strict(night.runs[0].started_at) else []
+    words = f"{' and '.join(subjects)} {'were' if marked else 'was'}"
+    return f"- {describe_strict_fp32(words[0].upper() + words[1:])}\n" if subjects else ""
 
 
 def _describe_bus(cases: Mapping[str, RecordedCase], machine: Machine) -> str:
@@ -256,28 +406,40 @@ def write_gates(machine: Machine, night: Night) -> str:
     """Writes the page of the night, every case with its figures, in Markdown."""
     runs = "\n".join(f"## The run of {_minute(run)}\n\n{results_page(run)}" for run in night.runs)
     facts_of_runs = "\n".join(map(_describe_run, night.runs))
+    strict = any(is_strict(run.started_at) for run in night.runs)
+    reference = "Each row names the reference of its speedup behind `vs`; without a name it is the unoptimized side."
     return f"""# The newest gate on an {machine.gpu}
 
 `python -m tools.promises` writes this page from [{NIGHT}/]({NIGHT}/summary.md).
 
 {facts_of_runs}
 
+{reference}{
+        f'''
+{describe_strict_fp32("Speedups over a network in FP32 were")}'''
+        if strict
+        else ""
+    }
+
 {runs}"""
 
 
 def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (
-        *(Column("case", left=True), Column("target"), Column("promise"), Column("record"), Column("night")),
+        *(Column("case", left=True), Column("against", left=True), Column("target"), Column("promise")),
+        *(Column("record"), Column("night")),
         *(Column("promise / record"), Column("reason of a low promise", left=True)),
     )
-    return Table("", columns, tuple(_speedup_row(case_id, one, night) for case_id, one in cases.items()))
+    return Table("", columns, tuple(_speedup_row(one, night) for one in cases.values()))
 
 
-def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ...]:
-    recorded, found = speedups(one.entry.current), night.summary(case_id)
-    tonight = "" if found is None else _spread(found).as_speedup()
+def _speedup_row(one: RecordedCase, night: Night) -> tuple[str, ...]:
+    recorded, found = speedups(one.entry.current), night.summary(one.case.id)
+    tonight = "" if found is None else _spread(found.speedup).as_speedup()
+    reference = f"`{one.case.reference_name}`"
     return (
-        f"`{case_id.removesuffix('/cuda')}`",
+        one.name,
+        Markdown(f"{reference} **FP32**") if one.is_against_strict_fp32 else reference,
         f"{one.target or ''}",
         _bold_below(one.target, one.promise),
         _bold_below(one.target, recorded.median, recorded.as_speedup()),
@@ -287,8 +449,59 @@ def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ..
     )
 
 
-def _spread(found: Summary) -> Spread:
-    return Spread(found.speedup.median, found.speedup.low, found.speedup.high)
+def _spread(found: Estimate) -> Spread:
+    return Spread(found.median, found.low, found.high)
+
+
+def _speedups_of_runs(cases: Mapping[str, RunCase]) -> Table:
+    columns = (
+        *(Column("case", left=True), Column("against", left=True), Column("promise"), Column("speedup")),
+        *(Column("runs", left=True), Column("promise / lower run"), Column("reason of a low promise", left=True)),
+    )
+    rows = (
+        (
+            *(one.name, f"`{one.case.reference_name}`", f"{one.promise:g}", one.spread.as_speedup()),
+            Markdown(", ".join(f"[{run.started_at[:10]}]({_link(run, one.machine)})" for run in one.runs)),
+            *(f"{one.share:.2f}", one.reason if one.is_low else ""),
+        )
+        for one in cases.values()
+    )
+    return Table("", columns, tuple(rows))
+
+
+def _link(run: StoredSpeedup, machine: Machine) -> str:
+    """The address of the run's own page where it has one, else of its data, from the page of promises."""
+    page = run.path.with_suffix(".md")
+    return (page if page.exists() else run.path).relative_to(machine.results).as_posix()
+
+
+def _other_cases(cases: Sequence[PromisedCase]) -> Table:
+    """A row for each workload and each reason why the machine has nothing of it."""
+    optimizations: dict[tuple[str, str], list[str]] = {}
+    for one in cases:
+        name = f"`{one.case.optimization.name}` {one.promise:g}"
+        optimizations.setdefault((one.case.workload.name, find_elsewhere(one)), []).append(name)
+    columns = (Column("workload", left=True), Column("optimizations, each with its promise", left=True))
+    rows = ((f"`{name}`", ", ".join(found), where) for (name, where), found in optimizations.items())
+    return Table("", (*columns, Column("measured", left=True)), tuple(rows))
+
+
+def find_elsewhere(one: PromisedCase) -> str:
+    """The places where a case is recorded, was measured, or is printed by a run without data."""
+    others = [other for other in MACHINES if other is not one.machine]
+    places = [f"recorded on an {other.gpu}" for other in others if one.case.id in load_entries(other)]
+    places += [f"measured on an {other.gpu}" for other in others if one.case.id in load_run_cases(other)]
+    printed = [f"an {other.gpu}" for other in MACHINES if _is_printed(one.case, other)]
+    places += [f"printed on {' and '.join(printed)}, without data"] if printed else []
+    return ", ".join(places) if places else Markdown("**never run**")
+
+
+def _is_printed(case: Case, machine: Machine) -> bool:
+    """True where a stored text has a table of the workload, and a row of the optimization somewhere."""
+    workload, optimization = (re.escape(name) for name in (case.workload.name, case.optimization.name))
+    texts = (path.read_text(encoding="utf-8") for path in (machine.results / RUNS).glob("*.txt"))
+    wanted = (rf"^{workload}/cuda, ", rf"^{optimization} +[\d.,]+ ms ")
+    return any(all(re.search(one, text, re.MULTILINE) for one in wanted) for text in texts)
 
 
 def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table:

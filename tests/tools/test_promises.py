@@ -1,19 +1,31 @@
 """Promises keep close to the records, or give the reason; the pages agree with the records."""
 
 import re
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
-from tools.machines import H200, MACHINES, Machine
+from tools import promises
+from tools.machines import H100, H200, MACHINES, Machine
 from tools.promises import (
     COUNTER_TARGETS,
+    DEFAULTS_SINCE,
     RATE_TARGETS,
     SPEEDUP_TARGETS,
+    TF32,
     Night,
+    PromisedCase,
     RecordedCase,
+    RunCase,
+    describe_strict_fp32,
     fill_figures,
+    find_elsewhere,
     load_cases,
+    load_other_cases,
+    load_run_cases,
     speedups,
     write_gates,
     write_promises,
@@ -21,6 +33,7 @@ from tools.promises import (
 
 FIGURES = H200.results / "figures.md"
 ALL = [one for machine in MACHINES for one in load_cases(machine).values()]  # cases that both have stand twice
+FROM_RUNS = [one for machine in MACHINES for one in load_run_cases(machine).values()]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +47,85 @@ def night() -> Night:
 
 
 def test_each_promise_far_below_its_record_or_its_target_has_its_reason_and_no_other_one_has() -> None:
-    assert [(one.machine.gpu, one.case.id) for one in ALL if one.is_low and not one.reason] == []
-    assert {one.case.id for one in ALL if one.reason} <= {one.case.id for one in ALL if one.is_low}
+    held: list[RecordedCase | RunCase] = [*ALL, *FROM_RUNS]
+    assert [(one.machine.gpu, one.case.id) for one in held if one.is_low and not one.reason] == []
+    assert {one.case.id for one in held if one.reason} <= {one.case.id for one in held if one.is_low}
+
+
+def test_each_case_of_a_gpu_is_recorded_or_measured_or_listed_as_neither() -> None:
+    for machine in MACHINES:
+        parts: list[dict[str, PromisedCase]] = [{**load_cases(machine)}, {**load_run_cases(machine)}]
+        found = [*parts[0], *parts[1], *(one.case.id for one in load_other_cases(machine))]
+        assert sorted(found) == sorted(case.id for case in catalogue.cases() if case.device_kind == "cuda")
+
+
+@pytest.fixture
+def unrecorded(monkeypatch: pytest.MonkeyPatch) -> tuple[Machine, Machine]:
+    """An H200 and an H100 with their stored runs and without records."""
+    machines = Machine("H200", "unrecorded-h200", H200.folder), Machine("H100", "unrecorded-h100", H100.folder)
+    monkeypatch.setattr(promises, "MACHINES", machines)
+    return machines
+
+
+def test_a_run_without_a_record_is_listed_with_its_page(unrecorded: tuple[Machine, Machine]) -> None:
+    page = write_promises(unrecorded[0], {}, Night(unrecorded[0]))
+    (row,) = (line for line in page.splitlines() if line.startswith("| `llm-decode/cuda-graph`"))
+    assert "| `compiled` |" in row
+    assert "](runs/llm-decode.md)" in row
+
+
+def test_a_case_that_ran_nowhere_is_never_run_and_a_recorded_one_names_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nowhere = Machine("H200", "unrecorded", "unmeasured")
+    monkeypatch.setattr(promises, "MACHINES", (nowhere, H100))
+    places = {one.case.id: find_elsewhere(one) for one in load_other_cases(nowhere)}
+    assert places["video/encode/nvenc/cuda"] == "**never run**"
+    assert places["two-layer-net/all/cuda"] == "recorded on an H100"
+
+
+def test_a_promise_is_held_to_the_lower_run_of_the_machines(unrecorded: tuple[Machine, Machine]) -> None:
+    of_h200, of_h100 = (load_run_cases(machine)["llm-decode/cuda-graph/cuda"] for machine in unrecorded)
+    medians = [of_h200.spread.median, of_h100.spread.median]
+    assert of_h200.lowest == of_h100.lowest == min(medians)
+    assert min(medians) < 0.8 * max(medians)
+
+
+def test_each_stored_run_without_a_record_keeps_its_promise() -> None:
+    assert [(one.machine.gpu, one.case.id) for one in FROM_RUNS if one.spread.median < one.promise] == []
+
+
+BEFORE, AFTER = (DEFAULTS_SINCE - timedelta(seconds=1)).isoformat(), DEFAULTS_SINCE.isoformat()
+
+
+@pytest.mark.parametrize(
+    ("workload", "recorded_at", "kernels", "on_tensor_cores", "marked"),
+    [
+        ("resnet50-inference", BEFORE, 219, 0, True),
+        ("resnet50-inference", AFTER, 219, 0, False),
+        ("resnet50-inference", BEFORE, 219, 54, False),  # in FP16
+        ("resnet50-inference", BEFORE, 1, 0, False),  # no network
+        ("two-layer-net", BEFORE, 219, 0, False),  # no convolution
+    ],
+)
+def test_a_reference_in_strict_fp32_is_marked_and_nothing_else_is(
+    cases: dict[str, RecordedCase], workload: str, recorded_at: str, kernels: int, on_tensor_cores: int, marked: bool
+) -> None:
+    one = next(one for one in cases.values() if one.case.workload.name == workload)
+    counters = {"kernels": kernels, "tensor_core_kernels": on_tensor_cores}
+    current = replace(one.entry.current, recorded_at=recorded_at, reference_counters=counters)
+    assert replace(one, entry=replace(one.entry, current=current)).is_against_strict_fp32 is marked
+
+
+@pytest.mark.parametrize(("recorded_at", "known"), [(BEFORE, True), (AFTER, False)])
+def test_the_cost_of_strict_fp32_is_that_of_its_record(
+    recorded_at: str, known: bool, cases: dict[str, RecordedCase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = cases["two-layer-net/all/cuda"].entry
+    entry = replace(entry, current=replace(entry.current, recorded_at=recorded_at))
+    monkeypatch.setattr(promises, "load_entries", lambda machine: {TF32: entry})
+    cost = f"by {speedups(entry.current).median:.2f} (H200, "
+    assert (cost in describe_strict_fp32("It was")) is known
 
 
 def test_the_classes_of_a_machine_are_those_of_its_records() -> None:
@@ -71,9 +161,11 @@ def test_each_figure_below_its_target_is_bold(cases: dict[str, RecordedCase], ni
         found = night.summary(case_id)
         assert found is not None
         (row,) = (
-            line for line in page.splitlines() if line.startswith(f"| `{case_id.removesuffix('/cuda')}` | {target}")
+            line
+            for line in page.splitlines()
+            if line.startswith(f"| `{case_id.removesuffix('/cuda')}` | ") and line.split(" | ")[2] == f"{target}"
         )
-        cell = row.split(" | ")[4]
+        cell = row.split(" | ")[5]
         assert cell.startswith("**") == (found.speedup.median < target.at_least), row
 
 
