@@ -33,7 +33,7 @@ from gpugate.workload import (
 )
 from workloads.ddp_scaling import rungs
 
-# The efficiency of each rung that is promised on a GPU.
+# The efficiency of each rung that is promised on a GPU, estimated from FLOPs and bytes: no run is recorded yet.
 EFFICIENCY: Mapping[str, Mapping[str, float]] = {
     "all-reduce-afterwards": {"compute-bound": 0.8, "wire-bound": 0.35},
     "overlap": {"compute-bound": 0.9, "wire-bound": 0.5},
@@ -48,7 +48,7 @@ EFFICIENCY: Mapping[str, Mapping[str, float]] = {
 }
 TWO_GPUS = Needs(gpus=2)
 # Of a step, under the profiler: the time for which other ranks may wait for the slowest one. FSDP2 gathers weights
-# ahead of their use, so that a rank that is ahead waits in a gather beside its own compute: on two H200 the ranks of
+# ahead of their use, so that a rank that is ahead waits in a gather beside its own compute: on two H200 the ranks of a
 # ResNet-50 waited for 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the exposed time instead.
 EVEN_RANKS = Limit("rank_lag", at_most=0.1)
 # A last rank that takes twice its time exposes at least 0.45 of a step. The wire-bound size cannot hide all buckets.

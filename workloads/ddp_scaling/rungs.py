@@ -93,7 +93,7 @@ def buckets(context: Context, megabytes: float) -> Side:
 
 
 def bucket_view(context: Context) -> Side:
-    """Gradients live in the buckets: no copy into a bucket and none back, and no second memory for them."""
+    """Gradients live in the buckets: no copy back from a bucket, and no second memory for them."""
     network = _network(context)
     replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
 
