@@ -1,27 +1,29 @@
-"""ResNet-50 and a small transformer, whose gradients cross GPUs, and tiny models of the same form for a CPU."""
+"""A small transformer, whose gradients cross GPUs, and a tiny one for a CPU, which compute in bf16 as autocast does.
+
+Two wide layers have few kernels for their many weights, so that the GPU and not the host bounds a step of few items. A
+backward pass of flash attention adds the gradient of a query in any order, over blocks of 128 keys: 64 tokens are one
+block, and a step repeats its gradients.
+"""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CLASSES = 1000
-IMAGE, SMALL_IMAGE = 224, 32
-WORDS, SMALL_WORDS = 32_768, 2048
-TOKENS, SMALL_TOKENS = 512, 16
+WORDS, SMALL_WORDS = 8192, 2048
+TOKENS, SMALL_TOKENS = 64, 16
+LAYERS = 2
 
 
 class Language(nn.Module):
     """A transformer that predicts each next token from the tokens before it, without dropout."""
 
-    def __init__(self, words: int, width: int, heads: int, layers: int) -> None:
+    def __init__(self, words: int, width: int, heads: int) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width)
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.logits = nn.Linear(width, words)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -30,43 +32,29 @@ class Language(nn.Module):
         logits: Tensor = self.logits(self.layers(self.words(ids), mask=later, is_causal=True))
         return logits
 
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The parts that are computed one after another."""
+        return list(self.layers.layers)
 
-def make(name: str, device: torch.device) -> nn.Module:
-    """Makes the model with the same weights on every rank. Batch norm keeps no statistics: a step changes nothing."""
+
+def make(device: torch.device) -> Language:
+    """Makes the model with the same float32 weights on every rank."""
     torch.manual_seed(0)
-    on_gpu = device.type == "cuda"
-    if name == "transformer":
-        words, width, heads, layers = (WORDS, 768, 12, 8) if on_gpu else (SMALL_WORDS, 128, 4, 4)
-        return Language(words, width, heads, layers).to(device)
-    from torchvision.models.resnet import Bottleneck, ResNet  # takes seconds
-
-    norm = partial(nn.BatchNorm2d, track_running_stats=False)
-    blocks, width = ([3, 4, 6, 3], 64) if on_gpu else ([1, 1, 1, 1], 8)
-    network: nn.Module = ResNet(Bottleneck, blocks, num_classes=CLASSES, width_per_group=width, norm_layer=norm)
-    return network.to(device)
+    words, width, heads = (WORDS, 2048, 16) if device.type == "cuda" else (SMALL_WORDS, 128, 4)
+    return Language(words, width, heads).to(device)
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The parts of a model that are computed one after another."""
-    if isinstance(model, Language):
-        return list(model.layers.layers)
-    return [part for name, part in model.named_children() if name.startswith("layer")]
-
-
-def draw(name: str, items: int, number: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Draws batch `number` of a rank on the device: pictures and labels, or token ids and the ids that follow."""
+def draw(items: int, number: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Draws batch `number` of a rank on the device: token ids and the ids that follow, int64 [items, tokens]."""
     chance = torch.Generator(device).manual_seed(1_000_003 * (number + 1) + rank)
-    on_gpu = device.type == "cuda"
-    if name == "transformer":
-        words, tokens = (WORDS, TOKENS) if on_gpu else (SMALL_WORDS, SMALL_TOKENS)
-        ids = torch.randint(words, (items, tokens + 1), generator=chance, device=device)
-        return ids[:, :-1], ids[:, 1:]
-    side = IMAGE if on_gpu else SMALL_IMAGE
-    pictures = torch.randn(items, 3, side, side, generator=chance, device=device)
-    return pictures, torch.randint(CLASSES, (items,), generator=chance, device=device)
+    words, tokens = (WORDS, TOKENS) if device.type == "cuda" else (SMALL_WORDS, SMALL_TOKENS)
+    ids = torch.randint(words, (items, tokens + 1), generator=chance, device=device)
+    return ids[:, :-1], ids[:, 1:]
 
 
-def loss(model: nn.Module, inputs: Tensor, wanted: Tensor) -> Tensor:
-    """The mean loss [] of one batch of one rank."""
-    logits = model(inputs)
-    return F.cross_entropy(logits.flatten(0, -2), wanted.flatten())
+def loss(model: nn.Module, ids: Tensor, wanted: Tensor) -> Tensor:
+    """The mean loss [] of one batch of one rank, float32. Matrix products have bf16 inputs and outputs."""
+    with torch.autocast(ids.device.type, torch.bfloat16):
+        logits = model(ids)
+        return F.cross_entropy(logits.flatten(0, -2), wanted.flatten())
