@@ -155,12 +155,16 @@ def fused(context: Context, cudnn: Operators) -> Segmenter:
     return Segmenter(to_channels_last_half(fuse(segmenter("cuda", context).coarse, cudnn)))
 
 
-def tensorrt_fp16(context: Context) -> Side:
-    """All convolutions are one engine; interpolation is PyTorch's, as it is for every other side."""
+def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
+    """All convolutions are one engine; interpolation is PyTorch's, as it is for every other side.
+
+    The side takes frames like `example`, by default those of the stage.
+    """
     from workloads.parts.tensorrt_engine import build_engine
 
     model = _model(context).half()
-    engine = build_engine(model.coarse, inputs(context, UNMEASURED_BATCH).half(), context.cache_dir)
+    like = inputs(context, UNMEASURED_BATCH) if example is None else example
+    engine = build_engine(model.coarse, like.half(), context.cache_dir)
 
     @torch.inference_mode()
     def step(frames: Tensor) -> Tensor:
