@@ -59,7 +59,7 @@ def _key(context: Context, clip: Source) -> str:
     kind, checkpoint = cast(DeviceKind, context.device.type), own_checkpoint(context)
     weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
     own = None if checkpoint is None else _digest(checkpoint)
-    versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()
+    versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     told = repr((FORMAT, COMPARED_FRAMES, _digest(clip.path), weights, own, versions))
     return hashlib.sha256(told.encode()).hexdigest()[:32]
 
