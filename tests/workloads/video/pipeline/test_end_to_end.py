@@ -800,6 +800,14 @@ def test_a_missing_package_is_named_with_what_installs_it(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_packages_of_a_variant_are_named_with_the_extra_that_has_them() -> None:
+    said = [program._said(ModuleNotFoundError("no module", name=name)) for name in ("cvcuda", "torch_tensorrt")]
+    assert said == [
+        "the package cvcuda is missing: pip install 'gpugate[workloads,video]'",
+        "the package torch_tensorrt is missing: pip install 'gpugate[workloads,video,tensorrt]'",
+    ]
+
+
 @pytest.mark.parametrize("error", [cv2.error("OpenCV:\n(-215) no\n"), av.error.ExternalError(1, "no", "a.mp4")])
 def test_what_libraries_raise_is_one_sentence(
     error: Exception,
