@@ -97,6 +97,11 @@ class Chain:
                 torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
             self._closing = built.pop_all()
 
+    @property
+    def engaged(self) -> Callable[[], str | None]:
+        """`Side.engaged` of the segmenter, the stage whose library may refuse a part of the work."""
+        return self._segment.engaged
+
     def decode(self, decoder: Any) -> Batch | None:
         """The decoder's next frames, up to BATCH; None after the last one."""
         with self._clock("decode", self._decoded):

@@ -30,7 +30,7 @@ from workloads.video.segment.segmenter import own_checkpoint
 
 FORMAT = 1  # of the stored file; raise it whenever the baseline's stages compute other composites
 FOLDER, GRIDS = "video-composites", "grids.pt"  # in the context's `cache_dir`
-COMPARED_FRAMES = 600  # the clip's length; of a longer video the first frames, 30 s of the baseline's work on an H200
+COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an H200; of a longer video the first ones
 
 
 @functools.lru_cache(maxsize=1)

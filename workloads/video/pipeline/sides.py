@@ -62,12 +62,12 @@ class Pipeline:
             built.callback(self.recorder.close)
             self.decoder = decoder_of(plan, clip.path, context.device, loop=True)
             built.callback(self.decoder.close)
-            self._chain = Chain(plan, context, clip.info, self.recorder.write, before_capture=self.decoder.settle)
-            built.callback(self._chain.close)
+            self.chain = Chain(plan, context, clip.info, self.recorder.write, before_capture=self.decoder.settle)
+            built.callback(self.chain.close)
             place = context.device if plan.frames_on_device else torch.device("cpu")
             self._arrivals = Arrivals(grids, place, clip.numbered, COMPOSITED_LEVELS)
             self._arrived = self._following(context, clip.info) if plan.frames_on_device else None
-            self._flow: Flow[Recorded] = Flow(self._chain, self.decoder, self._recorded)
+            self._flow: Flow[Recorded] = Flow(self.chain, self.decoder, self._recorded)
             built.callback(self._flow.close)
             self._closing = built.pop_all()
 
@@ -104,7 +104,7 @@ class Pipeline:
         if taken is not None and len(taken[0]) < BATCH:
             taken = self._flow.take()  # the clip was cut short: the end comes next
         if taken is None:
-            raise self._chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
+            raise self.chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
         record, ready = taken
         if ready is not None:
             current = torch.cuda.current_stream(self._device)  # cuda only
@@ -122,7 +122,7 @@ class Pipeline:
 
     def _recorded(self, batch: Batch) -> Recorded:
         """Encodes the batch; returns the record, and its event."""
-        batch = self._chain.encode(batch)
+        batch = self.chain.encode(batch)
         if batch.nv12 is None or self._arrived is None:
             return self._arrivals.of_bgr(batch.on_host, self._matrix), None
         record = self._arrived(batch.nv12)
@@ -141,6 +141,7 @@ def build(plan: Plan, context: Context) -> Side:
     return Side(
         pipeline.step,
         finish=pipeline.finish,
+        engaged=pipeline.chain.engaged,
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
         works_ahead=plan.overlapped or plan.sessions > 1,

@@ -952,12 +952,13 @@ def test_the_decoder_works_ahead_while_the_rest_is_built_and_rests_while_a_graph
         done.append("found")
         before_capture()
         done.append("captured")
-        return segmenting.baseline(context)
+        return replace(segmenting.baseline(context), engaged=lambda: "cuDNN fuses nothing")
 
     monkeypatch.setattr(end_to_end, "decoder_of", opened)
     monkeypatch.setattr(segmenting, "cudnn_fused", fused)
     side = build(replace(IN_NV12, segment="cudnn-fused"), context)
     assert done == ["opened", "found", "rests", "captured"]
+    assert side.engaged() == "cuDNN fuses nothing"
     assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
     side.finish()
     side.close()
