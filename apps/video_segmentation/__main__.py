@@ -38,7 +38,7 @@ from workloads.video.clip.muxing import replacing_file
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 from workloads.video.decode.decoding import missing_frames
 from workloads.video.encode.encoding import Encoded
-from workloads.video.needs import INSTALL_VIDEO
+from workloads.video.needs import INSTALL_TENSORRT, INSTALL_VIDEO
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import Chain, decoder_of, encoder_of
 from workloads.video.pipeline.contact_sheet import contact_sheet
@@ -50,13 +50,18 @@ VARIANTS: Mapping[str, Plan] = {
     "baseline": plans.BASELINE,
     "optimized": plans.X264,
     "optimized-x264": plans.X264,
+    "optimized-tensorrt": plans.TENSORRT,
     "optimized-nvjpeg": plans.NVJPEG,
     "optimized-nvenc": plans.NVENC,
     "optimized-on-cpu": plans.ON_CPU,
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
-PACKAGES = ("av", "cv2", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
+# What installs the packages, by the names under which they are imported.
+PACKAGES = {
+    **dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO),
+    **dict.fromkeys(("tensorrt", "torch_tensorrt"), INSTALL_TENSORRT),
+}
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
@@ -98,7 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m apps.video_segmentation", description=__doc__)
     parser.add_argument("input", metavar="IN", type=Path, help="a video: 8 bits, 4:2:0, of a constant frame rate")
-    parser.add_argument("output", metavar="OUT", type=Path, help="what is written: .mp4, or .mov for optimized-nvjpeg")
+    parser.add_argument(
+        "output",
+        metavar="OUT",
+        type=Path,
+        help="what is written: H.264 in .mp4 (MPEG-4 Part 2 by baseline and optimized-on-cpu); by optimized-nvjpeg "
+        "Motion JPEG in .mov, with many times the bits",
+    )
     parser.add_argument(
         "--variant", choices=VARIANTS, help="default: optimized with a GPU, optimized-on-cpu without", default=None
     )
@@ -143,7 +154,7 @@ def _errors_of_libraries() -> tuple[type[Exception], ...]:
 def _said(error: Exception) -> str:
     """The error as one sentence with the next step, also where a library writes several lines."""
     if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
-        return f"the package {error.name} is missing: {INSTALL_VIDEO}"
+        return f"the package {error.name} is missing: {PACKAGES[error.name]}"
     if isinstance(error, _errors_of_libraries()):
         library = type(error).__module__.partition(".")[0]
         return f"{library} failed ({' '.join(str(error).split())}): make the video anew, or take another --variant"

@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -335,7 +336,15 @@ def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
 
 
 @needs("av", "torchvision", "PyNvVideoCodec")
-@pytest.mark.parametrize("plan", [plans.NVJPEG, plans.X264], ids=["nvjpeg", "x264"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(plans.NVJPEG, id="nvjpeg"),
+        pytest.param(plans.X264, id="x264"),
+        pytest.param(replace(plans.X264, preprocess="cvcuda", composite="cvcuda"), id="cvcuda", marks=needs("cvcuda")),
+        pytest.param(plans.TENSORRT, id="tensorrt", marks=needs("cvcuda", "torch_tensorrt", "tensorrt")),
+    ],
+)
 def test_every_stage_waits_for_the_one_before(
     plan: Plan, context: Context, nobody_waits: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind, Side, Size
 from workloads.video.clip.source_clip import CLIPS, Source, source
-from workloads.video.decode.arrivals import Arrivals
+from workloads.video.decode.arrivals import Arrivals, luma_grids
 from workloads.video.pipeline.plan import BATCH
 
 Codec = Literal["h264", "hevc"]
@@ -79,7 +79,7 @@ def on_host(codec: Codec, context: Context) -> Side:
     from workloads.video.decode.decoding import HostDecoder
 
     clip = source(context, codec)
-    arrivals = Arrivals(clip.path, torch.device("cpu"), clip.numbered)
+    arrivals = Arrivals(luma_grids(clip.path), torch.device("cpu"), clip.numbered)
     matrix = clip.info.matrix
     return _side(HostDecoder(clip.path, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
 
@@ -108,5 +108,5 @@ def torchcodec(clip: Source, device: torch.device, loop: bool) -> Decoder:
 def to_nv12(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
     place = torch.device("cpu") if make is planes else context.device
-    arrivals = Arrivals(clip.path, place, clip.numbered)
+    arrivals = Arrivals(luma_grids(clip.path), place, clip.numbered)
     return _side(make(clip, context.device, True), context, arrivals.of_nv12)

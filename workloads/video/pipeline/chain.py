@@ -97,6 +97,11 @@ class Chain:
                 torch.cuda.current_stream(self.device).synchronize()  # cuda only  # other streams use what is made here
             self._closing = built.pop_all()
 
+    @property
+    def engaged(self) -> Callable[[], str | None]:
+        """`Side.engaged` of the segmenter, the stage whose library may refuse a part of the work."""
+        return self._segment.engaged
+
     def decode(self, decoder: Any) -> Batch | None:
         """The decoder's next frames, up to BATCH; None after the last one."""
         with self._clock("decode", self._decoded):
@@ -116,7 +121,7 @@ class Chain:
     def compute(self, batch: Batch) -> Batch:
         """Preprocesses, segments and composites the batch."""
         self._taken(batch)
-        batch = self.uploaded(batch)
+        batch = self._on_device(batch)
         logits = self.logits(batch)
         with self._clock("composite", batch.first):
             return self._handed_on(self._composite(batch, logits))
@@ -135,18 +140,6 @@ class Chain:
             self._write(self._for_encoder(batch))
         return self._handed_on(batch)
 
-    def uploaded(self, batch: Batch) -> Batch:
-        """Copies the batch to the device, where a stage of the plan needs it there."""
-        if not self.plan.frames_on_device or batch.nv12 is not None:
-            return batch
-        with self._clock("upload", batch.first):
-            return replace(batch, nv12=self._uploaded(batch.on_host))
-
-    def downloaded(self, batch: Batch) -> Pixels:
-        """uint8 [n, H, W, 3], BGR in host memory."""
-        self._taken(batch)
-        return batch.on_host if batch.nv12 is None else self._downloaded(batch.nv12)
-
     def nv12_of(self, batch: Batch, places: list[int]) -> Pixels:
         """uint8 [n, H*3//2, W], NV12 in host memory, of the frames at these places."""
         self._taken(batch)
@@ -155,6 +148,13 @@ class Chain:
 
     def close(self) -> None:
         self._closing.close()
+
+    def _on_device(self, batch: Batch) -> Batch:
+        """Copies the batch to the device, where a stage of the plan needs it there."""
+        if not self.plan.frames_on_device or batch.nv12 is not None:
+            return batch
+        with self._clock("upload", batch.first):
+            return replace(batch, nv12=self._uploaded(batch.on_host))
 
     def _for_encoder(self, batch: Batch) -> Pixels | Tensor:
         if self.plan.encode == "mp4v":
@@ -189,12 +189,15 @@ def _whole(frames: Tensor) -> Tensor:
 
 
 def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_capture: Callable[[], object]) -> Side:
-    """The segmenter, captured on noise where the plan says so: frames of a clip would have to be drawn first."""
+    """The segmenter, built on noise where the plan needs an example: frames of a clip would have to be drawn first."""
     if plan.segment == "eager":
         return segmenting.baseline(context)
-    random = torch.Generator(context.device).manual_seed(context.seed)  # cuda only
-    noise = torch.randn(context.items, 3, *size, device=context.device, generator=random)  # cuda only
-    return segmenting.cudnn_fused(context, noise, before_capture)  # cuda only
+    random = torch.Generator(context.device).manual_seed(context.seed)
+    noise = torch.randn(context.items, 3, *size, device=context.device, generator=random)
+    if plan.segment == "tensorrt":
+        before_capture()  # other stages are captured next
+        return segmenting.tensorrt_fp16(context, noise)
+    return segmenting.cudnn_fused(context, noise, before_capture)
 
 
 def noise_in_nv12(context: Context, info: VideoInfo) -> tuple[Tensor]:  # cuda only
@@ -209,10 +212,15 @@ def _preprocessing(plan: Plan, context: Context, info: VideoInfo) -> Callable[[B
         from workloads.video.preprocess import preprocessing
 
         return lambda batch: preprocessing.on_host(batch.on_host, context.device)
+    form = info.height, info.width, context.device, torch.float32, info.matrix
+    if plan.preprocess == "cvcuda":
+        from workloads.video.preprocess.preprocessing_cvcuda import CvCuda
+
+        by_cvcuda = CvCuda(*form)
+        return lambda batch: by_cvcuda(batch.on_device)
     from workloads.video.preprocess.preprocessing import OnDevice
 
-    whole = OnDevice(info.height, info.width, context.device, torch.float32, info.matrix)
-    on_device = in_one_launch(context, whole, partial(noise_in_nv12, context, info))
+    on_device = in_one_launch(context, OnDevice(*form), partial(noise_in_nv12, context, info))
     return lambda batch: on_device(batch.on_device)
 
 
@@ -221,6 +229,11 @@ def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -
         from workloads.video.composite import compositing
 
         return lambda batch, logits: Batch(batch.first, bgr=compositing.on_host(batch.on_host, logits.cpu()))
+    if plan.composite == "cvcuda":
+        from workloads.video.composite.compositing_cvcuda import CvCuda
+
+        by_cvcuda = CvCuda(info.height, info.width, context.device)
+        return lambda batch, logits: Batch(batch.first, nv12=by_cvcuda(batch.on_device, logits))
     from workloads.video.composite.compositing import OnDevice
 
     def examples() -> tuple[Tensor, Tensor]:  # cuda only

@@ -18,9 +18,9 @@ class Plan:
     """
 
     decode: Literal["opencv", "nvdec"] = "opencv"
-    preprocess: Literal["opencv", "torch"] = "opencv"
-    segment: Literal["eager", "cudnn-fused"] = "eager"
-    composite: Literal["opencv", "torch"] = "opencv"
+    preprocess: Literal["opencv", "torch", "cvcuda"] = "opencv"
+    segment: Literal["eager", "cudnn-fused", "tensorrt"] = "eager"
+    composite: Literal["opencv", "torch", "cvcuda"] = "opencv"
     encode: Literal["mp4v", "x264", "nvjpeg", "nvenc"] = "mp4v"
     sessions: int = 1
     overlapped: bool = False
@@ -62,5 +62,6 @@ DECODE = replace(PREPROCESS, decode="nvdec", sessions=PIPELINE_SESSIONS)
 ENCODE = replace(DECODE, encode="nvjpeg")
 NVJPEG = replace(ENCODE, overlapped=True)
 X264 = replace(NVJPEG, encode="x264")
+TENSORRT = replace(X264, preprocess="cvcuda", segment="tensorrt", composite="cvcuda")  # NVIDIA's library in each stage
 NVENC = replace(NVJPEG, encode="nvenc")
 ON_CPU = replace(BASELINE, overlapped=True)

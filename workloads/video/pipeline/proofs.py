@@ -1,4 +1,4 @@
-"""Proofs of a pipeline beyond the record at its encoder: frames like the baseline's, and a whole file."""
+"""The proof of a pipeline beyond the record at its encoder: a whole file, of frames like the baseline's."""
 
 from __future__ import annotations
 
@@ -28,15 +28,9 @@ from workloads.video.segment.segmenter import foreground
 
 Pixels = NDArray[np.uint8]
 _Chain = TypeVar("_Chain", bound=Chain)
-COMPARED_BATCHES = 2  # of the clip's first frames, with the baseline's
 COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 COMPARED_COMPOSITES = 16  # of the whole clip, with the baseline's
 LEAST_COMPOSITED_DB, LEAST_ENCODED_DB = 40.0, 35.0
-
-
-def frames_agree(plan: Plan) -> Proof:
-    """Proves that masks and composited frames, before they are encoded, are those of the baseline."""
-    return Proof("frames agree", partial(_frames_agree, plan))
 
 
 def file_is_whole(plan: Plan) -> Proof:
@@ -63,19 +57,6 @@ class Composites:
 
     nv12: Mapping[int, Pixels]
     masks: Mapping[int, torch.Tensor]
-
-
-def _frames_agree(plan: Plan, context: Context) -> str:
-    from workloads.video.encode.quality import psnr_db
-
-    clip = source(context)
-    (wanted, their_masks), (found, our_masks) = _by_baseline(context, clip), _computed(plan, context, clip)
-    overlap = intersection_over_union(our_masks, their_masks)
-    worst_db = min(psnr_db(frame, other) for frame, other in zip(found, wanted, strict=True))
-    words = f"IoU {overlap:.4f} and {worst_db:.1f} dB with the baseline's over {len(wanted)} frames"
-    if overlap < LEAST_IOU or worst_db < LEAST_COMPOSITED_DB:
-        raise DisprovedError(f"{words}: {LEAST_IOU} and {LEAST_COMPOSITED_DB:g} dB are wanted")
-    return words
 
 
 def _file_is_whole(plan: Plan, context: Context) -> str:
@@ -163,23 +144,6 @@ class _ShowingMasks(Chain):
         for number, place in _places(self._numbers, batch):
             self.masks[number] = foreground(logits[place : place + 1])[0].cpu()
         return logits
-
-
-@functools.lru_cache(maxsize=1)
-def _by_baseline(context: Context, clip: Source) -> tuple[Pixels, torch.Tensor]:
-    """The baseline's frames and masks, with which several rungs are compared."""
-    return _computed(BASELINE, context, clip)
-
-
-def _computed(plan: Plan, context: Context, clip: Source) -> tuple[Pixels, torch.Tensor]:
-    """The first batches: composites in BGR on the host, uint8 [n, H, W, 3], and their masks, bool [n, h, w]."""
-    frames: list[Pixels] = []
-    masks: list[torch.Tensor] = []
-    with _chain(plan, context, clip, lambda frames: None, Chain) as (chain, decoder):
-        while len(frames) < COMPARED_BATCHES and (batch := chain.decode(decoder)) is not None:
-            masks.append(foreground(chain.logits(chain.uploaded(batch))).cpu())
-            frames.append(chain.downloaded(chain.compute(batch)))
-    return np.concatenate(frames), torch.cat(masks)
 
 
 def _encoded(plan: Plan, context: Context, clip: Source, path: Path) -> Composites:

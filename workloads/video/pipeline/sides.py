@@ -1,7 +1,8 @@
 """All stages together: from a file to a file, one batch after the other or every stage at once on another batch.
 
 A step takes the next frames of the clip, round and round, and returns the record at the encoder: float32 [frames, 2],
-see `Arrivals`, times the step's stamps. Files are written all the time, one for each round.
+see `Arrivals`, times the step's stamps. The record is right where each frame has its number and the luma of the
+reference's composite. Files are written all the time, one for each round.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from workloads.video.clip.frame_bank import one_thread_on_cpu
 from workloads.video.clip.host_planes import HostPlanesDecoder
 from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.clip.video_file import VideoInfo
-from workloads.video.decode.arrivals import Arrivals
+from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
+from workloads.video.pipeline.composite_grids import FOLDER, composite_grids
 from workloads.video.pipeline.flow import Flow, on_stream
 from workloads.video.pipeline.one_launch import Work, in_one_launch
 from workloads.video.pipeline.plan import BATCH, Plan
@@ -53,18 +55,19 @@ class Pipeline:
         self._batches, self._device = context.items // BATCH, context.device
         with ExitStack() as built:  # the built parts are closed where a later one fails
             clip = source(context)
-            self._matrix = clip.info.matrix
+            self._matrix, self._stored_grids = clip.info.matrix, context.cache_dir / FOLDER
+            grids = composite_grids(context, clip)  # before this side's own parts: another chain may compute them
             make = partial(encoder_of, plan, info=clip.info, device=context.device)
             self.recorder: Recorder[Any] = Recorder(make, plan.suffix, clip.info.frames, context.cache_dir)
             built.callback(self.recorder.close)
             self.decoder = decoder_of(plan, clip.path, context.device, loop=True)
             built.callback(self.decoder.close)
-            self._chain = Chain(plan, context, clip.info, self.recorder.write, before_capture=self.decoder.settle)
-            built.callback(self._chain.close)
+            self.chain = Chain(plan, context, clip.info, self.recorder.write, before_capture=self.decoder.settle)
+            built.callback(self.chain.close)
             place = context.device if plan.frames_on_device else torch.device("cpu")
-            self._arrivals = Arrivals(clip.path, place, clip.numbered)
+            self._arrivals = Arrivals(grids, place, clip.numbered, COMPOSITED_LEVELS)
             self._arrived = self._following(context, clip.info) if plan.frames_on_device else None
-            self._flow: Flow[Recorded] = Flow(self._chain, self.decoder, self._recorded)
+            self._flow: Flow[Recorded] = Flow(self.chain, self.decoder, self._recorded)
             built.callback(self._flow.close)
             self._closing = built.pop_all()
 
@@ -72,6 +75,19 @@ class Pipeline:
         with on_stream(self._flow.stream):
             records = [self._next() for _ in range(self._batches)]
             return torch.cat(records).to(stamp.device) * stamp[:, None]
+
+    def checked_step(self, stamp: Tensor) -> Tensor:
+        """A step whose record must be right: the record of a wrong reference would equal that of a wrong side.
+
+        Raises ValueError where a frame is not the stored reference's.
+        """
+        record = self.step(stamp)
+        if not torch.equal(record, stamp[:, None].expand_as(record)):
+            raise ValueError(
+                f"the baseline's frames are no longer those in {self._stored_grids}: remove that folder, and raise "
+                "FORMAT in composite_grids.py if a stage of the baseline has changed"
+            )
+        return record
 
     def finish(self) -> None:
         self._flow.settle()
@@ -88,7 +104,7 @@ class Pipeline:
         if taken is not None and len(taken[0]) < BATCH:
             taken = self._flow.take()  # the clip was cut short: the end comes next
         if taken is None:
-            raise self._chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
+            raise self.chain.shortage or ValueError("the decoder came to its end, and it is to go round: report this")
         record, ready = taken
         if ready is not None:
             current = torch.cuda.current_stream(self._device)  # cuda only
@@ -98,9 +114,7 @@ class Pipeline:
 
     def _following(self, context: Context, info: VideoInfo) -> Work:
         """Records NV12 frames; the record of the frames for the capture is reset."""
-        arrived = in_one_launch(
-            context, partial(self._arrivals.of_nv12, blurred=True), partial(noise_in_nv12, context, info)
-        )
+        arrived = in_one_launch(context, self._arrivals.of_nv12, partial(noise_in_nv12, context, info))
         self._arrivals.begin()
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # cuda only  # other streams follow from here
@@ -108,9 +122,9 @@ class Pipeline:
 
     def _recorded(self, batch: Batch) -> Recorded:
         """Encodes the batch; returns the record, and its event."""
-        batch = self._chain.encode(batch)
+        batch = self.chain.encode(batch)
         if batch.nv12 is None or self._arrived is None:
-            return self._arrivals.of_bgr(batch.on_host, self._matrix, blurred=True), None
+            return self._arrivals.of_bgr(batch.on_host, self._matrix), None
         record = self._arrived(batch.nv12)
         if not record.is_cuda:
             return record, None
@@ -127,10 +141,12 @@ def build(plan: Plan, context: Context) -> Side:
     return Side(
         pipeline.step,
         finish=pipeline.finish,
+        engaged=pipeline.chain.engaged,
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
         works_ahead=plan.overlapped or plan.sessions > 1,
         round_steps=_round_steps(pipeline.decoder.info, context),
+        expected_step=pipeline.checked_step if plan == plans.BASELINE else None,
     )
 
 

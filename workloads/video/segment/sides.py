@@ -166,6 +166,6 @@ def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
 
     @torch.inference_mode()
     def step(frames: Tensor) -> Tensor:
-        return interpolated(engine(frames), frames)
+        return interpolated(engine(frames.contiguous()), frames)
 
     return Side(step, layers=engine.layers)

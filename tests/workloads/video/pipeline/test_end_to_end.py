@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,19 +22,21 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, _tell, age_s, main
 from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Side, for_device_class
+from gpugate.workload import Context, Limit, Side, for_device_class
 from tests.support.copied_clips import copied
 from tests.support.patience import HANGS_S
+from workloads.parts.model_sides import NCHW, eager
 from workloads.video.clip import video_file
 from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.frame_number import strip_height
 from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.clip.video_file import VideoError
-from workloads.video.composite import compositing
-from workloads.video.decode.arrivals import luma_grids
+from workloads.video.composite import compositing, compositing_cvcuda
 from workloads.video.encode.encoding import Encoded
 from workloads.video.encode.x264 import X264, stock_frames
 from workloads.video.pipeline import chain
@@ -41,18 +44,21 @@ from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import proofs as end_to_end_proofs
 from workloads.video.pipeline import sides as end_to_end
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of
+from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.contact_sheet import chosen_frames
 from workloads.video.pipeline.conveyor import Conveyor
 from workloads.video.pipeline.plan import Plan
-from workloads.video.pipeline.promises import ALWAYS_BUSY, END_TO_END, LADDER
-from workloads.video.pipeline.proofs import compared_numbers, composited_numbers, file_is_whole, frames_agree
+from workloads.video.pipeline.promises import ALWAYS_BUSY, END_TO_END, LADDER, OPTIMIZED
+from workloads.video.pipeline.proofs import compared_numbers, composited_numbers, file_is_whole
 from workloads.video.pipeline.sides import build, size, x264_alone
 from workloads.video.pipeline.stage_clock import StageClock, StageTime
+from workloads.video.preprocess import preprocessing, preprocessing_cvcuda
 from workloads.video.segment import sides as segmenting
 from workloads.video.segment.architectures import ARCHITECTURES
 from workloads.video.segment.fitted_weights import fitted_weights
 from workloads.video.segment.segmenter import segmenter
 
+BASELINES = Path(__file__).parents[4] / "baselines"
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
 AS_JPEG = replace(IN_NV12, encode="nvjpeg")
@@ -68,13 +74,16 @@ def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     fitted_weights.cache_clear()
-    luma_grids.cache_clear()
+    composite_grids.cache_clear()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith(("video-", "encode "))] == []
 
 
 @pytest.fixture
 def context(cache_dir: Path) -> Context:
-    return Context(torch.device("cpu"), 8, 0, cache_dir)
+    """The context of a process that has computed the reference's composites: no build computes them again."""
+    made = Context(torch.device("cpu"), 8, 0, cache_dir)
+    composite_grids(made, source(made))
+    return made
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -111,6 +120,15 @@ def test_stages_that_do_not_fit_are_refused() -> None:
         Plan(decode="nvdec", composite="torch")
 
 
+def test_nvidias_libraries_take_the_place_of_ours_in_three_stages() -> None:
+    stages = ("decode", "preprocess", "segment", "composite", "encode", "sessions", "overlapped")
+    changed = [stage for stage in stages if getattr(plans.TENSORRT, stage) != getattr(plans.X264, stage)]
+    assert changed == ["preprocess", "segment", "composite"]
+    case = END_TO_END.optimization("optimized-tensorrt")
+    assert (case.compared_with, case.min_speedup["sm_90"]) == ("optimized-x264", 0.95)
+    assert case.needs.packages == ("cv2", "av", "PyNvVideoCodec", "cvcuda", "torch_tensorrt", "tensorrt")
+
+
 def test_a_step_must_be_whole_batches(context: Context) -> None:
     with pytest.raises(ValueError, match="a step of 12 frames is no whole number of batches of 8: change one"):
         build(plans.BASELINE, replace(context, items=12))
@@ -136,6 +154,84 @@ def test_every_frame_arrives_in_its_turn_round_after_round(plan: Plan, context: 
     finally:
         side.close()
     assert list(context.cache_dir.glob("recording-*")) == []
+
+
+@dataclass
+class Spoiled:
+    """A fault of the compositing stage; calls take a batch, its logits, and the intact stage."""
+
+    fault: str
+    masks: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, batch: Batch, logits: Tensor, intact: Callable[[Batch, Tensor], Batch]) -> Batch:
+        self.masks.append(logits.clone())
+        if self.fault == "no network":
+            return intact(batch, torch.zeros_like(logits))
+        if self.fault == "no compositing":
+            return batch
+        if self.fault == "stale mask":
+            return intact(batch, self.masks[max(0, len(self.masks) - 2)])
+        done = intact(batch, logits)
+        nv12, below = done.on_device, slice(strip_height(TINY.height), TINY.height)
+        if self.fault == "mean colour":
+            nv12[:, below] = nv12[:, below].float().mean((1, 2), keepdim=True).byte()
+        if self.fault == "a spoiled frame" and len(self.masks) == 3:
+            nv12[5, 96:128, 128:160] = 128  # a sixtieth of its pixels
+        return done
+
+
+def spoil(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, spoiled = chain._compositing, Spoiled(fault)
+
+    def compositing(*arguments: Any) -> Any:
+        intact = make(*arguments)
+        return lambda batch, logits: spoiled(batch, logits, intact)
+
+    monkeypatch.setattr(chain, "_compositing", compositing)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("none", []),
+        ("no network", [*range(48)]),
+        ("no compositing", [*range(48)]),
+        ("stale mask", [*range(8, 48)]),
+        ("mean colour", [*range(48)]),
+        ("a spoiled frame", [21]),
+    ],
+)
+def test_other_pictures_are_wrong_in_the_step_that_has_them(
+    fault: str, wrong: list[int], overlapped: bool, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bar codes of all these frames are right."""
+    spoil(fault, monkeypatch)
+    with closing(build(replace(IN_NV12, overlapped=overlapped), context)) as side:
+        record = torch.cat([side.step(torch.ones(8)) for _ in range(6)])
+    in_turn, alike = record.unbind(1)
+    assert in_turn.tolist() == [1] * 48
+    assert (alike == 0).nonzero().flatten().tolist() == wrong
+
+
+def test_a_network_of_low_precision_is_right(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded = eager(segmenter("cpu", context), torch.bfloat16, NCHW)
+    monkeypatch.setattr(segmenting, "baseline", lambda context: rounded)
+    with closing(build(IN_NV12, context)) as side:
+        assert torch.cat([side.step(torch.ones(8)) for _ in range(3)]).tolist() == [[1, 1]] * 24
+
+
+def test_a_reference_that_is_wrong_is_refused(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same fault on both sides would give equal records."""
+    stamps = END_TO_END.inputs(context, 0)
+    with closing(build(plans.BASELINE, context)) as side:
+        assert side.expected_step is not None
+        assert torch.equal(side.expected_step(stamps), stamps[:, None].expand(8, 2))
+    monkeypatch.setattr(compositing, "on_host", lambda bgr, logits: bgr)
+    with closing(build(plans.BASELINE, context)) as side:
+        assert side.expected_step is not None
+        with pytest.raises(ValueError, match=r"the baseline's frames are no longer those in .*: remove that folder"):
+            side.expected_step(stamps)
 
 
 @pytest.mark.parametrize("overlapped", [False, True])
@@ -250,25 +346,59 @@ def test_a_round_lasts_until_a_file_is_complete(context: Context, make: Callable
     side.close()
 
 
-@pytest.mark.parametrize("name", ["optimized-nvjpeg", "optimized-nvenc", "optimized-x264"])
-@pytest.mark.parametrize("device_class", ["sm_90", "cuda"])
-def test_the_whole_pipelines_promise_to_stay_within_their_memory(name: str, device_class: str) -> None:
+def limits_of(name: str, device_class: str = "sm_90") -> list[Limit]:
     contract = for_device_class(END_TO_END.optimization(name).contract, (device_class, "cuda"))
     assert contract is not None
-    assert [limit.at_most for limit in contract.limits if limit.counter == "peak_bytes"] == [8 * 2**30]
+    return [*contract.engaged, *contract.limits]
+
+
+@pytest.mark.parametrize("name", [each.name for each in (*LADDER, *OPTIMIZED) if each.name != "overlapped"])
+@pytest.mark.parametrize("device_class", ["sm_90", "cuda"])
+def test_every_rung_shows_that_it_engaged(name: str, device_class: str) -> None:
+    """`overlapped` does the work of the rung below, and shows a busy GPU."""
+    contract = for_device_class(END_TO_END.optimization(name).contract, (device_class, "cuda"))
+    assert contract is not None
+    assert contract.engaged
+
+
+@pytest.mark.parametrize("name", [each.name for each in OPTIMIZED if each.name != "x264-alone"])
+@pytest.mark.parametrize("device_class", ["sm_90", "cuda"])
+def test_the_whole_pipelines_promise_to_stay_within_their_memory(name: str, device_class: str) -> None:
+    limits = limits_of(name, device_class)
+    assert [limit.at_most for limit in limits if limit.counter == "peak_bytes"] == [8 * 2**30]
+    assert [limit.at_most for limit in limits if limit.counter == "host_to_device_bytes"] == [2**20]
 
 
 def test_the_overlapped_pipelines_promise_a_busy_gpu() -> None:
     for name in ("overlapped", "optimized-nvjpeg"):
-        contract = for_device_class(END_TO_END.optimization(name).contract, ("sm_90", "cuda"))
-        assert contract is not None
-        assert ALWAYS_BUSY in contract.limits
+        assert ALWAYS_BUSY in limits_of(name)
 
 
-def test_an_h200_must_show_the_whole_speedup_with_its_start_up() -> None:
-    contract = for_device_class(END_TO_END.optimization("optimized-nvjpeg").contract, ("sm_90", "cuda"))
-    assert contract is not None
-    assert [limit.at_least for limit in contract.limits if limit.counter == "whole_run_speedup"] == [13.4]
+@pytest.mark.parametrize(("name", "speedup"), [("optimized-nvjpeg", 13.4), ("optimized-x264", 7.0)])
+def test_an_h200_must_show_the_whole_speedup_with_its_start_up(name: str, speedup: float) -> None:
+    assert [limit.at_least for limit in limits_of(name) if limit.counter == "whole_run_speedup"] == [speedup]
+
+
+def test_h264_comes_first_and_motion_jpeg_is_named() -> None:
+    first, *_, last = OPTIMIZED
+    assert (first.name, last.name) == ("optimized-x264", "optimized-nvjpeg")
+    assert first.why.startswith("H.264 out")
+    assert last.why.startswith("Motion JPEG out, with many times the bits of H.264")
+
+
+@pytest.mark.parametrize("machine", ["nvidia-h200", "nvidia-h100-80gb-hbm3"])
+def test_the_contracts_hold_for_what_was_recorded(machine: str) -> None:
+    record = json.loads((BASELINES / machine / "video" / "end-to-end.json").read_text())
+    checked = 0
+    for key, case in record["cases"].items():
+        sides = case["anchor"]
+        for limit in limits_of(key.partition("/")[0]):
+            ours, theirs = (sides[f"{side}_counters"].get(limit.counter) for side in ("optimized", "reference"))
+            assert limit.at_least is None or ours >= limit.at_least, (key, limit)
+            assert limit.at_most is None or ours <= limit.at_most, (key, limit)
+            assert limit.at_most_of_reference is None or ours <= limit.at_most_of_reference * theirs, (key, limit)
+            checked += 1
+    assert checked >= 15
 
 
 def test_the_encoder_alone_writes_what_the_plan_would_give_it(context: Context) -> None:
@@ -293,14 +423,11 @@ def test_a_file_is_whole(plan: Plan, context: Context) -> None:
     assert ("IoU 1.0000 and inf dB" in words) is (plan == plans.ON_CPU)
 
 
-def whole_variants() -> list[str]:
-    return [each.name for each in END_TO_END.optimizations if "file is whole" in [proof.name for proof in each.proofs]]
-
-
-def test_every_variant_shows_frames_that_are_the_baselines() -> None:
-    by_frames = ["segment-fused", "composite-gpu", "preprocess-gpu", "nvdec-sessions"]
+def test_every_variant_that_writes_another_file_than_the_baseline_proves_it() -> None:
+    proved = {each.name for each in END_TO_END.optimizations if each.proofs}
     names = {each.name for each in END_TO_END.optimizations}
-    assert names - {*by_frames, *whole_variants()} == {"x264-alone"}, "which composites nothing while it is timed"
+    unproved = {"segment-fused", "composite-gpu", "preprocess-gpu", "nvdec-sessions", "x264-alone"}
+    assert names - proved == unproved
 
 
 @pytest.mark.parametrize("plan", [plans.ON_CPU, replace(AS_JPEG, overlapped=True)], ids=str)
@@ -411,33 +538,6 @@ def test_a_frame_that_looks_otherwise_in_the_file_is_told(
         file_is_whole(IN_NV12).show(context)
 
 
-def test_what_the_baseline_makes_is_computed_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = []
-    same = np.zeros((1, 4, 4, 3), np.uint8), torch.ones(1, 2, 2, dtype=torch.bool)
-    monkeypatch.setattr(end_to_end_proofs, "_computed", lambda plan, *more: computed.append(plan) or same)
-    end_to_end_proofs._by_baseline.cache_clear()
-    for _ in range(2):
-        assert frames_agree(IN_NV12).show(context) == "IoU 1.0000 and inf dB with the baseline's over 1 frames"
-    assert computed == [plans.BASELINE, IN_NV12, IN_NV12]
-    end_to_end_proofs._by_baseline.cache_clear()
-
-
-def test_nv12_all_the_way_gives_the_baselines_frames(context: Context) -> None:
-    assert frames_agree(IN_NV12).show(context).endswith("dB with the baseline's over 16 frames")
-
-
-def test_other_frames_are_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Chain.compute
-
-    def darker(self: Chain, batch: Batch) -> Batch:
-        done = whole(self, batch)
-        return done if done.nv12 is None else replace(done, nv12=done.nv12 // 2)
-
-    monkeypatch.setattr(Chain, "compute", darker)
-    with pytest.raises(DisprovedError, match=r"dB with the baseline's over 16 frames: 0.98 and 40 dB are wanted"):
-        frames_agree(IN_NV12).show(context)
-
-
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
@@ -531,8 +631,6 @@ def test_frames_of_a_contact_sheet_are_spread_evenly(frames: int, numbers: tuple
 
 
 def decoded_by_baseline(path: Path) -> Any:
-    from contextlib import closing
-
     return closing(decoder_of(plans.BASELINE, path, torch.device("cpu"), loop=False))
 
 
@@ -702,6 +800,14 @@ def test_a_missing_package_is_named_with_what_installs_it(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_packages_of_a_variant_are_named_with_the_extra_that_has_them() -> None:
+    said = [program._said(ModuleNotFoundError("no module", name=name)) for name in ("cvcuda", "torch_tensorrt")]
+    assert said == [
+        "the package cvcuda is missing: pip install 'gpugate[workloads,video]'",
+        "the package torch_tensorrt is missing: pip install 'gpugate[workloads,video,tensorrt]'",
+    ]
+
+
 @pytest.mark.parametrize("error", [cv2.error("OpenCV:\n(-215) no\n"), av.error.ExternalError(1, "no", "a.mp4")])
 def test_what_libraries_raise_is_one_sentence(
     error: Exception,
@@ -846,15 +952,52 @@ def test_the_decoder_works_ahead_while_the_rest_is_built_and_rests_while_a_graph
         done.append("found")
         before_capture()
         done.append("captured")
-        return segmenting.baseline(context)
+        return replace(segmenting.baseline(context), engaged=lambda: "cuDNN fuses nothing")
 
     monkeypatch.setattr(end_to_end, "decoder_of", opened)
     monkeypatch.setattr(segmenting, "cudnn_fused", fused)
     side = build(replace(IN_NV12, segment="cudnn-fused"), context)
     assert done == ["opened", "found", "rests", "captured"]
+    assert side.engaged() == "cuDNN fuses nothing"
     assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
     side.finish()
     side.close()
+
+
+def test_cv_cuda_and_tensorrt_are_called_in_their_stages(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins compute the same; the real ones need a GPU."""
+    done: list[str] = []
+
+    class Preprocessing(preprocessing.OnDevice):
+        def __call__(self, nv12: Tensor) -> Tensor:
+            done.append("preprocess")
+            return super().__call__(nv12)
+
+    class Compositing(compositing.OnDevice):
+        def __call__(self, nv12: Tensor, logits: Tensor, out: Tensor | None = None) -> Tensor:
+            done.append("composite")
+            return super().__call__(nv12, logits, out)
+
+    def engine(context: Context, example: Tensor) -> Side:
+        done.append(f"engine for {[*example.shape]}")
+        return segmenting.baseline(context)
+
+    monkeypatch.setattr(preprocessing_cvcuda, "CvCuda", Preprocessing)
+    monkeypatch.setattr(compositing_cvcuda, "CvCuda", Compositing)
+    monkeypatch.setattr(segmenting, "tensorrt_fp16", engine)
+    made = end_to_end.decoder_of
+
+    def opened(*arguments: Any, **more: Any) -> Any:
+        decoder = made(*arguments, **more)
+        settle = decoder.settle
+        decoder.settle = lambda: done.append("rests") or settle()
+        return decoder
+
+    monkeypatch.setattr(end_to_end, "decoder_of", opened)
+    with closing(build(replace(plans.TENSORRT, decode="opencv", sessions=1), context)) as side:
+        assert done == ["rests", "engine for [8, 3, 64, 104]"], "other stages are captured after it"
+        assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
+    assert done[2:4] == ["preprocess", "composite"]
 
 
 def test_the_output_may_not_be_the_input(video: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

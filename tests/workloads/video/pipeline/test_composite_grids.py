@@ -1,0 +1,123 @@
+"""The luma of the reference's composites: of every frame, computed once, kept on disk, and bounded for a long video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.workload import Context
+from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.source_clip import CLIPS, source
+from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
+from workloads.video.pipeline import composite_grids as grids_file
+from workloads.video.pipeline.chain import Batch, Chain, decoder_of
+from workloads.video.pipeline.composite_grids import FOLDER, GRIDS, composite_grids
+from workloads.video.pipeline.plan import BASELINE, Plan
+from workloads.video.pipeline.sides import build
+from workloads.video.segment.fitted_weights import fitted_weights
+from workloads.video.segment.segmenter import segmenter
+
+TINY = Clip(312, 192, 24)
+
+
+@pytest.fixture(autouse=True)
+def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
+    composite_grids.cache_clear()
+    yield
+    torch.set_num_threads(threads)
+    fitted_weights.cache_clear()
+    composite_grids.cache_clear()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return Context(torch.device("cpu"), 8, 0, tmp_path)
+
+
+def _nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise AssertionError("the grids are computed")
+
+    composite_grids.cache_clear()
+    monkeypatch.setattr(grids_file, "Chain", fails)
+
+
+def test_the_grids_are_those_of_the_baselines_composites(context: Context) -> None:
+    clip = source(context)
+    found = composite_grids(context, clip)
+    with (
+        closing(Chain(BASELINE, context, clip.info, lambda frames: None)) as chain,
+        closing(decoder_of(BASELINE, clip.path, context.device, loop=False)) as decoder,
+    ):
+        batches = [chain.compute(batch).on_host for batch in iter(lambda: chain.decode(decoder), None)]
+    assert torch.equal(found, torch.cat([luma_of_bgr(frames, "bt601") for frames in batches]))
+    assert (found - luma_grids(clip.path)).square().mean((1, 2)).sqrt().min() > 3, "the input's are others"
+
+
+def test_a_later_process_reads_them(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = source(context)
+    found = composite_grids(context, clip)
+    _nothing_is_computed(monkeypatch)
+    assert torch.equal(composite_grids(context, clip), found)
+    assert torch.equal(composite_grids(replace(context, items=16), clip), found)
+
+
+def test_damaged_grids_are_made_again(context: Context) -> None:
+    clip = source(context)
+    found = composite_grids(context, clip)
+    (path,) = context.cache_dir.glob(f"{FOLDER}/*/{GRIDS}")
+    path.write_bytes(b"damaged")
+    composite_grids.cache_clear()
+    with pytest.warns(RuntimeWarning, match="it was deleted and will be made again"):
+        assert torch.equal(composite_grids(context, clip), found)
+
+
+def test_other_weights_and_another_video_have_grids_of_their_own(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = source(context)
+    weights = tmp_path / "own.pt"
+    torch.save(segmenter("cpu", context).coarse.state_dict(), weights)
+    other = clip_path(tmp_path, replace(TINY, seed=1))
+    keys = {
+        grids_file._key(context, clip),
+        grids_file._key(replace(context, seed=1), clip),
+        grids_file._key(replace(context, settings={"segmenter-weights": str(weights)}), clip),
+        grids_file._key(context, source(replace(context, settings={"video": str(other)}))),
+    }
+    monkeypatch.setattr(grids_file, "FORMAT", grids_file.FORMAT + 1)
+    assert len({*keys, grids_file._key(context, clip)}) == 5
+
+
+def test_of_a_long_video_the_first_frames_are_compared(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grids_file, "COMPARED_FRAMES", 12)
+    found = composite_grids(context, source(context))
+    assert len(found) == TINY.frames
+    assert found[:12].isfinite().all()
+    assert found[12:].isnan().all()
+    with closing(build(Plan(preprocess="torch", composite="torch", encode="x264"), context)) as side:
+        assert torch.cat([side.step(torch.ones(8)) for _ in range(6)]).tolist() == [[1, 1]] * 48
+
+
+def test_tf32_is_off_while_they_are_computed_and_as_before_afterwards(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Watched(Chain):
+        def compute(self, batch: Batch) -> Batch:
+            seen.append(torch.backends.cudnn.allow_tf32)
+            return super().compute(batch)
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(grids_file, "Chain", Watched)
+    composite_grids(context, source(context))
+    assert seen == [False] * 3
+    assert torch.backends.cudnn.allow_tf32
