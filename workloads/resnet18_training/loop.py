@@ -24,9 +24,6 @@ from workloads.resnet18_training.rungs import Rung
 from workloads.resnet18_training.sample_order import SampleOrder, sample_order
 from workloads.resnet18_training.step import Trainer
 
-# For the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
-LOADER_THREADS: int | None = None
-
 
 class Done(NamedTuple):
     """The result of an iteration on the device: the ids of its pictures, whether each was intact, and the loss []."""
@@ -108,7 +105,7 @@ class TrainingLoop:
     def _source(self, pictures: Pictures, order: SampleOrder) -> Source:
         rung = self.rung
         if not rung.resident:
-            return LoadedBatches(PreparedPictures(pictures, order, rung.side_pixels), rung, self.device)
+            return LoadedBatches(PreparedPictures(pictures, order, rung.side_pixels, rung.uint8), rung, self.device)
         make = image_maker(pictures, rung.side_pixels, rung.recipe, self.device)
         return ResidentPictures(
             pictures, order.to(self.device), rung.batch, self.trainer.compiled(make) if rung.recipe.compiled else make
@@ -173,7 +170,6 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
     A batch is never larger than a step.
     """
     rung = replace(rung, batch=min(rung.batch, context.items))
-    limit_threads(rung, context.device)
     loop = TrainingLoop(context, rung, pictures)
     return Side(
         loop.step,
@@ -183,12 +179,3 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
         stock_steps=rung.stock_steps(context.items),
         cached_step=None if rung.resident else loop.cached_step,
     )
-
-
-def limit_threads(rung: Rung, device: torch.device) -> None:
-    """Sets LOADER_THREADS for this side alone: the engine keeps the number of each side, and restores it.
-
-    On a CPU the same threads train, so the number would change more than the loader.
-    """
-    if LOADER_THREADS is not None and rung.prepares_itself and device.type == "cuda":
-        torch.set_num_threads(LOADER_THREADS)

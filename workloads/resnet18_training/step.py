@@ -15,6 +15,7 @@ from workloads.parts.padded_stem import PaddedStem
 from workloads.parts.parity_pool import ParityPool
 from workloads.parts.stages import stage
 from workloads.resnet18_training.cifar import CLASSES
+from workloads.resnet18_training.data import normalization
 
 MOMENTUM = 0.9
 LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batch, as the noise of its gradient falls
@@ -81,7 +82,7 @@ class Trainer:
         self._loss = self.compiled(self._forward()) if recipe.compiled else self._forward()
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss [] of one batch: images [n, channels, h, w], labels int64 [n]."""
+        """The loss [] of one batch: images [n, channels, h, w], normalized or in bytes, labels int64 [n]."""
         self.optimizer.zero_grad(set_to_none=True)
         with stage("forward", len(images)):
             loss: Tensor = self._loss(images, labels)
@@ -93,8 +94,11 @@ class Trainer:
 
     def _forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         model, kind, half, layout = self.model, self.device.type, self.recipe.half, self.recipe.layout
+        scale, shift = normalization(self.device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
+            if images.dtype is torch.uint8:
+                images = images * scale + shift
             with torch.autocast(kind, dtype=half, enabled=half is not None):
                 logits = model(images.contiguous(memory_format=layout))  # [n, 10]
                 return F.cross_entropy(logits, labels)
