@@ -69,6 +69,9 @@ RATE_TARGETS: Mapping[str, Target] = {  # items per second
     "resnet18-training/whole-ladder/cuda": Target(20_000, 24_000),
     "driving/best/cuda": Target(400, 600),
 }
+# Workloads whose sides changed after their records, until they are recorded again: such a record bounds no promise.
+CHANGED_AT: Mapping[str, str] = {"resnet18-training": "2026-11-27T16:00:00+00:00"}
+OUTDATED = "the sides changed after this record and night, which are of the code of their hour"
 BUS_SHARE = "streaming-copy/pipelined/cuda"
 COUNTER_TARGETS: Mapping[tuple[str, str], Target] = {
     ("driving/prefetcher/cuda", "data_path_efficiency"): Target(0.9, 0.97),
@@ -130,9 +133,15 @@ class RecordedCase:
         return _rates(self, "current")[1]
 
     @property
+    def is_outdated(self) -> bool:
+        """True where the sides changed after the record, so that the promise is not held to it."""
+        return self.entry.current.recorded_at < CHANGED_AT.get(self.case.workload.name, "")
+
+    @property
     def is_low(self) -> bool:
         """True where the promise is below SHARE of the recorded speedup, or below its target."""
-        return self.share < SHARE or (self.target is not None and self.promise < self.target.at_least)
+        is_below = self.share < SHARE or (self.target is not None and self.promise < self.target.at_least)
+        return is_below and not self.is_outdated
 
     @property
     def reason(self) -> str:
@@ -283,7 +292,7 @@ def _speedup_row(case_id: str, one: RecordedCase, night: Night) -> tuple[str, ..
         _bold_below(one.target, recorded.median, recorded.as_speedup()),
         "" if found is None else _bold_below(one.target, found.speedup.median, tonight),
         f"{one.share:.2f}",
-        one.reason if one.is_low else "",
+        OUTDATED if one.is_outdated else one.reason if one.is_low else "",
     )
 
 
