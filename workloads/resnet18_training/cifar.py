@@ -1,4 +1,4 @@
-"""Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else seeded ones of its shape."""
+"""Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else pictures from a seed."""
 
 from __future__ import annotations
 
