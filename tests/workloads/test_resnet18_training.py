@@ -266,6 +266,19 @@ def test_a_step_gives_back_the_receipts_of_pictures_in_their_place(name: str) ->
             side.cached_step()
 
 
+def test_the_next_batch_is_fetched_before_the_loss_scaler_waits_for_gradients() -> None:
+    with closing(TrainingLoop(CONTEXT, RUNGS["copy stream"], PICTURES)) as loop:
+        log: list[str] = []
+        fetch_next, update = loop.source.fetch_next, loop.trainer.scaler.step
+        loop.source.fetch_next = lambda: log.append("fetch") or fetch_next()
+        loop.trainer.scaler.step = lambda optimizer: log.append("update") or update(optimizer)
+        loop.iterate()
+        copied = loop.source._prefetcher._copied
+        loop.iterate()
+    assert log == ["fetch", "update"] * 2
+    assert copied == 2
+
+
 def test_a_picture_out_of_its_turn_loses_its_receipt() -> None:
     with closing(TrainingLoop(CONTEXT, TINY, PICTURES)) as loop:
         expected = loop._expected.clone()

@@ -100,9 +100,9 @@ class FlipsABit(Prefetcher):
 
     taken = 0
 
-    def take(self) -> tuple[Tensor, ...]:
+    def take(self, ahead: bool = True) -> tuple[Tensor, ...]:
         self.taken += 1
-        images, told = super().take()
+        images, told = super().take(ahead)
         if self.taken == 3:
             images[0, 0, 0, 0] ^= 1
         return images, told
@@ -117,8 +117,8 @@ def test_one_wrong_bit_of_one_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.__call__
 
-    def overwriting(self: Trainer, images: Tensor, labels: Tensor) -> Tensor:
-        loss = train(self, images, labels)
+    def overwriting(self: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> Tensor:
+        loss = train(self, images, labels, meanwhile)
         images[0, 0, 0, 0] += 1
         return loss
 
@@ -186,8 +186,9 @@ def slow_device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
         device.enqueue(0, lambda: found.copy_(byte_sums(images)))
         return found
 
-    def train(trainer: Trainer, images: Tensor, labels: Tensor) -> None:
+    def train(trainer: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> None:
         device.enqueue(TRAINING, lambda: None)
+        meanwhile()
         if not trainer.recipe.fused_update:
             device.wait()
 

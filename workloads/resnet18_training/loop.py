@@ -38,6 +38,9 @@ class Source(Protocol):
 
     def take(self) -> Batch: ...
 
+    def fetch_next(self) -> None:
+        """Called once the device has the work on the latest batch."""
+
     def state(self) -> list[Tensor]:
         """Every tensor on the device that `take()` changes."""
 
@@ -47,7 +50,7 @@ class Source(Protocol):
 
 
 class LoadedBatches:
-    """Batches from a DataLoader, copied on request, or one ahead on a stream of their own."""
+    """Batches from a DataLoader, copied on request, or on a stream of their own while the one before is in use."""
 
     def __init__(self, pictures: PreparedPictures, rung: Rung, device: torch.device) -> None:
         self._pieces = Pieces(pictures, rung.piece, rung.workers, rung.pinned)
@@ -57,14 +60,18 @@ class LoadedBatches:
 
     def take(self) -> Batch:
         if self._prefetcher is not None:
-            with stage("prefetch", self._items):  # the next batch's pieces, and its copies
-                images, told = self._prefetcher.take()
+            images, told = self._prefetcher.take(ahead=False)
             return checked(images, told)
         parts = [self._copied(next(self._pieces)) for _ in range(self._each)]
         if len(parts) == 1:
             return checked(*parts[0])
         images, told = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return checked(images, told)
+
+    def fetch_next(self) -> None:
+        if self._prefetcher is not None:
+            with stage("prefetch", self._items):  # the next batch's pieces, and its copies
+                self._prefetcher.copy_next()
 
     def _copied(self, piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, told = piece
@@ -113,7 +120,7 @@ class TrainingLoop:
 
     def _train(self) -> Done:
         batch = self._latest = self.source.take()
-        return Done(batch.ids, batch.sound, self.trainer(batch.images, batch.labels))
+        return Done(batch.ids, batch.sound, self.trainer(batch.images, batch.labels, self.source.fetch_next))
 
     def _capture(self) -> Callable[[], Done]:  # cuda only
         state = [*self.trainer.state(), *self.source.state()]

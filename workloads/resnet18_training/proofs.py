@@ -100,9 +100,9 @@ def batches_arrive(context: Context, rung: Rung) -> str:
         with closing(Prefetcher(_summed(pieces, sent), context.device, each)) as prefetcher:
             found = []
             for _ in range(CHECKED_BATCHES):
-                images, told = prefetcher.take()
+                images, told = prefetcher.take(ahead=False)
                 before, batch = byte_sums(images), checked(images, told)
-                trainer(batch.images, batch.labels)
+                trainer(batch.images, batch.labels, prefetcher.copy_next)
                 _linger(context.device)
                 beside += prefetcher.copying()
                 found.append((before, byte_sums(images)))

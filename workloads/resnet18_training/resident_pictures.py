@@ -48,6 +48,9 @@ class ResidentPictures:
         sound = byte_sums(self._pixels[ids]) == self._marks[ids]
         return Batch(images, self._labels[ids], ids, sound)
 
+    def fetch_next(self) -> None:
+        """There is nothing to fetch: all pictures lie on the device."""
+
     def state(self) -> list[Tensor]:
         return [self._position]
 

@@ -39,6 +39,10 @@ class Recipe:
     tuned: bool = False  # Inductor times some block sizes for each of its kernels on a GPU, and keeps the fastest
 
 
+def nothing() -> None:
+    """The default of what the host does meanwhile."""
+
+
 def architecture(classes: int) -> nn.Module:
     """torchvision's ResNet-18 without weights; its import takes a second, which collecting tests should not pay."""
     from torchvision.models import resnet18
@@ -81,13 +85,17 @@ class Trainer:
         )
         self._loss = self.compiled(self._forward()) if recipe.compiled else self._forward()
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss [] of one batch: images [n, channels, h, w], normalized or in bytes, labels int64 [n]."""
+    def __call__(self, images: Tensor, labels: Tensor, meanwhile: Callable[[], None] = nothing) -> Tensor:
+        """The loss [] of one batch: images [n, channels, h, w], normalized or in bytes, labels int64 [n].
+
+        `meanwhile` is called while the device computes the gradients, before the loss scaler waits for them.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         with stage("forward", len(images)):
             loss: Tensor = self._loss(images, labels)
         with stage("backward", len(images)):
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        meanwhile()
         self.scaler.step(self.optimizer)  # skips the update where a gradient is not finite
         self.scaler.update()
         return loss.detach()
