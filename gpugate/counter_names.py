@@ -35,6 +35,7 @@ _TIMES_ON_CUDA: Mapping[str, str] = {
     "copy_fraction": "union of copies over the time from first to last device activity",
     "overlap_fraction": "share of the copies' time during which a kernel ran",
     "bus_share": "achieved PCIe bandwidth in the busier direction, as a share of the page-locked copy rate",
+    "cached_step_ms": "time of a step on cached data, without loading and copying and without the profiler, in ms",
     "data_path_efficiency": "time of a step on cached data over its real time, without the profiler",
     "whole_run_speedup": "time of the reference's whole run, start-up included, over this side's; no count of a step",
     "exposed_communication": "share of a step in which a collective runs and no other kernel",

@@ -32,7 +32,6 @@ from gpugate.statistics.tolerance import median_variance
 from gpugate.statistics.variation import Variation
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
-from gpugate.workload import for_device_class
 from tools.machines import H200, Machine
 
 SEED = 20261124
@@ -139,7 +138,7 @@ def load_promises(machine: Machine = H200) -> Mapping[str, float | None]:
     known = Catalogue()
     known.register_module("workloads")
     known.load()
-    return {case.id: for_device_class(case.optimization.min_speedup, machine.device_classes) for case in known.cases()}
+    return {case.id: machine.promise(case).min_speedup for case in known.cases()}
 
 
 @cache

@@ -5,8 +5,8 @@ file as it is; a commit that changes a verdict on purpose writes it again and sa
 
 Two sources are judged:
 
-- every process that a case under `baselines/nvidia-h200/` has recorded, against the record itself, with the promise of
-  the catalogue for an H200, once by itself and once with the next two processes as its confirmations;
+- every process that a case under `baselines/nvidia-h200/` has recorded, against the record itself, with its promise
+  for an H200, once by itself and once with the next two processes as its confirmations;
 - three stored runs of a small project on a CPU: `clean.json`; `faulty.json`, in which each check catches a fault; and
   `cut-off.json`, whose process died in the build of its last case.
 """
@@ -24,14 +24,14 @@ from gpugate.catalogue import catalogue
 from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
-from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry
-from gpugate.workload import Case, for_device_class
+from gpugate.workload import Case
 from tools.machines import H200
 
 ROOT = Path(__file__).parents[2]
@@ -107,11 +107,7 @@ def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> M
 def _decided(case: Case, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
     optimization = case.optimization
     result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
-    result.promise = Promise(
-        for_device_class(optimization.min_speedup, H200.device_classes),
-        optimization.tolerated,
-        for_device_class(optimization.contract, H200.device_classes),
-    )
+    result.promise = H200.promise(case)
     result.remembered = remembered
     result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]

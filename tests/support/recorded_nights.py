@@ -17,14 +17,14 @@ from gpugate.explaining.states_of_case import explain
 from gpugate.judging.decide import decide
 from gpugate.judging.series_of_cases import rung_number
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
-from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import baseline, profiles_file
 from gpugate.store.baseline import Entry
-from gpugate.workload import Case, for_device_class
+from gpugate.workload import Case
 from tools.machines import H200
 
 FOLDER = H200.baselines
@@ -94,11 +94,7 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     )
     if result.skipped or result.error:
         return result
-    result.promise = Promise(
-        for_device_class(optimization.min_speedup, H200.device_classes),
-        optimization.tolerated,
-        for_device_class(optimization.contract, H200.device_classes),
-    )
+    result.promise = H200.promise(case)
     checks, slower = 2 * len(_records()[0]), faults.slower.get(case.id, 0.0)
     counters, yardsticks = record.optimized_counters, record.yardsticks
     result.remembered = Remembered(

@@ -9,7 +9,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from tools import promises
-from tools.machines import H100, H200, MACHINES, Machine
+from tools.machines import CHANGED_AT, H100, H200, MACHINES, Machine
 from tools.promises import (
     COUNTER_TARGETS,
     DEFAULTS_SINCE,
@@ -133,8 +133,13 @@ def test_the_classes_of_a_machine_are_those_of_its_records() -> None:
 
 
 def test_each_counted_process_of_a_record_keeps_its_promise() -> None:
-    low = [one for one in ALL if speedups(one.entry.current).low < one.promise]
+    low = [one for one in ALL if speedups(one.entry.current).low < one.promise and not one.is_outdated]
     assert [(one.machine.gpu, one.case.id, one.promise) for one in low] == []
+
+
+def test_each_workload_that_changed_waits_for_its_records() -> None:
+    recorded = {one.case.workload.name: one.entry.current.recorded_at for one in ALL if one.is_outdated}
+    assert {name for name, at in recorded.items() if at < CHANGED_AT[name]} == CHANGED_AT.keys()
 
 
 def test_each_target_is_of_a_recorded_case() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,11 +19,9 @@ from workloads.parts.prefetcher import Batch, Copy, HostOrder, Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
-from workloads.resnet18_training.data import Pieces, PreparedPictures
 from workloads.resnet18_training.digits import digits
 from workloads.resnet18_training.loop import TrainingLoop
 from workloads.resnet18_training.rungs import CPU_BOTTOM
-from workloads.resnet18_training.sample_order import sample_order
 from workloads.resnet18_training.step import NHWC, Recipe, Trainer
 
 PICTURES = seeded_pictures(0, 64)
@@ -32,7 +29,8 @@ CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
 TINY = replace(CPU_BOTTOM, batch=8, piece=8)
 WORKERS = replace(TINY, workers=2)
 LARGE_BATCH = replace(TINY, batch=16)
-COPY_STREAM = replace(WORKERS, batch=16, prefetched=True)
+BYTES = replace(WORKERS, uint8=True)
+COPY_STREAM = replace(BYTES, batch=16, prefetched=True)
 BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
 
 
@@ -56,24 +54,9 @@ def test_equal_losses_are_shown_and_others_disproved() -> None:
         training_proofs.same_losses(CONTEXT, LARGE_BATCH, TINY)
 
 
-def test_a_loader_beside_a_gpu_prepares_as_a_worker_does_while_losses_are_compared() -> None:
-    pictures = PreparedPictures(seeded_pictures(3, 4), sample_order(3, 4, 4), side_pixels=224)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with training_proofs.one_loader_thread(torch.device("cuda")):
-            ours = pictures[0][0]
-        assert torch.get_num_threads() == 2
-        with training_proofs.one_loader_thread(torch.device("cpu")):
-            assert torch.get_num_threads() == 2, "on a CPU they train too"
-    finally:
-        torch.set_num_threads(before)
-    with closing(Pieces(pictures, piece=1, workers=1, pinned=False)) as pieces:
-        assert torch.equal(next(pieces)[0][0], ours)
-
-
 def test_close_losses_are_shown_and_others_disproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "3 losses" in training_proofs.close_losses(CONTEXT, BF16)
+    for rung in (BF16, BYTES):
+        assert "3 losses" in training_proofs.close_losses(CONTEXT, rung)
     training_proofs.loss_curve.cache_clear()
     monkeypatch.setitem(training_proofs.CLOSE_MEAN, torch.bfloat16, 1e-9)
     with pytest.raises(DisprovedError, match=r"1e-09 are allowed"):
@@ -94,8 +77,8 @@ def test_batches_that_arrive_whole_are_shown() -> None:
 
 
 def test_the_host_sums_as_the_device_does() -> None:
-    images = torch.randn(2, 3, 8, 8)
-    assert training_proofs._bit_sum_on_host(images) == int(training_proofs.bit_sum(images))
+    images = torch.randint(256, (2, 8, 8, 3), dtype=torch.uint8)
+    assert torch.equal(training_proofs.byte_sums_on_host(images), training_proofs.byte_sums(images))
 
 
 def test_copies_that_never_ran_beside_a_use_show_nothing() -> None:
@@ -117,11 +100,11 @@ class FlipsABit(Prefetcher):
 
     taken = 0
 
-    def take(self) -> tuple[Tensor, ...]:
+    def take(self, ahead: bool = True) -> tuple[Tensor, ...]:
         self.taken += 1
-        images, told = super().take()
+        images, told = super().take(ahead)
         if self.taken == 3:
-            images.view(torch.int32)[0, 0, 0, 0] ^= 1
+            images[0, 0, 0, 0] ^= 1
         return images, told
 
 
@@ -134,8 +117,8 @@ def test_one_wrong_bit_of_one_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.__call__
 
-    def overwriting(self: Trainer, images: Tensor, labels: Tensor) -> Tensor:
-        loss = train(self, images, labels)
+    def overwriting(self: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> Tensor:
+        loss = train(self, images, labels, meanwhile)
         images[0, 0, 0, 0] += 1
         return loss
 
@@ -196,19 +179,20 @@ class HastyCopies(OrderedCopies):
 @pytest.fixture
 def slow_device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
     """Sums and training run on it; an update that is not fused waits for it, to learn whether a gradient overflowed."""
-    device, bit_sum = SlowDevice(), training_proofs.bit_sum
+    device, byte_sums = SlowDevice(), training_proofs.byte_sums
 
-    def late_sum(images: Tensor) -> Tensor:
-        found = torch.zeros((), dtype=torch.int64)
-        device.enqueue(0, lambda: found.copy_(bit_sum(images)))
+    def late_sums(images: Tensor) -> Tensor:
+        found = torch.zeros(len(images), dtype=torch.int64)
+        device.enqueue(0, lambda: found.copy_(byte_sums(images)))
         return found
 
-    def train(trainer: Trainer, images: Tensor, labels: Tensor) -> None:
+    def train(trainer: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> None:
         device.enqueue(TRAINING, lambda: None)
+        meanwhile()
         if not trainer.recipe.fused_update:
             device.wait()
 
-    monkeypatch.setattr(training_proofs, "bit_sum", late_sum)
+    monkeypatch.setattr(training_proofs, "byte_sums", late_sums)
     monkeypatch.setattr(training_proofs, "_linger", lambda _: device.enqueue(LINGERING, lambda: None))
     monkeypatch.setattr(Trainer, "__call__", train)
     return device

@@ -102,7 +102,7 @@ class _Slot(NamedTuple):
 
 
 class Prefetcher:
-    """Hands out batches on `device`, each with the next one's copy already enqueued on another stream.
+    """Hands out batches on `device`, and copies the next one on another stream.
 
     `batches` yields tuples of host tensors, page-locked where the copies are to overlap, all with the shapes and types
     of the first. `pieces` consecutive tuples make one batch, joined along dimension 0. The prefetcher owns two sets of
@@ -118,22 +118,42 @@ class Prefetcher:
         self._slots: list[_Slot] = []
         self._copied = self._taken = 0
 
-    def take(self) -> Batch:
+    def take(self, ahead: bool = True) -> Batch:
         """The next batch, ready on the current stream; the one taken before may be overwritten from now on.
 
-        Raises StopIteration after the last whole batch, and immediately any error of `batches`.
+        The copy of the batch after it is enqueued first; with `ahead` False that is left to `copy_next`, for a caller
+        that has work to enqueue before it waits for the loader. Raises StopIteration after the last whole batch, and
+        immediately any error of `batches`.
         """
         if self._taken:
             self._order.end_use((self._taken - 1) % SLOTS)
-        if self._copied == self._taken:
-            self._copy_next()  # the first batch of all; later ones were copied in the call before
+        self.copy_next()  # unless it was copied ahead
         if self._copied == self._taken:
             raise StopIteration
         slot = self._taken % SLOTS
         self._order.begin_use(slot)
         self._taken += 1
-        self._copy_next()
+        if ahead:
+            self.copy_next()
         return self._slots[slot].batch
+
+    def copy_next(self) -> None:
+        """Enqueues the copies of the next batch, unless it has them; no copy counts when `batches` ends within it.
+
+        All pieces are fetched first, then all copies are enqueued without a pause: they run beside the work that the
+        caller enqueued before or enqueues next, also where its loop then waits for the device, and not while this
+        method waits for the loader.
+        """
+        if self._copied > self._taken:
+            return
+        sent = list(islice(self._batches, self._pieces))
+        if len(sent) < self._pieces:
+            return
+        self._check(sent)
+        slot = self._copied % SLOTS
+        pairs = zip(self._slots[slot].parts, sent, strict=True)
+        self._order.copy(slot, [copy for parts, sources in pairs for copy in zip(parts, sources, strict=True)])
+        self._copied += 1
 
     def copying(self) -> bool:
         """True while the batch after the current one is still being copied."""
@@ -143,22 +163,6 @@ class Prefetcher:
         """Waits for the copies in flight and releases the buffers and the batches."""
         self._order.join()
         self._slots, self._batches = [], iter(())
-
-    def _copy_next(self) -> None:
-        """Enqueues the copies of one batch; no copy counts when `batches` ends within the batch.
-
-        All pieces are fetched first, then all copies are enqueued without a pause: they run beside the work that the
-        caller enqueues next, also where its loop then waits for the device, and not while this method waits for the
-        loader.
-        """
-        sent = list(islice(self._batches, self._pieces))
-        if len(sent) < self._pieces:
-            return
-        self._check(sent)
-        slot = self._copied % SLOTS
-        pairs = zip(self._slots[slot].parts, sent, strict=True)
-        self._order.copy(slot, [copy for parts, sources in pairs for copy in zip(parts, sources, strict=True)])
-        self._copied += 1
 
     def _check(self, sent: Sequence[Batch]) -> None:
         """Makes the buffers for pieces like the first; raises ValueError for a later one that does not fit them."""

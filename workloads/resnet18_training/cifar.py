@@ -1,17 +1,11 @@
-"""Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else a seeded set of its shape.
-
-CIFAR-10's "python batches" are pickles, which may run code: only the types of such a batch may be unpickled.
-"""
+"""Small colour pictures in ten classes: CIFAR-10 where the setting `cifar10` names it, else pictures from a seed."""
 
 from __future__ import annotations
 
 import functools
-import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,11 +15,7 @@ from gpugate.workload import Context
 CIFAR10_SETTING = {"cifar10": "a folder of CIFAR-10's python batches to train on"}
 CLASSES, CHANNELS, SIDE_PIXELS = 10, 3, 32
 VALUES = CHANNELS * SIDE_PIXELS * SIDE_PIXELS  # of one picture
-TRAINING_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
-PICTURES_PER_FILE = 10_000
-PICTURES = PICTURES_PER_FILE * len(TRAINING_FILES)
-INNER_FOLDER = "cifar-10-batches-py"  # the folder inside the archive
-NEXT_STEP = "unpack cifar-10-python.tar.gz there again"
+PICTURES = 50_000  # to train on
 
 # A seeded picture is the smooth pattern of its class around grey, plus noise of equal strength: no single pixel shows
 # the class, and a net learns it within some hundred steps.
@@ -48,7 +38,7 @@ class Pictures:
 def training_pictures(context: Context) -> Pictures:
     """The 50,000 training pictures, read or drawn once a process.
 
-    Raises FileNotFoundError or ValueError, in one sentence, for a folder that does not hold CIFAR-10.
+    Raises ValueError, in one sentence, for a folder that does not hold CIFAR-10.
     """
     if "cifar10" not in context.settings:
         return seeded_pictures(context.seed, PICTURES)
@@ -76,81 +66,17 @@ def seeded_pictures(seed: int, count: int) -> Pictures:
 
 @functools.lru_cache(maxsize=2)
 def read_cifar10(folder: Path) -> Pictures:
-    """The five training files of `folder`, or of `cifar-10-batches-py` inside it, joined in order.
+    """The training pictures of CIFAR-10, whose archive was unpacked in `folder` or to it.
 
-    Raises FileNotFoundError for a missing folder or file, ValueError for a file that is no such batch; one sentence.
+    The files are pickles, which may run code: torchvision compares their MD5 sums with the published ones first. Raises
+    ValueError, in one sentence, where a file is missing or another one.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"--perf-set cifar10={folder} is no folder: name the one that holds {INNER_FOLDER}")
-    inside = folder / INNER_FOLDER
-    found = inside if inside.is_dir() else folder
-    missing = [name for name in TRAINING_FILES if not (found / name).is_file()]
-    if missing:
-        raise FileNotFoundError(f"--perf-set cifar10={folder} has no {', '.join(missing)} of CIFAR-10: {NEXT_STEP}")
-    parts = [_read_batch(found / name) for name in TRAINING_FILES]
-    return Pictures(torch.cat([part.pixels for part in parts]), torch.cat([part.labels for part in parts]))
+    from torchvision.datasets import CIFAR10
 
-
-def _read_batch(path: Path) -> Pictures:
+    root = folder.parent if folder.name == CIFAR10.base_folder else folder
     try:
-        with path.open("rb") as file:
-            content = _OnlyArrays(file, encoding="bytes").load()
-    except Exception as error:  # a damaged pickle can raise EOFError, UnpicklingError, KeyError ...
-        reason = str(error).splitlines()[0] if str(error) else "no message"
-        what = f"--perf-set cifar10={path.parent}: {path.name} cannot be read ({type(error).__name__}: {reason})"
-        raise ValueError(f"{what}: {NEXT_STEP}") from error
-    problem = _problem_with(content)
-    if problem is not None:
-        raise ValueError(f"--perf-set cifar10={path.parent}: {path.name} {problem}: {NEXT_STEP}")
-    pixels = torch.from_numpy(content[b"data"].copy()).view(-1, CHANNELS, SIDE_PIXELS, SIDE_PIXELS)
-    return Pictures(pixels, torch.tensor(content[b"labels"], dtype=torch.int64))
-
-
-def _problem_with(content: object) -> str | None:
-    """The reason why the content is no file of 10,000 CIFAR-10 pictures, or None."""
-    if not isinstance(content, dict):
-        return f"holds a {type(content).__name__}, not a dictionary"
-    data, labels = content.get(b"data"), content.get(b"labels")
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
-        return "has no pictures in bytes under 'data'"
-    if data.shape != (PICTURES_PER_FILE, VALUES):
-        return f"has pictures of shape {list(data.shape)} where CIFAR-10 has [{PICTURES_PER_FILE}, {VALUES}]"
-    if not isinstance(labels, list) or len(labels) != len(data):
-        return f"has {len(labels) if isinstance(labels, list) else 'no'} labels for {len(data)} pictures"
-    if not all(type(label) is int and 0 <= label < CLASSES for label in labels):
-        return f"has labels that are no numbers from 0 to {CLASSES - 1}"
-    return None
-
-
-class _OnlyArrays(pickle.Unpickler):
-    """Unpickles dictionaries, lists, numbers, bytes and NumPy arrays, and refuses everything else by its name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return _empty_array
-        if module == "numpy" and name == "ndarray":
-            return np.ndarray
-        if module == "numpy" and name == "dtype":
-            return _byte_type
-        if module == "_codecs" and name == "encode":  # Python 3 writes bytes in the protocol of Python 2 this way
-            return _latin1_bytes
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of pictures needs")
-
-
-def _empty_array(kind: object, shape: object, code: object) -> Any:
-    """An empty array, as NumPy's own `_reconstruct` makes it, which its pickled state then fills."""
-    if kind is not np.ndarray:
-        raise pickle.UnpicklingError("it holds an array of an unknown kind")
-    return np.empty(0, np.uint8)
-
-
-def _byte_type(code: object, *_: object) -> np.dtype[Any]:
-    if code not in ("u1", b"u1"):
-        raise pickle.UnpicklingError(f"it holds values of type {code!r}, not bytes")
-    return np.dtype("u1", False, True)  # a copy, since its pickled state is set upon it
-
-
-def _latin1_bytes(text: object, encoding: object = "latin1") -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("it holds text that is not Latin-1")
-    return text.encode("latin1")
+        found = CIFAR10(root)
+    except RuntimeError as error:
+        whole = f"has not all files of CIFAR-10 in {CIFAR10.base_folder}, as they were published"
+        raise ValueError(f"--perf-set cifar10={folder} {whole}: unpack cifar-10-python.tar.gz there again") from error
+    return Pictures(torch.from_numpy(found.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(found.targets))

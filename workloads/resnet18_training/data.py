@@ -1,4 +1,7 @@
-"""Data path from host memory to a training step: a DataLoader crops, mirrors, normalizes and resizes pictures.
+"""Data path from host memory to a training step: a DataLoader crops, mirrors and resizes pictures.
+
+Two chains of torchvision's transforms prepare a picture: the classic one, which makes normalized floats of a PIL image,
+and version 2 on bytes, which the device normalizes.
 
 Every picture travels with three numbers: its label, its id, and a mark, the sum over the bits of a grid of its values.
 The numbers that the device computes of the received picture must equal them.
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,14 +35,17 @@ STUCK_S = 20.0  # a piece takes milliseconds: a worker silent for this long has 
 class Batch(NamedTuple):
     """A batch on the device. `sound` is bool [n]: the received picture matches the numbers of the host."""
 
-    images: Tensor  # [n, channels, side, side]
+    images: Tensor  # [n, channels, side, side]: normalized floats, or bytes
     labels: Tensor  # int64 [n]
     ids: Tensor  # int64 [n]
     sound: Tensor
 
 
 def checked(images: Tensor, told: Tensor) -> Batch:
-    """A batch from a loader's float32 images [n, 3, side, side] and int64 [n, 3], their labels, ids and marks."""
+    """A batch from a loader's images, float32 [n, 3, side, side] or uint8 [n, side, side, 3], and int64 [n, 3], their
+    labels, ids and marks."""
+    if images.dtype is torch.uint8:
+        images = images.permute(0, 3, 1, 2)
     return Batch(images, told[:, LABEL], told[:, ID], marks_of(images) == told[:, MARK])
 
 
@@ -54,26 +60,51 @@ def normalization(device: torch.device) -> tuple[Tensor, Tensor]:
     return 1 / (255 * std), -mean / std
 
 
-def resized(images: Tensor, side_pixels: int) -> Tensor:
-    """[n, 3, side_pixels, side_pixels], bilinear; `images` itself where it has that size already."""
-    if images.shape[-1] == side_pixels:
-        return images
-    return F.interpolate(images, size=side_pixels, mode="bilinear", align_corners=False)
-
-
 def marks_of(images: Tensor) -> Tensor:
-    """int64 [n]: the exact sum over the bits, read as integers, of the grid of every float32 image [n, 3, h, w]."""
-    return images.view(torch.int32)[:, :, ::GRID_PIXELS, ::GRID_PIXELS].sum((1, 2, 3))
+    """int64 [n]: the exact sum over the bits, read as integers, of the grid of every image [n, 3, h, w]."""
+    bits = images if images.dtype is torch.uint8 else images.view(torch.int32)
+    return bits[:, :, ::GRID_PIXELS, ::GRID_PIXELS].sum((1, 2, 3))
+
+
+def classic_transforms(side_pixels: int) -> Callable[[Tensor], Tensor]:
+    """The chain of torchvision's examples: from bytes [h, w, 3] to normalized float32 [3, side_pixels, side_pixels]."""
+    from PIL import Image  # here, since these imports take a second, which collecting tests should not pay
+    from torchvision import transforms
+
+    steps = [transforms.Resize(side_pixels), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    chain = transforms.Compose(steps)
+
+    def prepare(picture: Tensor) -> Tensor:
+        image: Tensor = chain(Image.fromarray(picture.numpy()))
+        return image
+
+    return prepare
+
+
+def byte_transforms(side_pixels: int) -> Callable[[Tensor], Tensor]:
+    """Version 2 of torchvision's transforms: from bytes [h, w, 3] to bytes [3, side_pixels, side_pixels]."""
+    from torchvision.transforms.v2 import functional
+
+    def prepare(picture: Tensor) -> Tensor:
+        # Dense in memory with the channels last, a picture is resized faster than with each channel by itself.
+        image: Tensor = functional.resize(picture.contiguous().permute(2, 0, 1), [side_pixels, side_pixels])
+        return image
+
+    return prepare
 
 
 class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures by position in the order: the image float32 [3, side, side], and its label, id and mark, int64 [3]."""
+    """Pictures by position in the order: the image, and its label, id and mark, int64 [3].
 
-    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int) -> None:
-        self._pixels, self._labels = padded(pictures.pixels), pictures.labels
+    An image is float32 [3, side, side], normalized, by the classic transforms; or uint8 [side, side, 3], a quarter of
+    the bytes, by version 2.
+    """
+
+    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int, uint8: bool = False) -> None:
+        self._pixels = padded(pictures.pixels).permute(0, 2, 3, 1).contiguous()  # [n, height + 8, width + 8, 3]
+        self._labels, self._order, self._uint8 = pictures.labels, order, uint8
         self._height, self._width = pictures.pixels.shape[-2:]
-        self._order, self._side_pixels = order, side_pixels
-        self._scale, self._shift = normalization(torch.device("cpu"))
+        self._prepare = byte_transforms(side_pixels) if uint8 else classic_transforms(side_pixels)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -81,17 +112,14 @@ class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
         order = self._order
         id_, top, left = int(order.ids[position]), int(order.tops[position]), int(order.lefts[position])
-        picture = self._pixels[id_, :, top : top + self._height, left : left + self._width]
-        if order.flips[position]:
-            picture = picture.flip(-1)
-        # Normalized at its small size: resizing is linear, so that the order changes the time alone.
-        small = picture.float().mul_(self._scale).add_(self._shift)
-        image = resized(small[None], self._side_pixels)
-        return image[0], torch.tensor([int(self._labels[id_]), id_, int(marks_of(image))])
+        picture = self._pixels[id_, top : top + self._height, left : left + self._width]
+        image = self._prepare(picture.flip(1) if order.flips[position] else picture)
+        told = torch.tensor([int(self._labels[id_]), id_, int(marks_of(image[None]))])
+        return (image.permute(1, 2, 0) if self._uint8 else image), told
 
 
 class Pieces(Iterator[tuple[Tensor, Tensor]]):
-    """Pieces of `piece` images [piece, 3, side, side] and their numbers [piece, 3], in order, without end.
+    """Pieces of `piece` images and their numbers [piece, 3], in order, without end.
 
     `workers` processes prepare them; with 0 workers the caller does. `unpinned` counts tensors that were requested in
     page-locked memory and are not. Raises OSError where shared memory is too small for the pieces that workers keep

@@ -24,9 +24,6 @@ from workloads.resnet18_training.rungs import Rung
 from workloads.resnet18_training.sample_order import SampleOrder, sample_order
 from workloads.resnet18_training.step import Trainer
 
-# For the process that prepares its own pictures beside a GPU; None leaves PyTorch's default, one for every core.
-LOADER_THREADS: int | None = None
-
 
 class Done(NamedTuple):
     """The result of an iteration on the device: the ids of its pictures, whether each was intact, and the loss []."""
@@ -41,6 +38,9 @@ class Source(Protocol):
 
     def take(self) -> Batch: ...
 
+    def fetch_next(self) -> None:
+        """Called once the device has the work on the latest batch."""
+
     def state(self) -> list[Tensor]:
         """Every tensor on the device that `take()` changes."""
 
@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class LoadedBatches:
-    """Batches from a DataLoader, copied on request, or one ahead on a stream of their own."""
+    """Batches from a DataLoader, copied on request, or on a stream of their own while the one before is in use."""
 
     def __init__(self, pictures: PreparedPictures, rung: Rung, device: torch.device) -> None:
         self._pieces = Pieces(pictures, rung.piece, rung.workers, rung.pinned)
@@ -60,14 +60,18 @@ class LoadedBatches:
 
     def take(self) -> Batch:
         if self._prefetcher is not None:
-            with stage("prefetch", self._items):  # the next batch's pieces, and its copies
-                images, told = self._prefetcher.take()
+            images, told = self._prefetcher.take(ahead=False)
             return checked(images, told)
         parts = [self._copied(next(self._pieces)) for _ in range(self._each)]
         if len(parts) == 1:
             return checked(*parts[0])
         images, told = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return checked(images, told)
+
+    def fetch_next(self) -> None:
+        if self._prefetcher is not None:
+            with stage("prefetch", self._items):  # the next batch's pieces, and its copies
+                self._prefetcher.copy_next()
 
     def _copied(self, piece: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, told = piece
@@ -108,7 +112,7 @@ class TrainingLoop:
     def _source(self, pictures: Pictures, order: SampleOrder) -> Source:
         rung = self.rung
         if not rung.resident:
-            return LoadedBatches(PreparedPictures(pictures, order, rung.side_pixels), rung, self.device)
+            return LoadedBatches(PreparedPictures(pictures, order, rung.side_pixels, rung.uint8), rung, self.device)
         make = image_maker(pictures, rung.side_pixels, rung.recipe, self.device)
         return ResidentPictures(
             pictures, order.to(self.device), rung.batch, self.trainer.compiled(make) if rung.recipe.compiled else make
@@ -116,7 +120,7 @@ class TrainingLoop:
 
     def _train(self) -> Done:
         batch = self._latest = self.source.take()
-        return Done(batch.ids, batch.sound, self.trainer(batch.images, batch.labels))
+        return Done(batch.ids, batch.sound, self.trainer(batch.images, batch.labels, self.source.fetch_next))
 
     def _capture(self) -> Callable[[], Done]:  # cuda only
         state = [*self.trainer.state(), *self.source.state()]
@@ -173,7 +177,6 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
     A batch is never larger than a step.
     """
     rung = replace(rung, batch=min(rung.batch, context.items))
-    limit_threads(rung, context.device)
     loop = TrainingLoop(context, rung, pictures)
     return Side(
         loop.step,
@@ -183,12 +186,3 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
         stock_steps=rung.stock_steps(context.items),
         cached_step=None if rung.resident else loop.cached_step,
     )
-
-
-def limit_threads(rung: Rung, device: torch.device) -> None:
-    """Sets LOADER_THREADS for this side alone: the engine keeps the number of each side, and restores it.
-
-    On a CPU the same threads train, so the number would change more than the loader.
-    """
-    if LOADER_THREADS is not None and rung.prepares_itself and device.type == "cuda":
-        torch.set_num_threads(LOADER_THREADS)

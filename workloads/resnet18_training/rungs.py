@@ -24,6 +24,7 @@ class Rung:
     workers: int = 0
     pinned: bool = False
     non_blocking: bool = False
+    uint8: bool = False  # torchvision's v2 resizes bytes, bytes cross the bus, and the device normalizes them
     batch: int = 32
     prefetched: bool = False
     resident: bool = False
@@ -32,10 +33,6 @@ class Rung:
     recipe: Recipe = Recipe()
     piece: int = 32
     side_pixels: int = 224
-
-    @property
-    def prepares_itself(self) -> bool:
-        return not (self.workers or self.resident)
 
     def stock_steps(self, items: int) -> int:
         """The largest number of steps whose data workers, and a copy stream, have ready."""
@@ -47,9 +44,10 @@ BOTTOM = Rung()
 WORKERS = replace(BOTTOM, workers=8)
 PINNED = replace(WORKERS, pinned=True)
 NON_BLOCKING = replace(PINNED, non_blocking=True)
-HALF = replace(NON_BLOCKING, recipe=Recipe(half=torch.float16))
-LARGE_BATCH = replace(HALF, batch=LARGE)
-COMPILED = replace(LARGE_BATCH, recipe=Recipe(half=torch.float16, compiled=True))
+UINT8 = replace(NON_BLOCKING, uint8=True)
+LARGE_BATCH = replace(UINT8, batch=LARGE)
+HALF = replace(LARGE_BATCH, recipe=Recipe(half=torch.float16))
+COMPILED = replace(HALF, recipe=Recipe(half=torch.float16, compiled=True))
 COPY_STREAM = replace(COMPILED, prefetched=True)
 CHANNELS_LAST = replace(COPY_STREAM, autotuned=True, recipe=replace(COMPILED.recipe, layout=NHWC))
 RESIDENT = Rung(batch=LARGE, resident=True, autotuned=True, recipe=replace(CHANNELS_LAST.recipe, stem_channels=4))

@@ -15,6 +15,7 @@ from workloads.parts.padded_stem import PaddedStem
 from workloads.parts.parity_pool import ParityPool
 from workloads.parts.stages import stage
 from workloads.resnet18_training.cifar import CLASSES
+from workloads.resnet18_training.data import normalization
 
 MOMENTUM = 0.9
 LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batch, as the noise of its gradient falls
@@ -36,6 +37,10 @@ class Recipe:
     fused_update: bool = False
     gathered_pool: bool = False  # the gradient of the pooling is gathered by every pixel, see ParityPool
     tuned: bool = False  # Inductor times some block sizes for each of its kernels on a GPU, and keeps the fastest
+
+
+def nothing() -> None:
+    """The default of what the host does meanwhile."""
 
 
 def architecture(classes: int) -> nn.Module:
@@ -80,21 +85,28 @@ class Trainer:
         )
         self._loss = self.compiled(self._forward()) if recipe.compiled else self._forward()
 
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss [] of one batch: images [n, channels, h, w], labels int64 [n]."""
+    def __call__(self, images: Tensor, labels: Tensor, meanwhile: Callable[[], None] = nothing) -> Tensor:
+        """The loss [] of one batch: images [n, channels, h, w], normalized or in bytes, labels int64 [n].
+
+        `meanwhile` is called while the device computes the gradients, before the loss scaler waits for them.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         with stage("forward", len(images)):
             loss: Tensor = self._loss(images, labels)
         with stage("backward", len(images)):
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        meanwhile()
         self.scaler.step(self.optimizer)  # skips the update where a gradient is not finite
         self.scaler.update()
         return loss.detach()
 
     def _forward(self) -> Callable[[Tensor, Tensor], Tensor]:
         model, kind, half, layout = self.model, self.device.type, self.recipe.half, self.recipe.layout
+        scale, shift = normalization(self.device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
+            if images.dtype is torch.uint8:
+                images = images * scale + shift
             with torch.autocast(kind, dtype=half, enabled=half is not None):
                 logits = model(images.contiguous(memory_format=layout))  # [n, 10]
                 return F.cross_entropy(logits, labels)

@@ -47,6 +47,18 @@ def test_the_next_batch_is_copied_before_this_one_is_handed_out() -> None:
     assert asked == [0, 1, 2]
 
 
+def test_the_next_batch_can_be_left_to_a_caller_that_has_work_first() -> None:
+    asked: list[int] = []
+    fetcher = Prefetcher((asked.append(number) or batch for number, batch in enumerate(batches(5))), CPU)
+    fetcher.take(ahead=False)
+    assert asked == [0]
+    fetcher.copy_next()
+    fetcher.copy_next()
+    assert asked == [0, 1]
+    assert fetcher.take(ahead=False)[1].tolist() == [1, 1]
+    assert asked == [0, 1]
+
+
 def test_all_pieces_are_there_before_the_first_is_copied() -> None:
     """While the loader is waited for, an early copy would run beside nothing."""
     log: list[str] = []
