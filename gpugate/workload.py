@@ -259,10 +259,10 @@ class Optimization:
     `min_speedup` and `contract` are keyed by device class, the most specific first: `nvidia-h200`, `sm_90`, `cuda`,
     `cpu`. `nvidia-h200` is the name of a product, as of its folder in `baselines/`. The keys of `min_speedup` say on
     which kinds of device the optimization runs. `compared_with` names the baseline or another optimization of the same
-    workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA for convolutions of float32
-    values, unless the build function turns TF32 off. `min_speedup_why` is the reason why `min_speedup` is less than 0.8
-    of the recorded speedup (of the lower stored run, where a machine has no record), or below a target. `bytes`
-    replaces the bytes of the workload's size, where a step of the optimization must move fewer.
+    workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA where convolutions take
+    float32 values, unless the build function turns TF32 off. `min_speedup_why` is the reason why `min_speedup` is less
+    than 0.8 of the recorded speedup (of the lower stored run, where a machine has no record), or below a target.
+    `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
     name: str

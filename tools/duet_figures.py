@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from gpugate.judging.duet import judge_duet, needs_process
-from gpugate.report.table import Table, columns
+from gpugate.report.table import Markdown, Table, columns
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.store.json_file import write_atomically
 from gpugate.store.source_hash import source_hash
@@ -74,7 +74,7 @@ def rows_of(name: str, first: DuetTrial, judged: Sequence[JudgedCase]) -> Iterat
         own = [one for one in judged if one.slow_percent == slow_percent]
         counted = count_alarms(name, own)
         yield (
-            f"[{name}]({name}/trust.md)",
+            Markdown(f"[{name}]({name}/trust.md)"),
             str(first.busy_cores),
             f"{first.conditions.budget_s:g}",
             f"{slow_percent:g} %",

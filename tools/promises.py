@@ -127,6 +127,11 @@ class PromisedCase:
         return promise
 
     @property
+    def is_outdated(self) -> bool:
+        """True where the sides changed after what is stored of it, so that the promise is not held to it."""
+        return self.case.workload.name in CHANGED_AT
+
+    @property
     def name(self) -> str:
         """The case in a cell of a table."""
         return f"`{self.case.id.removesuffix('/cuda')}`"
@@ -151,11 +156,6 @@ class RecordedCase(PromisedCase):
     def items_per_s(self) -> Spread:
         """Items per second of the optimized side of the current record."""
         return _rates(self, "current")[1]
-
-    @property
-    def is_outdated(self) -> bool:
-        """True where the sides changed after the record, so that the promise is not held to it."""
-        return self.case.workload.name in CHANGED_AT
 
     @property
     def is_low(self) -> bool:
@@ -203,7 +203,7 @@ class RunCase(PromisedCase):
 
     @property
     def is_low(self) -> bool:
-        return self.share < SHARE
+        return self.share < SHARE and not self.is_outdated
 
     @property
     def reason(self) -> str:
@@ -223,15 +223,15 @@ def is_strict(started_at: str) -> bool:
 
 
 def describe_strict_fp32(subject: str) -> str:
-    """A sentence on what is measured against strict FP32, with the cost that the suite's own case recorded."""
+    """A sentence on what is measured against strict FP32, with the cost that the nights measured before the change."""
     costs = []
     for machine in MACHINES:
-        entry = load_entries(machine).get(TF32)
-        if entry is not None and is_strict(entry.current.recorded_at):
-            cost, date = speedups(entry.current).median, entry.current.recorded_at[:10]
-            costs.append(f"{cost:.2f} ({machine.gpu}, {date})")
+        night = Night(machine)
+        found = night.summary(TF32)
+        if found is not None and is_strict(night.runs[0].started_at):
+            costs.append(f"{found.speedup.median:.2f} ({machine.gpu}, {night.runs[0].started_at[:10]})")
     workload, optimization, _ = TF32.split("/")
-    measured = f"`{workload}` by {' and '.join(costs)}, as the suite's own case `{optimization}` measured"
+    measured = f"`{workload}` by {' and '.join(costs)}, as the case `{optimization}` of that night measured"
     sentence = f"{subject} measured against strict FP32, which is slower than PyTorch's default of convolutions in TF32"
     return f"{sentence}: {measured}." if costs else f"{sentence}."
 

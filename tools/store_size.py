@@ -93,7 +93,7 @@ def make_nights(nights: int = NIGHTS) -> Iterator[Night]:
     folder = ROOT / "baselines/nvidia-h200"
     files = baseline.load_all(folder).values()
     ids = sorted(f"{file.workload}/{key}" for file in files for key in file.cases)
-    ids = [f"{name}{number // len(ids) or ''}" for number, name in enumerate(islice(cycle(ids), CASES))]
+    ids = [_number_again(name, number // len(ids)) for number, name in enumerate(islice(cycle(ids), CASES))]
     environment = next(entry.current.environment for file in files for entry in file.cases.values())
     hashes = {file.workload: "0123456789abcdef" for file in files}
     for day in range(nights):
@@ -120,6 +120,12 @@ def make_nights(nights: int = NIGHTS) -> Iterator[Night]:
                 interrupted=False,
                 cases={case_id: _make_case(case_id, draw) for case_id in ids},
             )
+
+
+def _number_again(case_id: str, turn: int) -> str:
+    """The id, with the number of the turn behind the optimization's name from the second turn on."""
+    case, _, device_kind = case_id.rpartition("/")
+    return f"{case}-{turn}/{device_kind}" if turn else case_id
 
 
 def _make_case(case_id: str, draw: random.Random) -> CaseNight:

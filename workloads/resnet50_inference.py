@@ -180,27 +180,41 @@ AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AV
 VOLTA, AMPERE = Needs(compute_capability=(7, 0)), Needs(compute_capability=(8, 0))
 TENSORRT = Needs(compute_capability=(7, 5), engine=TENSORRT_LIBRARY)
 INT8 = replace(TENSORRT, packages=("onnxruntime",), install="pip install 'gpugate[tensorrt]'")
-TORCH_TENSORRT = Needs(("torch_tensorrt", "tensorrt"), (7, 5), install="pip install 'gpugate[torch-tensorrt]'")
+TORCH_TENSORRT = Needs(("torch_tensorrt",), (7, 5), install="pip install 'gpugate[torch-tensorrt]'")
 
-# Among 128 photographs a few lie between two classes; with one or four, a single such photograph is a false alarm.
-AGREEING = {name: replace(tolerance, top1_agreement=0.95) for name, tolerance in TOLERANCE_BY_DTYPE.items()}
+# Among 128 photographs a few lie between two classes.
 # Two correct FP32 programs of 53 layers, with Winograd on one side, differ more than two of one layer.
 TENSORRT_FP32 = {"float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
-# Half of the FP16 tolerance is the network, and the FP32 outputs of an engine round otherwise than PyTorch's.
-TENSORRT_FP16 = {"float16": Tolerance(relative_l2=3e-3, max_error=1e-2, top1_agreement=0.95)}
-# The classes of seeded weights lie closer than those of trained ones: ONNX Runtime's own INT8 agrees in 0.81 on a CPU.
-INT8_TOLERANCE = {"int8": Tolerance(relative_l2=6e-2, max_error=0.1, top1_agreement=0.7)}
+# An engine adds up some products in FP16, where cuDNN's kernels use FP32: 2.3e-3 on an H100.
+TENSORRT_FP16 = {"float16": Tolerance(relative_l2=3e-3, max_error=1e-2)}
+# Every value is off by half a step of 255 at most: 4.1e-2 after 53 layers on an H100, and on a CPU.
+TENSORRT_INT8 = {"int8": Tolerance(relative_l2=6e-2, max_error=0.12)}
+# The classes of seeded weights lie closer than those of trained ones: 0.84 to 0.88 of 128 photographs agreed in INT8.
+INT8_TOP1 = 0.7
 
 ALL_LAYERS = Limit("kernels", at_least=54)  # 53 convolutions and the fully connected layer: no work vanished
 TENSOR_CORES = (ALL_LAYERS, Limit("tensor_core_kernels", at_least=20))
 ONE_LAUNCH = (Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=1))
 ONE_GRAPH = (*TENSOR_CORES, *ONE_LAUNCH)
-# 53 convolutions, 2 pools and the fully connected layer: what else is a layer could not be fused.
-ENGINE = (ALL_LAYERS, Limit("engine_layers", at_least=56))
-FUSED = Limit("engine_layers", at_most=57)
+ENGINE = (ALL_LAYERS, Limit("engine_layers", at_least=56))  # 53 convolutions, 2 pools, the fully connected layer
+
+
+def fused_into(layers: int) -> tuple[Limit, ...]:
+    """Limits of an engine that has at most so many layers, as recorded: one more is an operator that is fused no more.
+
+    TensorRT 8.6 runs an engine of a plain network on one stream.
+    """
+    return Limit("engine_layers", at_most=layers), Limit("streams", at_most=1)
+
+
+FUSED, FUSED_IN_HALF, FUSED_IN_INT8 = fused_into(57), fused_into(59), fused_into(63)  # a reshape; 2 casts; 6 of INT8
 FEWER_LAUNCHES = Limit("kernel_launches", at_most_of_reference=1 / 3.5)  # 219 against the 57 that fusion must leave
 LESS_API_TIME = Limit("api_ms", at_most_of_reference=1 / 3.3)
+FEWER_CALLS = (FEWER_LAUNCHES, LESS_API_TIME)
 SHORTER_KERNELS = Limit("longest_kernels_mean_ms", at_most_of_reference=1 / 2.6)
+# Of the eager reference's peak. An H100 has 1.44 GB there, 1.21 GB in TensorRT's TF32, and 0.64 GB in its FP16.
+SOME_MEMORY, HALF_THE_MEMORY = (Limit("peak_bytes", at_most_of_reference=share) for share in (0.9, 0.5))
+LESS_OF_ALL = (*FEWER_CALLS, SHORTER_KERNELS, HALF_THE_MEMORY)
 FAST_LAUNCH = Limit("enqueue_ms", at_most=0.05)
 
 
@@ -226,6 +240,7 @@ class Promise:
         return {"sm_90": Contract(engaged, self.limits), "cuda": Contract(engaged)}
 
 
+WITHOUT_TF32 = "the engine computes without the TF32 that the reference has"
 TF32_WAS_LEFT = "the default computes convolutions in TF32: this is the loss of a program that turns TF32 off"
 BATCH_128 = {
     "strict-fp32": Promise(0.4, 0.3),
@@ -234,12 +249,12 @@ BATCH_128 = {
     "channels-last-fp16": Promise(1.8, 1.0),
     "inductor-fp16": Promise(3.0, 1.2, (Limit("kernels", at_most=110),)),
     "cuda-graph": Promise(1.0, 0.95),
-    "cudnn-fused": Promise(4.5, 1.3, (Limit("kernels", at_most=62), FEWER_LAUNCHES, LESS_API_TIME, SHORTER_KERNELS)),
-    "tensorrt-fp32": Promise(0.7, 0.5, (Limit("kernels", at_most=82), FUSED)),
-    "tensorrt-tf32": Promise(2.2, 1.0, (Limit("kernels", at_most=57), FUSED, FEWER_LAUNCHES, LESS_API_TIME)),
-    "tensorrt-fp16": Promise(4.5, 1.3, (Limit("kernels", at_most=60), FUSED, FEWER_LAUNCHES, LESS_API_TIME)),
-    "tensorrt-int8": Promise(5.0, 1.3, (Limit("kernels", at_most=70), FEWER_LAUNCHES, LESS_API_TIME)),
-    "torch-tensorrt-fp16": Promise(4.0, 1.3, (FEWER_LAUNCHES, LESS_API_TIME)),
+    "cudnn-fused": Promise(4.5, 1.3, (Limit("kernels", at_most=62), *FEWER_CALLS, SHORTER_KERNELS)),
+    "tensorrt-fp32": Promise(0.7, 0.5, (Limit("kernels", at_most=82), *FUSED), WITHOUT_TF32),
+    "tensorrt-tf32": Promise(2.4, 1.0, (Limit("kernels", at_most=57), *FUSED, *FEWER_CALLS, SOME_MEMORY)),
+    "tensorrt-fp16": Promise(4.5, 1.3, (Limit("kernels", at_most=60), *FUSED_IN_HALF, *LESS_OF_ALL)),
+    "tensorrt-int8": Promise(5.9, 1.3, (Limit("kernels", at_most=66), *FUSED_IN_INT8, *LESS_OF_ALL)),
+    "torch-tensorrt-fp16": Promise(4.5, 1.3, LESS_OF_ALL),
 }
 LAUNCHES_VARY = "the host's cores decide how long the launches of the eager side take"
 QUICK_HOST = f"{LAUNCHES_VARY}, and a quick host of an H200 left 3.0x on 2026-11-20"
@@ -253,23 +268,34 @@ BATCH_1 = {
     "cuda-graph": Promise(2.9, 1.2, (FAST_LAUNCH,), QUICK_HOST),
     "cudnn-fused": Promise(6.4, 1.2, (FAST_LAUNCH, FEWER_LAUNCHES), LAUNCHES_VARY),
     "split-k": Promise(8.0, 1.2, (FAST_LAUNCH, FEWER_LAUNCHES), LAUNCHES_VARY),
-    "tensorrt-fp32": Promise(1.2, 1.0, (FUSED, FEWER_LAUNCHES)),
-    "tensorrt-tf32": Promise(1.2, 1.0, (FUSED, FEWER_LAUNCHES)),
-    "tensorrt-fp16": Promise(2.0, 1.2, (FUSED, FEWER_LAUNCHES)),
-    "tensorrt-fp16-graph": Promise(4.0, 1.2, (FUSED, FAST_LAUNCH)),
-    "tensorrt-int8": Promise(2.0, 1.2, (FEWER_LAUNCHES,)),
-    "torch-tensorrt-fp16": Promise(2.0, 1.2, (FEWER_LAUNCHES,)),
+    "tensorrt-fp32": Promise(2.2, 1.0, FUSED, LAUNCHES_VARY),
+    "tensorrt-tf32": Promise(4.0, 1.0, (*FUSED, FEWER_LAUNCHES), LAUNCHES_VARY),
+    "tensorrt-fp16": Promise(5.0, 1.2, (*FUSED_IN_HALF, FEWER_LAUNCHES), LAUNCHES_VARY),
+    "tensorrt-fp16-graph": Promise(6.4, 1.2, (*FUSED_IN_HALF, FAST_LAUNCH), LAUNCHES_VARY),
+    "tensorrt-int8": Promise(5.0, 1.2, (*FUSED_IN_INT8, FEWER_LAUNCHES), LAUNCHES_VARY),
+    "torch-tensorrt-fp16": Promise(5.0, 1.2, (FEWER_LAUNCHES,), LAUNCHES_VARY),
 }
 
 
-def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]) -> tuple[Optimization, ...]:
-    def promised(name: str, build: Build, dtype: str, engaged: tuple[Limit, ...], needs: Needs) -> Optimization:
-        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=tolerance)
+def _on_cuda(promises: Mapping[str, Promise], items: int) -> tuple[Optimization, ...]:
+    many = items > 1  # one photograph agrees or does not
+
+    def promised(
+        name: str,
+        build: Build,
+        dtype: str,
+        engaged: tuple[Limit, ...],
+        needs: Needs,
+        tolerance: Mapping[str, Tolerance] = TOLERANCE_BY_DTYPE,
+        top1: float = 0.95,
+    ) -> Optimization:
+        agreeing = {dtype: replace(tolerance[dtype], top1_agreement=top1 if many else 0.0)}
+        made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=agreeing)
         return replace(made, contract=promises[name].contract(engaged), min_speedup_why=promises[name].why_lower)
 
-    def engine(name: str, build: Build, dtype: str, of_dtype: Mapping[str, Tolerance]) -> Optimization:
-        return replace(promised(name, build, dtype, ENGINE, TENSORRT), tolerance=of_dtype)
-
+    int8 = promised(
+        "tensorrt-int8", partial(tensorrt, precision="int8"), "int8", ENGINE, INT8, TENSORRT_INT8, INT8_TOP1
+    )
     return (
         replace(promised("strict-fp32", strict_fp32, "float32", (ALL_LAYERS,), VOLTA), why=TF32_WAS_LEFT),
         promised("autotuned", autotuned, "tf32", (ALL_LAYERS, Limit("autotuned", at_least=1)), VOLTA),
@@ -278,11 +304,11 @@ def _on_cuda(promises: Mapping[str, Promise], tolerance: Mapping[str, Tolerance]
         promised("inductor-fp16", inductor_fp16, "float16", TENSOR_CORES, VOLTA),
         replace(promised("cuda-graph", cuda_graph, "float16", ONE_GRAPH, VOLTA), compared_with="channels-last-fp16"),
         promised("cudnn-fused", cudnn_fused, "float16", ONE_GRAPH, AMPERE),
-        engine("tensorrt-fp32", partial(tensorrt, precision="fp32"), "float32", TENSORRT_FP32),
-        engine("tensorrt-tf32", partial(tensorrt, precision="tf32"), "tf32", tolerance),
-        engine("tensorrt-fp16", partial(tensorrt, precision="fp16"), "float16", TENSORRT_FP16),
-        replace(engine("tensorrt-int8", partial(tensorrt, precision="int8"), "int8", INT8_TOLERANCE), needs=INT8),
-        replace(promised("torch-tensorrt-fp16", torch_tensorrt_fp16, "float16", TENSOR_CORES, TORCH_TENSORRT)),
+        promised("tensorrt-fp32", partial(tensorrt, precision="fp32"), "float32", ENGINE, TENSORRT, TENSORRT_FP32),
+        promised("tensorrt-tf32", partial(tensorrt, precision="tf32"), "tf32", ENGINE, TENSORRT),
+        promised("tensorrt-fp16", partial(tensorrt, precision="fp16"), "float16", ENGINE, TENSORRT, TENSORRT_FP16),
+        replace(int8, bytes=size(items).bytes / 4),  # one byte a value
+        promised("torch-tensorrt-fp16", torch_tensorrt_fp16, "float16", TENSOR_CORES, TORCH_TENSORRT, TENSORRT_FP16),
     )
 
 
@@ -317,7 +343,7 @@ WORKLOADS: tuple[Workload, ...] = (
         baseline=baseline,
         inputs=photograph_batch,
         sizes={"cuda": size(128), "cpu": size(1)},
-        optimizations=(*_on_cuda(BATCH_128, AGREEING), *ON_CPU),
+        optimizations=(*_on_cuda(BATCH_128, 128), *ON_CPU),
         settings={**PHOTOGRAPHS_SETTING, **WEIGHTS_SETTING},
     ),
     Workload(
@@ -325,7 +351,7 @@ WORKLOADS: tuple[Workload, ...] = (
         baseline=baseline,
         inputs=photograph_batch,
         sizes={"cuda": size(1)},
-        optimizations=(*_on_cuda(BATCH_1, TOLERANCE_BY_DTYPE), SPLIT_K, TENSORRT_GRAPH),
+        optimizations=(*_on_cuda(BATCH_1, 1), SPLIT_K, TENSORRT_GRAPH),
         settings={**PHOTOGRAPHS_SETTING, **WEIGHTS_SETTING},
     ),
 )

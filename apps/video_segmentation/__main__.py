@@ -60,7 +60,7 @@ COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k v
 # What installs the packages, by the names under which they are imported.
 PACKAGES = {
     **dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO),
-    **dict.fromkeys(("tensorrt", "torch_tensorrt"), INSTALL_TENSORRT),
+    "tensorrt": INSTALL_TENSORRT,
 }
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}

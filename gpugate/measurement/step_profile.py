@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugate.measurement.trace import Activity, Event, length, union
@@ -14,7 +14,6 @@ MOST_PARTS = 60  # by name; the rest of a long list is one part
 LONGEST_NAME = 160  # C++ templates go on for thousands of characters
 OTHERS = "(others)"
 DIGITS = 6
-PARTS_BY_NAME = ("kernels", "copies", "waits", "after", "stages")
 
 
 Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: count per step, and milliseconds per step in all
@@ -43,11 +42,15 @@ class StepProfile:
 
     def longer(self, factor: float) -> StepProfile:
         """Returns this profile with every time multiplied by `factor`."""
-        return replace(
-            self,
-            **{name: _longer(getattr(self, name), factor) for name in PARTS_BY_NAME},
-            kernel_ms=factor * self.kernel_ms,
-            copy_ms=factor * self.copy_ms,
+        return StepProfile(
+            _longer(self.kernels, factor),
+            _longer(self.copies, factor),
+            _longer(self.waits, factor),
+            _longer(self.after, factor),
+            _longer(self.stages, factor),
+            factor * self.kernel_ms,
+            factor * self.copy_ms,
+            self.layers,
         )
 
 

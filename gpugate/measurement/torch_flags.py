@@ -17,7 +17,7 @@ _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
 
 @dataclass(frozen=True)
 class TorchFlags:
-    """Torch's switches. The defaults are those of torch itself, which users have: convolutions in TF32, no autotuning."""
+    """Torch's switches. The defaults are those of torch itself: convolutions in TF32, no autotuning."""
 
     cudnn_enabled: bool = True
     cudnn_benchmark: bool = False

@@ -30,7 +30,8 @@ class Remembered:
     """The record and the anchor of one case, and the differences between the recording machine and this one.
 
     A changed source of the workload is one of the `differences` and leaves `match` exact: it is what a gate is for.
-    `optimized_counters` is the largest value of each counter over the recorded processes.
+    `optimized_counters` is the largest value of each counter over the recorded processes, and so is
+    `reference_counters`.
     """
 
     current: History
@@ -38,6 +39,7 @@ class Remembered:
     match: Literal["exact", "same device"]
     differences: tuple[str, ...] = ()
     optimized_counters: Counters = field(default_factory=dict)
+    reference_counters: Counters = field(default_factory=dict, metadata={"exclude_if": lambda value: not value})
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
 

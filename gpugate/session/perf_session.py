@@ -39,6 +39,7 @@ from gpugate.judging.machine_state import busy_cores, environment_problem, slowe
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import may_need_duet
 from gpugate.judging.series_of_cases import rung_number
+from gpugate.judging.unrecorded import describe_other_reference
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
@@ -280,6 +281,7 @@ class PerfSession:
         settings = self._plan_settings()
         longer = settings.escalate()
         result.measurement = self._measure_here(case, self._shorten(settings, case), report)
+        self._forget_other_reference(result)
         self._judge(result)
         measured = result.measurement
         if measured.pairs and wants_more_pairs(result) and self._has_time_for(longer, measured):
@@ -309,6 +311,16 @@ class PerfSession:
                 self._judge(result)
         if self.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
+
+    def _forget_other_reference(self, result: CaseResult) -> None:
+        """Drops a record whose reference is not today's one: the case is then one without a record."""
+        if result.remembered is None or result.measurement is None:
+            return
+        then, now = result.remembered.reference_counters, result.measurement.reference_counters
+        problem = describe_other_reference(then, now)
+        if problem is not None:
+            result.remembered = None
+            self.notes.add(f"the record of {result.case_id} is of another reference: {problem}; record it again")
 
     def _plan_settings(self) -> Settings:
         options = self.options
@@ -522,6 +534,7 @@ class PerfSession:
             match=match.kind,
             differences=differences,
             optimized_counters=record.optimized_counters,
+            reference_counters=record.reference_counters,
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )

@@ -1,6 +1,6 @@
 """`python -m tests.support.page_costs`: the sizes of the pages, the times to write them, and the time to open a site.
 
-The night has the 89 cases of an H200, and the night before beside it. The site has 365 nights of them. A time is the
+The night has the 87 cases of an H200, and the night before beside it. The site has 365 nights of them. A time is the
 middle one of five; another program on the machine makes it longer.
 """
 

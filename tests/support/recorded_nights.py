@@ -1,4 +1,4 @@
-"""Nights of an H200, made of the processes that `baselines/nvidia-h200` has recorded: all 89 cases with real samples.
+"""Nights of an H200, made of the processes that `baselines/nvidia-h200` has recorded: all 87 cases with real samples.
 
 A night takes one recorded process of each case, and the two after it as confirmations, and judges them against the
 record. Costs were not recorded: the seconds

@@ -1,4 +1,4 @@
-"""A year of nights of all 89 cases, drawn around the records of an H200 with the variation between its processes.
+"""A year of nights of all 87 cases, drawn around the records of an H200 with the variation between its processes.
 
 The commit changes every third night, the driver on night 120. Two cases change their level; a second machine measures
 each seventh night, if wanted.

@@ -160,7 +160,7 @@ def write_onnx(model: nn.Module, example: Tensor, precision: Precision) -> bytes
         torch.onnx.export(
             _Half(model).eval() if precision == "fp16" else model,
             (example,),
-            file,
+            file,  # type: ignore[arg-type]  # its annotation knows no file objects, which the tracing exporter takes
             input_names=["inputs"],
             output_names=["outputs"],
             dynamic_axes={"inputs": batch, "outputs": batch},
@@ -254,7 +254,7 @@ def _torch_allocator(trt: Any, device: torch.device) -> Any:
 
         def deallocate(self, memory: int) -> bool:
             if memory:
-                torch.cuda.caching_allocator_delete(memory)  # cuda only
+                torch.cuda.caching_allocator_delete(memory)  # type: ignore[no-untyped-call]  # cuda only
             return True
 
         def allocate_async(self, size: int, alignment: int, flags: int, stream: int) -> int | None:

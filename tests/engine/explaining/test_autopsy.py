@@ -420,3 +420,14 @@ def test_names_that_are_cut_still_differ_where_the_whole_ones_do() -> None:
     )
     assert add == "add<4>"
     assert again == first
+
+
+def test_a_layer_that_is_fused_no_more_is_named() -> None:
+    """The engine's layers are compared by name; the kernels of both are as many as launches that vary."""
+    fused, apart = (replace(PROFILE, layers=layers) for layers in (("conv + relu", "fc"), ("conv", "relu", "fc")))
+    then = replace(THEN, profile=fused, counters={**COUNTED, "engine_layers": 2.0})
+    found = autopsy(then, now(11.0, apart, {"engine_layers": 3.0, "kernels": 11.0}), "the record")
+    assert found.kind == "unfused layers"
+    assert found.cause == "the engine has more layers, 2 -> 3: conv + relu became conv, relu"
+    assert "new layers: conv; relu" in found.lines
+    assert "layers gone: conv + relu" in found.lines

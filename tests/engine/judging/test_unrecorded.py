@@ -5,7 +5,7 @@ import pytest
 from gpugate.judging.decide import left_open_by_other_work, wants_more_pairs
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.times import judge_speedup, judge_throughput
-from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
+from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH, describe_other_reference
 from gpugate.results.case import CaseResult, CoresChanged
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
@@ -82,3 +82,28 @@ def test_a_developers_run_on_other_cores_than_the_records_is_no_pass() -> None:
         "throughput": Outcome.ENV_INVALID,
         "counters": PASS,
     }
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "problem"),
+    [
+        ({}, {}, None),
+        ({"tensor_core_kernels": 0.0}, {"tensor_core_kernels": 0.0}, None),
+        ({"tensor_core_kernels": 53.0}, {"tensor_core_kernels": 51.0}, None),
+        ({}, {"tensor_core_kernels": 53.0}, None),  # on a CPU, and in a record of an older format
+        (
+            {"tensor_core_kernels": 0.0},
+            {"tensor_core_kernels": 53.0},
+            "it ran 0 tensor-core kernels in a step then, and runs 53 now",
+        ),
+        ({"host_to_device_bytes": 77e6}, {"host_to_device_bytes": 80e6}, None),
+        ({"host_to_device_bytes": 0.0}, {"host_to_device_bytes": 4096.0}, None),
+        (
+            {"host_to_device_bytes": 308e6},
+            {"host_to_device_bytes": 77e6},
+            "it copied 308 MB to the device in a step then, and copies 77 MB now",
+        ),
+    ],
+)
+def test_a_reference_that_works_otherwise_is_another_one(recorded, now, problem) -> None:
+    assert describe_other_reference(recorded, now) == problem

@@ -175,6 +175,18 @@ def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypat
     assert session.notes == set()
 
 
+def test_a_record_of_another_reference_is_no_record(session, monkeypatch) -> None:
+    recorded, counted = ({"tensor_core_kernels": count} for count in (0.0, 53.0))
+    remember(session, reference_counters=recorded)
+    measuring(monkeypatch, replace(MEASURED, reference_counters={**MEASURED.reference_counters, **counted}))
+    session.result.gate = True
+    found = session.measure(CASE)
+    assert found.remembered is None
+    assert {one.check: one.outcome for one in found.verdicts}["speedup"] is Outcome.NO_BASELINE
+    (note,) = session.notes
+    assert "is of another reference: it ran 0 tensor-core kernels in a step then, and runs 53 now; record it" in note
+
+
 def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> None:
     remember(session, source_hash="0123456789abcdef")
     measuring(monkeypatch, MEASURED)

@@ -1,325 +1,271 @@
-"""The store of TensorRT engines and the reading of dry runs; a small fake stands in for Torch-TensorRT."""
+"""A model becomes ONNX, and ONNX an engine; a stand-in for TensorRT records the calls that the builder makes."""
 
+import importlib.util
 import json
-import subprocess
 import sys
 import types
-import warnings
-from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workloads.parts import tensorrt_engine
-from workloads.parts.tensorrt_engine import (
-    ENGINE,
-    MANIFEST,
-    TIMINGS,
-    DryRun,
-    Platform,
-    build_engine,
-    key,
-    model_key,
-    parse_dry_run,
-    platform,
-    read_verified,
-    write_verified,
-)
+from workloads.parts.tensorrt_engine import Engine, build_engine, build_plan, quantize, why_not, write_onnx
 
-H200 = Platform("NVIDIA H200", "9.0", "580.82.07", "2.11.0", "2.11.0", "10.15.1.29")
-EXAMPLE = torch.ones(2, 4)
-PRINT_KEY = """
-import torch
-from torch import nn
-from workloads.parts.tensorrt_engine import model_key
-
-torch.manual_seed(0)
-model, example = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval(), torch.ones(2, 4)
-print(model_key(torch.export.export(model, (example,), strict=False), example))
-"""
-FILES = {"a.bin": b"first", "b.bin": b"second"}
-
-COVERED = """
-+++++++++ Dry-Run Results for Graph +++++++++
-
-The graph consists of 228 Total Operators, of which 228 operators are supported, 100.0% coverage
-
-Compiled with: CompilationSettings(min_block_size=5, dryrun=True)
-
-  Graph Structure:
-
-   Inputs: List[Tensor: (128, 3, 224, 224)@float16]
-    ...
-    TRT Engine #1 - Submodule name: _run_on_acc_0
-     Engine Inputs: List[Tensor: (128, 3, 224, 224)@float16]
-     Number of Operators in Engine: 228
-     Engine Outputs: Tensor: (128, 1000)@float16
-    ...
-   Outputs: List[Tensor: (128, 1000)@float16]
-
-  ------------------------- Aggregate Stats -------------------------
-
-   Average Number of Operators per TRT Engine: 228.0
-   Most Operators in a TRT Engine: 228
-
-  ********** Recommendations **********
-
-   - For minimal graph segmentation, select min_block_size=228 which would generate 1 TRT engine(s)
-"""
-SPLIT = """
-The graph consists of 228 Total Operators, of which 227 operators are supported, 99.56% coverage
-
-    TRT Engine #1 - Submodule name: _run_on_acc_0
-     Engine Inputs: List[Tensor: (128, 3, 224, 224)@float16]
-     Number of Operators in Engine: 5
-     Engine Outputs: Tensor: (128, 64, 112, 112)@float16
-    ...
-    TRT Engine #2 - Submodule name: _run_on_acc_2
-     Engine Inputs: List[Tensor: (128, 64, 56, 56)@float16]
-     Number of Operators in Engine: 222
-     Engine Outputs: Tensor: (128, 1000)@float16
-"""
-NO_ENGINE = """
-The graph consists of 3 Total Operators, of which 0 operators are supported, 0.0% coverage
-
-  Aggregate stats not available since no TRT Engines were generated.
-"""
+SHAPE = (8, 3, 16, 16)
 
 
-class FakeEngine(nn.Module):
-    """A stand-in for TorchTensorRTModule with the fields and arguments that the builder uses."""
+class Flags(dict):
+    """An enumeration whose members are their names' places."""
 
-    def __init__(self, serialized_engine, inputs, outputs, *, requires_output_allocator=False, **_):
-        super().__init__()
-        self.serialized_engine = serialized_engine
-        self.input_binding_names, self.output_binding_names = inputs, outputs
-        self.requires_output_allocator = requires_output_allocator
-        self.unowned = False
-
-    def set_output_tensors_as_unowned(self, unowned):
-        self.unowned = unowned
+    def __init__(self, *names: str) -> None:
+        super().__init__({name: place for place, name in enumerate(names)})
+        self.__dict__.update(self)
 
 
-@dataclass
-class FakeCompiler:
-    """Counts builds; like the real one it reads the timing cache it is given and writes a longer one."""
+class Config:
+    def __init__(self) -> None:
+        self.flags: set[int] = {0}  # TF32, TensorRT's default
 
-    engines: int = 1
-    builds: int = 0
-    timings_seen: list[bytes] = field(default_factory=list)
-    options: dict[str, object] = field(default_factory=dict)
+    def set_flag(self, flag: int) -> None:
+        self.flags.add(flag)
 
-    def compile(self, exported, inputs, **options):
-        self.builds += 1
-        self.options = options
-        timings = Path(options["timing_cache_path"])
-        self.timings_seen.append(timings.read_bytes())
-        timings.write_bytes(timings.read_bytes() + b"timing")
-        return nn.ModuleList(FakeEngine(b"plan", ["x"], ["y"]) for _ in range(self.engines))
+    def clear_flag(self, flag: int) -> None:
+        self.flags.discard(flag)
+
+
+class FakeTensorRT(types.ModuleType):
+    """The part of TensorRT's Python API that the engine uses. A plan is JSON; one of another version does not load."""
+
+    def __init__(self, version: str, name: str = "tensorrt") -> None:
+        super().__init__(name)
+        self.__version__, self.built, self.readable = version, [], True
+        self.BuilderFlag = Flags("TF32", "FP16", "INT8") if version < "9" else Flags("TF32")
+        self.NetworkDefinitionCreationFlag = Flags("EXPLICIT_BATCH", "STRONGLY_TYPED")
+        self.ProfilingVerbosity, self.LayerInformationFormat = Flags("DETAILED"), Flags("JSON")
+        self.Logger = type("Logger", (), {"ERROR": 1, "__init__": lambda self, level: None})
+        self.IGpuAllocator = type("IGpuAllocator", (), {})
+        self.Builder, self.OnnxParser, self.Runtime = self._builder, self._parser, self._runtime
+
+    def _builder(self, logger: object) -> Any:
+        config, network = Config(), types.SimpleNamespace(input=types.SimpleNamespace(shape=(-1, 3, 16, 16)))
+        network.get_input = lambda index: network.input
+
+        def create_network(flags: int) -> Any:
+            network.flags = flags
+            return network
+
+        def build(network: Any, config: Config) -> bytes | None:
+            self.built.append((network, config))
+            plan = {"version": self.__version__, "shape": list(network.input.shape)}
+            return json.dumps(plan).encode() if self.readable else None
+
+        return types.SimpleNamespace(
+            create_network=create_network, create_builder_config=lambda: config, build_serialized_network=build
+        )
+
+    def _parser(self, network: Any, logger: object) -> Any:
+        return types.SimpleNamespace(
+            parse=lambda onnx: onnx != b"no model", num_errors=1, get_error=lambda index: "no such operator"
+        )
+
+    def _runtime(self, logger: object) -> Any:
+        return types.SimpleNamespace(deserialize_cuda_engine=self._load)
+
+    def _load(self, plan: bytes) -> Any:
+        facts = json.loads(plan)
+        if facts["version"] != self.__version__:
+            return None
+        names = ["inputs", "outputs"]
+        layers = json.dumps({"Layers": [{"Name": "conv\x1e + relu"}, "Reformatting CopyNode for Input", "fc"]})
+        document = layers.replace("\\u001e", "\x1e")  # as TensorRT 8.6 writes it
+        context = types.SimpleNamespace(addresses={})
+        context.set_tensor_address = context.addresses.__setitem__
+        context.execute_async_v3 = lambda stream: stream == 7
+        self.context = context
+        return types.SimpleNamespace(
+            create_execution_context=lambda: context,
+            num_io_tensors=2,
+            get_tensor_name=names.__getitem__,
+            get_tensor_shape=lambda name: facts["shape"] if name == "inputs" else [facts["shape"][0], 10],
+            create_engine_inspector=lambda: types.SimpleNamespace(get_engine_information=lambda form: document),
+        )
 
 
 @pytest.fixture
-def compiler(monkeypatch) -> FakeCompiler:
-    fake = FakeCompiler()
-    torch_tensorrt, dynamo = types.ModuleType("torch_tensorrt"), types.ModuleType("torch_tensorrt.dynamo")
-    runtime = types.ModuleType("torch_tensorrt.dynamo.runtime")
-    torch_tensorrt.dynamo, torch_tensorrt.Device = dynamo, lambda gpu_id: gpu_id
-    torch_tensorrt.Input = types.SimpleNamespace(from_tensor=lambda tensor: tensor)
-    dynamo.compile, dynamo.CompilationSettings = fake.compile, lambda device: device
-    runtime.TorchTensorRTModule = FakeEngine
-    for module in (torch_tensorrt, dynamo, runtime):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(tensorrt_engine, "platform", lambda device: H200)
+def trt(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRT:
+    fake = FakeTensorRT("8.6.1")
+    install(monkeypatch, fake)
+    gpu = types.SimpleNamespace(name="NVIDIA H100", major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=7))
     return fake
 
 
-def linear(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+def install(monkeypatch: pytest.MonkeyPatch, *fakes: FakeTensorRT) -> None:
+    """Makes these the only libraries that can be found."""
+    for fake in fakes:
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    names = {fake.__name__ for fake in fakes}
+    real = importlib.util.find_spec
+    asked = {"tensorrt", "tensorrt_rtx"}
+    monkeypatch.setattr(
+        tensorrt_engine, "find_spec", lambda name: name if name in names else None if name in asked else real(name)
+    )
 
 
-def exported_key(model: nn.Module, example: torch.Tensor = EXAMPLE) -> str:
-    return model_key(torch.export.export(model, (example,), strict=False), example)
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
-def stored(cache_dir: Path, name: str) -> Path:
-    (path,) = cache_dir.rglob(name)
-    return path
+def run_onnx(onnx: bytes, inputs: Tensor) -> Tensor:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Platform)])
-def test_platform_key_changes_with_each_fact(name: str) -> None:
-    assert key(replace(H200, **{name: "another"})) != key(H200)
+@pytest.mark.parametrize(("precision", "error"), [("fp32", 1e-6), ("fp16", 2e-3)])
+def test_the_onnx_model_computes_what_the_model_does_for_any_batch(precision, error) -> None:
+    inputs = torch.randn(SHAPE)
+    expected, output = net()(inputs), run_onnx(write_onnx(net(), inputs[:1], precision), inputs)
+    assert output.dtype == torch.float32
+    assert (output - expected).norm() / expected.norm() < error
+
+
+def test_the_onnx_model_is_the_same_in_every_process() -> None:
+    example = torch.randn(SHAPE)[:1]
+    assert write_onnx(net(), example, "fp32") == write_onnx(net(), example, "fp32")
+
+
+def test_int8_quantizes_convolutions_and_products_and_agrees() -> None:
+    import onnx
+
+    inputs = torch.randn(SHAPE)
+    quantized = quantize(write_onnx(net(), inputs[:1], "fp32"), [torch.randn(SHAPE) for _ in range(2)])
+    types_of = [node.op_type for node in onnx.load_from_string(quantized).graph.node]
+    assert types_of.count("QuantizeLinear") == 4  # inputs and weights of both layers
+    expected, output = net()(inputs), run_onnx(quantized, inputs)
+    assert 1e-4 < (output - expected).norm() / expected.norm() < 0.05
+
+
+# By version: what the network is, and the flags for each precision.
+@pytest.mark.parametrize(
+    ("version", "precision", "typed", "flags"),
+    [
+        ("8.6.1", "fp32", False, set()),
+        ("8.6.1", "tf32", False, {"TF32"}),
+        ("8.6.1", "fp16", False, {"TF32", "FP16"}),
+        ("8.6.1", "int8", False, {"TF32", "FP16", "INT8"}),
+        ("10.15.1", "fp32", True, set()),
+        ("10.15.1", "fp16", True, {"TF32"}),
+        ("11.0.0", "int8", True, {"TF32"}),
+    ],
+)
+def test_a_version_gets_the_flags_that_it_knows(version, precision, typed, flags) -> None:
+    trt = FakeTensorRT(version)
+    build_plan(trt, b"model", SHAPE, precision)
+    ((network, config),) = trt.built
+    assert network.flags == 1 << (1 if typed else 0)
+    assert network.input.shape == SHAPE
+    assert {name for name, flag in trt.BuilderFlag.items() if flag in config.flags} == flags
+
+
+def test_a_model_that_cannot_be_read_or_built_says_so() -> None:
+    trt = FakeTensorRT("8.6.1")
+    with pytest.raises(RuntimeError, match=r"TensorRT 8\.6\.1 cannot read the ONNX model: no such operator"):
+        build_plan(trt, b"no model", SHAPE, "fp32")
+    trt.readable = False
+    with pytest.raises(RuntimeError, match=r"TensorRT 8\.6\.1 built no engine"):
+        build_plan(trt, b"model", SHAPE, "fp32")
+
+
+def test_an_engine_is_built_once_for_a_model_a_shape_and_a_precision(trt, tmp_path: Path) -> None:
+    example = torch.zeros(SHAPE)
+    for _ in range(2):
+        build_engine(net(), example, "fp32", tmp_path)
+    assert len(trt.built) == 1
+    build_engine(net(), example, "tf32", tmp_path)
+    build_engine(net(), example[:2], "fp32", tmp_path)
+    other = net()
+    other[0].weight[0] = 0
+    build_engine(other, example, "fp32", tmp_path)
+    assert len(trt.built) == 4
+
+
+@pytest.mark.parametrize("content", [b'{"version": "10.0"}', b"cut"])
+def test_a_plan_that_is_damaged_or_of_another_version_is_built_again(trt, tmp_path: Path, content) -> None:
+    example = torch.zeros(SHAPE)
+    build_engine(net(), example, "fp32", tmp_path)
+    (plan,) = tmp_path.rglob("*.plan")
+    if content == b"cut":
+        plan.write_bytes(plan.read_bytes()[:-1])
+    else:
+        tensorrt_engine.keep(plan, content)
+    with pytest.warns(RuntimeWarning, match="it was deleted and is made again"):
+        build_engine(net(), example, "fp32", tmp_path)
+    assert len(trt.built) == 2
+    build_engine(net(), example, "fp32", tmp_path)
+    assert len(trt.built) == 2
+
+
+def test_an_engine_reads_its_input_and_writes_a_new_output_on_the_current_stream(trt, tmp_path: Path) -> None:
+    engine = build_engine(net(), torch.zeros(SHAPE), "fp32", tmp_path)
+    inputs = torch.randn(SHAPE)
+    first, second = engine(inputs), engine(inputs)
+    assert first.shape == (8, 10)
+    assert first.data_ptr() != second.data_ptr()
+    assert trt.context.addresses == {"inputs": inputs.data_ptr(), "outputs": second.data_ptr()}
+    trt.context.execute_async_v3 = lambda stream: False
+    with pytest.raises(RuntimeError, match="could not enqueue"):
+        engine(inputs)
 
 
 @pytest.mark.parametrize(
-    ("model", "example"),
-    [
-        pytest.param(linear(seed=1), EXAMPLE, id="weights"),
-        pytest.param(nn.Sequential(*linear(), nn.ReLU()).eval(), EXAMPLE, id="structure"),
-        pytest.param(linear(), torch.ones(3, 4), id="shape"),
-        pytest.param(linear(), torch.ones(4, 2).t(), id="memory format"),
-        pytest.param(linear().double(), EXAMPLE.double(), id="dtype"),
-    ],
+    "inputs",
+    [torch.zeros(2, 3, 16, 16), torch.zeros(SHAPE).half(), torch.zeros(SHAPE).to(memory_format=torch.channels_last)],
 )
-def test_model_key_changes_with(model: nn.Module, example: torch.Tensor) -> None:
-    assert exported_key(model, example) != exported_key(linear())
+def test_inputs_of_another_form_are_refused(trt, tmp_path: Path, inputs) -> None:
+    engine = build_engine(net(), torch.zeros(SHAPE), "fp32", tmp_path)
+    with pytest.raises(ValueError, match=r"the engine takes contiguous float32 \[8, 3, 16, 16\], not"):
+        engine(inputs)
 
 
-def test_model_key_changes_with_a_running_statistic() -> None:
-    model = linear()
-    before = exported_key(model)
-    model[1].running_mean += 1
-    assert exported_key(model) != before
+def test_layers_are_named_without_copies_between_formats(trt) -> None:
+    plan = json.dumps({"version": "8.6.1", "shape": SHAPE}).encode()
+    assert Engine(plan, torch.device("cpu")).layers() == ["conv\x1e + relu", "fc"]
 
 
-def test_model_key_changes_with_the_build_options(monkeypatch) -> None:
-    before = exported_key(linear())
-    monkeypatch.setattr(tensorrt_engine, "BUILDER_OPTIONS", {**tensorrt_engine.BUILDER_OPTIONS, "disable_tf32": False})
-    assert exported_key(linear()) != before
+def test_memory_of_an_engine_is_torchs(trt, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda size, device: 1000 + size)
+    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", freed.append)
+    allocator: Any = tensorrt_engine._torch_allocator(trt, torch.device("cpu"))
+    assert (allocator.allocate(24, 0, 0), allocator.allocate_async(8, 0, 0, 7)) == (1024, 1008)
+    assert allocator.allocate(0, 0, 0) is None
+    assert allocator.deallocate(1024)
+    assert allocator.deallocate_async(0, 7)
+    assert freed == [1024]
 
 
-def test_model_key_is_the_same_in_another_process() -> None:
-    root = Path(__file__).parents[3]
-    child = subprocess.run([sys.executable, "-c", PRINT_KEY], cwd=root, capture_output=True, text=True, check=True)
-    assert child.stdout.strip() == exported_key(linear())
-
-
-def test_files_come_back_as_written(tmp_path) -> None:
-    write_verified(tmp_path, FILES)
-    assert read_verified(tmp_path) == FILES
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "b.bin", MANIFEST]
-
-
-def test_a_tampered_file_is_named_deleted_and_never_returned(tmp_path) -> None:
-    write_verified(tmp_path, FILES)
-    (tmp_path / "a.bin").write_bytes(b"First")
-    with pytest.warns(RuntimeWarning, match=r"a\.bin is not what manifest\.json recorded"):
-        assert read_verified(tmp_path) == {"b.bin": b"second"}
-    assert not (tmp_path / "a.bin").exists()
-
-
-def test_nothing_is_reused_without_a_manifest(tmp_path) -> None:
-    write_verified(tmp_path, FILES)
-    (tmp_path / MANIFEST).unlink()
-    assert read_verified(tmp_path) == {}
-
-
-@pytest.mark.parametrize("content", [b'{"sha2', b"[]", b"{}", b'{"sha256": 3}', b"\xff"])
-def test_a_damaged_manifest_is_named_and_nothing_reused(tmp_path, content: bytes) -> None:
-    write_verified(tmp_path, FILES)
-    (tmp_path / MANIFEST).write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=r"manifest\.json is no manifest"):
-        assert read_verified(tmp_path) == {}
-
-
-def test_a_manifest_cannot_name_files_elsewhere(tmp_path) -> None:
-    outside = tmp_path / "outside"
-    outside.write_bytes(b"")
-    folder = tmp_path / "folder"
-    write_verified(folder, {})
-    (folder / MANIFEST).write_text(json.dumps({"sha256": {"../outside": "0"}}))
-    assert read_verified(folder) == {}
-    assert outside.exists()
-
-
-@pytest.mark.parametrize("fails_at", ["a.bin", "b.bin", MANIFEST])
-def test_an_interrupted_write_leaves_no_manifest(tmp_path, monkeypatch, fails_at: str) -> None:
-    write_verified(tmp_path, {"a.bin": b"old", "b.bin": b"old"})
-    rename = Path.replace
-
-    def interrupted(self, target):
-        if Path(target).name == fails_at:
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_verified(tmp_path, FILES)
-    assert not (tmp_path / MANIFEST).exists()
-    assert read_verified(tmp_path) == {}
-
-
-def test_an_engine_is_built_once_and_then_reused(tmp_path, compiler) -> None:
-    first = build_engine(linear(), EXAMPLE, tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        second = build_engine(linear(), EXAMPLE, tmp_path)
-    assert compiler.builds == 1
-    for engine in (first, second):
-        assert (engine.serialized_engine, engine.unowned) == (b"plan", True)
-        assert (engine.input_binding_names, engine.output_binding_names) == (["x"], ["y"])
-    assert compiler.options["require_full_compilation"] is True
-    assert compiler.options["dryrun"] is False
-
-
-def test_another_model_is_built_with_the_timings_of_the_first(tmp_path, compiler) -> None:
-    build_engine(linear(seed=0), EXAMPLE, tmp_path)
-    build_engine(linear(seed=1), EXAMPLE, tmp_path)
-    assert compiler.timings_seen == [b"", b"timing"]
-    assert stored(tmp_path, TIMINGS).read_bytes() == b"timingtiming"
-
-
-@pytest.mark.parametrize("name", [ENGINE, tensorrt_engine.BINDINGS])
-def test_a_tampered_engine_is_built_again(tmp_path, compiler, name: str) -> None:
-    build_engine(linear(), EXAMPLE, tmp_path)
-    stored(tmp_path, name).write_bytes(b"tampered")
-    with pytest.warns(RuntimeWarning, match=name):
-        engine = build_engine(linear(), EXAMPLE, tmp_path)
-    assert compiler.builds == 2
-    assert engine.serialized_engine == stored(tmp_path, ENGINE).read_bytes() == b"plan"
-
-
-def test_tampered_timings_never_reach_the_compiler(tmp_path, compiler) -> None:
-    build_engine(linear(seed=0), EXAMPLE, tmp_path)
-    stored(tmp_path, TIMINGS).write_bytes(b"tampered")
-    with pytest.warns(RuntimeWarning, match=TIMINGS):
-        build_engine(linear(seed=1), EXAMPLE, tmp_path)
-    assert compiler.timings_seen == [b"", b""]
-
-
-@pytest.mark.parametrize("engines", [0, 2])
-def test_a_model_that_is_not_one_engine_is_refused_and_not_stored(tmp_path, compiler, engines: int) -> None:
-    compiler.engines = engines
-    with pytest.raises(RuntimeError, match="where one of"):
-        build_engine(linear(), EXAMPLE, tmp_path)
-    assert list(tmp_path.rglob(ENGINE)) == []
-
-
-def test_a_dry_run_touches_no_cache_and_reports_partial_coverage(tmp_path, compiler, monkeypatch) -> None:
-    monkeypatch.setattr(FakeCompiler, "compile", lambda self, *_, **options: self.options.update(options))
-    sys.modules["torch_tensorrt.dynamo"].compile = compiler.compile
-    build_engine(linear(), EXAMPLE, tmp_path, dryrun=True)
-    assert list(tmp_path.iterdir()) == []
-    assert compiler.options["dryrun"] is True
-    assert compiler.options["require_full_compilation"] is False
-
-
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
-        (COVERED, DryRun(operators=228, supported=228, operators_by_engine=(228,))),
-        (SPLIT, DryRun(operators=228, supported=227, operators_by_engine=(5, 222))),
-        (NO_ENGINE, DryRun(operators=3, supported=0, operators_by_engine=())),
-    ],
-    ids=["covered", "split", "no engine"],
-)
-def test_reads_what_a_dry_run_prints(report: str, expected: DryRun) -> None:
-    assert parse_dry_run("WARNING: something else first\n" + report) == expected
-
-
-def test_text_without_a_report_is_refused() -> None:
-    with pytest.raises(ValueError, match="no dry-run report"):
-        parse_dry_run("Traceback: boom")
-
-
-def test_platform_reads_gpu_driver_and_versions(monkeypatch) -> None:
-    properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    nvml = types.SimpleNamespace(nvmlInit=lambda: None, nvmlSystemGetDriverVersion=lambda: "580.82.07")
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    for name, version in (("torch_tensorrt", "2.11.0"), ("tensorrt", "10.15.1.29")):
-        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(__version__=version))
-    assert platform(torch.device("cuda", 0)) == replace(H200, torch=torch.__version__)
+def test_tensorrt_for_rtx_serves_the_cards_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    assert why_not(0) == "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
+    install(monkeypatch, FakeTensorRT("1.7", "tensorrt_rtx"))
+    assert tensorrt_engine.library().__name__ == "tensorrt_rtx"
+    reasons = {}
+    for capability in [(9, 0), (8, 9), (12, 0), (12, 1)]:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index, capability=capability: capability)
+        reasons[capability] = why_not(0)
+    assert reasons.pop((9, 0)) == (
+        "TensorRT for RTX builds for compute capability 7.5, 8.0, 8.6, 8.9 and 12.x, and this GPU has 9.0: "
+        "pip install 'gpugate[tensorrt]'"
+    )
+    assert set(reasons.values()) == {None}
+    install(monkeypatch, FakeTensorRT("1.7", "tensorrt_rtx"), FakeTensorRT("10.15.1"))
+    assert tensorrt_engine.library().__name__ == "tensorrt"
+    assert why_not(0) is None

@@ -11,7 +11,7 @@ from workloads.video.clip.source_clip import CLIPS, VIDEO_SETTING
 from workloads.video.decode.sides import stamps
 from workloads.video.encode.compressed_only import COMPOSITED_BYTES, compressed_only
 from workloads.video.encode.nvenc_probe import why_not
-from workloads.video.needs import CVCUDA, EXACT, GPU, INSTALL_TENSORRT, ON_HOST, VIDEO_ENGINES
+from workloads.video.needs import EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.plan import BATCH, Plan
 from workloads.video.pipeline.proofs import file_is_whole
@@ -21,11 +21,7 @@ from workloads.video.segment.segmenter import SEGMENTER_SETTING
 
 VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
-WITH_TENSORRT = replace(
-    VIDEO,
-    packages=tuple(dict.fromkeys((*VIDEO.packages, *CVCUDA.packages, *TENSORRT.packages))),
-    install=INSTALL_TENSORRT,
-)
+WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
 PIXELS = FRAMES["cuda"] * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
 OTHERWISE_BYTES = 2**16  # bytes that tests read
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose

@@ -16,7 +16,7 @@ from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
 from workloads.video.pipeline import composite_grids as grids_file
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of
-from workloads.video.pipeline.composite_grids import FOLDER, GRIDS, composite_grids
+from workloads.video.pipeline.composite_grids import FOLDER, composite_grids
 from workloads.video.pipeline.plan import BASELINE, Plan
 from workloads.video.pipeline.sides import build
 from workloads.video.segment.fitted_weights import fitted_weights
@@ -72,10 +72,10 @@ def test_a_later_process_reads_them(context: Context, monkeypatch: pytest.Monkey
 def test_damaged_grids_are_made_again(context: Context) -> None:
     clip = source(context)
     found = composite_grids(context, clip)
-    (path,) = context.cache_dir.glob(f"{FOLDER}/*/{GRIDS}")
+    (path,) = context.cache_dir.glob(f"{FOLDER}/*.pt")
     path.write_bytes(b"damaged")
     composite_grids.cache_clear()
-    with pytest.warns(RuntimeWarning, match="it was deleted and will be made again"):
+    with pytest.warns(RuntimeWarning, match="it was deleted and is made again"):
         assert torch.equal(composite_grids(context, clip), found)
 
 

@@ -126,7 +126,9 @@ def test_nvidias_libraries_take_the_place_of_ours_in_three_stages() -> None:
     assert changed == ["preprocess", "segment", "composite"]
     case = END_TO_END.optimization("optimized-tensorrt")
     assert (case.compared_with, case.min_speedup["sm_90"]) == ("optimized-x264", 0.95)
-    assert case.needs.packages == ("cv2", "av", "PyNvVideoCodec", "cvcuda", "torch_tensorrt", "tensorrt")
+    assert case.needs.packages == ("cv2", "av", "PyNvVideoCodec", "cvcuda")
+    assert case.needs.engine is not None
+    assert case.needs.engine.name == "tensorrt"
 
 
 def test_a_step_must_be_whole_batches(context: Context) -> None:
@@ -801,10 +803,10 @@ def test_a_missing_package_is_named_with_what_installs_it(
 
 
 def test_packages_of_a_variant_are_named_with_the_extra_that_has_them() -> None:
-    said = [program._said(ModuleNotFoundError("no module", name=name)) for name in ("cvcuda", "torch_tensorrt")]
+    said = [program._said(ModuleNotFoundError("no module", name=name)) for name in ("cvcuda", "tensorrt")]
     assert said == [
         "the package cvcuda is missing: pip install 'gpugate[workloads,video]'",
-        "the package torch_tensorrt is missing: pip install 'gpugate[workloads,video,tensorrt]'",
+        "the package tensorrt is missing: pip install 'gpugate[workloads,video,tensorrt]'",
     ]
 
 

@@ -17,7 +17,6 @@ from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
 from tests.support import bad_checkpoints
-from workloads.parts.tensorrt_engine import MANIFEST
 from workloads.video.clip.clip import FULL, SMALL, Clip
 from workloads.video.segment import fitted_weights as fitting
 from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
@@ -130,7 +129,7 @@ def test_half_precision_stays_in_range_and_close(fcn):
 def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
     first = _fitted(context)
     (folder,) = (context.cache_dir / "video-segmenter").iterdir()
-    assert {path.name for path in folder.iterdir()} == {FITTED, MANIFEST}
+    assert {path.name for path in folder.iterdir()} == {FITTED}
     assert (folder / FITTED).stat().st_size < 2**20, "the seeded weights are not stored"
     monkeypatch.setattr(fitting, "fit", _must_not_be_called)
     _equal(_fitted(context), first)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -359,23 +358,21 @@ def test_a_checkpoint_of_the_users_is_fused_and_not_kept(context, monkeypatch, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tensorrt_side_converts_to_the_engines_type_and_back(context, monkeypatch):
+def test_a_tensorrt_side_is_one_engine_and_the_interpolation(context, monkeypatch):
     seen = []
 
-    def build_engine(model: nn.Module, example: Tensor, cache_dir: Path):
-        assert next(model.parameters()).dtype == example.dtype == torch.float16
-        assert example.shape == (2, 3, HEIGHT, WIDTH)
-        assert cache_dir == context.cache_dir
-        return lambda frames: seen.append(frames.dtype) or frames[:, :2, ::8, ::8]
+    def build_engine(model: nn.Module, example: Tensor, precision: str, cache_dir: Path):
+        seen.append((example.shape, precision, cache_dir))
+        engine = MagicMock(side_effect=lambda frames: seen.append(frames.dtype) or frames[:, :2, ::8, ::8])
+        engine.layers = lambda: ["conv1 + relu"]
+        return engine
 
-    fake = types.ModuleType("workloads.parts.tensorrt_engine")
-    fake.build_engine = build_engine
-    segmenting.baseline(context)  # fits, with the real module
-    monkeypatch.setitem(sys.modules, "workloads.parts.tensorrt_engine", fake)
-    logits = segmenting.tensorrt_fp16(context).step(segmenting.inputs(context, 0))
-    assert logits.dtype == torch.float32
-    assert logits.shape == (2, 2, HEIGHT, WIDTH)
-    assert seen == [torch.float16]
+    monkeypatch.setattr(segmenting, "build_engine", build_engine)
+    side = segmenting.tensorrt_fp16(context)
+    logits = side.step(segmenting.inputs(context, 0))
+    assert seen == [((2, 3, HEIGHT, WIDTH), "fp16", context.cache_dir), torch.float32]
+    assert (logits.dtype, logits.shape) == (torch.float32, (2, 2, HEIGHT, WIDTH))
+    assert side.layers() == ["conv1 + relu"]
 
 
 def _drawing(change) -> Side:
