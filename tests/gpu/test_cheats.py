@@ -18,10 +18,6 @@ from gpugate.measurement.sides import build_side
 from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="runs sides on a GPU, and torch sees none"),
-]
 ROWS = 2048
 Step = Callable[[torch.Tensor], torch.Tensor]
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from gpugate.measurement import counters
@@ -10,10 +9,6 @@ from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="counts kernels on a GPU, and torch sees none"),
-]
 STEPS = 5
 VALUES = 1024
 

@@ -10,10 +10,6 @@ import torch
 
 from gpugate.commands.cli import main
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch sees none"),
-]
 ROOT = Path(__file__).parents[2]
 
 

@@ -29,10 +29,6 @@ from gpugate.results.verdict import Verdict
 from gpugate.workload import Case, Context, Side, for_device_class
 from workloads import WORKLOADS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="mutates what runs on a GPU, and torch sees none"),
-]
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/verdicts.md").read_text(encoding="utf-8")
 FAULT_TABLE = DOCUMENT.partition("## Seeing the gate")[2].partition("\n## ")[0]

@@ -10,10 +10,6 @@ from torch import Tensor
 
 from workloads.parts.graph_capture import recorded
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="captures CUDA graphs on a GPU, and torch sees none"),
-]
 MIB = 2**20
 
 

@@ -14,10 +14,6 @@ from gpugate.measurement.settings import Settings
 from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Case, Context, Optimization, Side, Size, Workload
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="runs sides on a GPU, and torch sees none"),
-]
 ROWS, COLUMNS = 512, 1024
 Step = Callable[[Any], Any]
 

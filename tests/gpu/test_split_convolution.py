@@ -9,10 +9,6 @@ pytest.importorskip("triton")
 from workloads.parts.cudnn_fusion import CUDNN, Geometry
 from workloads.parts.split_convolution import TILES, Layer, SplitConvolutions
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="runs a CUDA kernel, and torch sees no GPU"),
-]
 REPEATS = 50
 
 

@@ -14,10 +14,6 @@ from workloads.video.preprocess import preprocessing
 from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, operators, pool_relu
 from workloads.video.segment.fused_network import fused_network
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a GPU with a CPU, and torch sees no GPU"),
-]
 DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
 SIZES = [(1080, 1920), (360, 640), (100, 158)]
 

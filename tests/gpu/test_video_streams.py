@@ -37,12 +37,6 @@ from workloads.video.pipeline.plan import Plan
 from workloads.video.preprocess import preprocessing
 from workloads.video.preprocess.preprocessing import input_size
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available(), reason="hands frames from stream to stream on a GPU, and torch sees none"
-    ),
-]
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
 VIDEO = VideoFormat(CLIP.width, CLIP.height)
