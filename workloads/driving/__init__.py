@@ -103,7 +103,7 @@ VARIANTS = (
     _variant(
         "uint8-bus",
         UINT8_BUS,
-        {"sm_90": 1.1, "cuda": 0.97, "cpu": 0.6},
+        {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6},
         contract=_cuda(Limit("host_to_device_bytes", at_most_of_reference=0.3)),
         proofs=REPRODUCIBLE,
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",

@@ -1,0 +1,108 @@
+"""The table of what TensorRT saves: launches, CUDA API time, kernels, memory and streams of ResNet-50 at batch 128.
+
+    python -m tools.inference_table results/h100/runs/tensorrt.json > results/h100/tensorrt.md
+
+The run measured every side in one process: `pytest perf_tests -m gpu -k "resnet50-inference/" --perf-json FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpugate import units
+from gpugate.errors import GpugateError
+from gpugate.measurement.record import Counters
+from gpugate.report.machine import facts
+from gpugate.report.table import Markdown, Table, columns
+from gpugate.results.run import RunResult
+from gpugate.results.summary import summarize
+from gpugate.store import run_file
+
+WORKLOAD = "resnet50-inference"
+STRICT = "strict-fp32"
+SIDES = ("tensorrt-fp32", "tensorrt-tf32", "tensorrt-fp16", "tensorrt-int8", "cudnn-fused", "inductor-fp16")
+DEFAULT = "eager"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side of the table: its median time of a step and its counters."""
+
+    step_ms: float
+    counters: Counters
+
+
+def load_sides(run: RunResult) -> dict[str, Side]:
+    """The sides of the table that the run measured, by name; the reference of all is `DEFAULT`.
+
+    Raises GpugateError for a run without strict FP32, or without TensorRT in FP16.
+    """
+    found: dict[str, Side] = {}
+    for name in (STRICT, *SIDES):
+        case = run.cases.get(f"{WORKLOAD}/{name}/cuda")
+        if case is None or case.measurement is None or not case.measurement.pairs:
+            continue
+        summary = summarize(case.measurement)
+        found.setdefault(DEFAULT, Side(summary.reference_ms.median, case.measurement.reference_counters))
+        found[name] = Side(summary.optimized_ms.median, case.measurement.optimized_counters)
+    missing = {STRICT, "tensorrt-fp16"} - found.keys()
+    if missing:
+        raise GpugateError(f"the run did not measure {WORKLOAD}/{sorted(missing)[0]}/cuda: measure all of {WORKLOAD}")
+    return found
+
+
+def write_page(run: RunResult, source: str) -> str:
+    """The page of a run in Markdown; `source` is the name of its file."""
+    sides = load_sides(run)
+    return f"""# What TensorRT saves
+
+`python -m tools.inference_table {source}` writes this page from one run: {", ".join(facts(run.environment))},
+{run.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults, which
+compute convolutions in TF32; `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
+
+{_table(sides).markdown()}
+"""
+
+
+COUNTED: Mapping[str, Callable[[Side], str]] = {
+    "kernels": lambda one: _count(one, "kernels"),
+    "launches, of kernels and of graphs": lambda one: f"{_launches(one):g}",
+    "CUDA API time, under the profiler": lambda one: units.milliseconds(one.counters["api_ms"]),
+    "mean of the 15 longest kernels": lambda one: units.milliseconds(one.counters["longest_kernels_mean_ms"]),
+    "peak device memory": lambda one: f"{one.counters['peak_bytes'] / 1e9:.2f} GB",
+    "streams": lambda one: _count(one, "streams"),
+    "layers of the engine": lambda one: _count(one, "engine_layers"),
+}
+
+
+def _table(sides: Mapping[str, Side]) -> Table:
+    rows = [("a step", *(units.milliseconds(side.step_ms) for side in sides.values()))]
+    for name in (DEFAULT, STRICT):
+        ratios = (units.ratio(sides[name].step_ms / side.step_ms) for side in sides.values())
+        rows.append((Markdown(f"speedup over `{name}`"), *ratios))
+    rows += [(name, *(cell(side) for side in sides.values())) for name, cell in COUNTED.items()]
+    headings = [Markdown(f"`{name}`") for name in sides]
+    return Table("", columns("", *headings), tuple(rows))
+
+
+def _launches(side: Side) -> float:
+    return side.counters["kernel_launches"] + side.counters["graph_launches"]
+
+
+def _count(side: Side, name: str) -> str:
+    return f"{side.counters[name]:g}" if name in side.counters else ""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.inference_table", description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path, help="a run that --perf-json wrote")
+    path: Path = parser.parse_args(words).run
+    sys.stdout.write(write_page(run_file.read(path), path.as_posix()))
+
+
+if __name__ == "__main__":
+    main()
