@@ -58,7 +58,7 @@ RESNET, NET = "resnet50-inference", "two-layer-net"
 RESNET_SIZE, RESNET_CPU_SIZE, NET_SIZE = Size(128, 1.05e12, 1e8), Size(4, 3.3e10, 1e8), Size(64, 6.8e7, 3e5)
 EAGER = {"kernels": 283, "kernel_launches": 283, "graph_launches": 0}
 GRAPH = {"kernels": 62, "kernel_launches": 0, "graph_launches": 1}
-NO_TENSORRT = "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
+NO_TENSORRT = "package tensorrt is missing: pip install 'gpugate[tensorrt]'"
 
 
 def case(case_id: str, size: Size, compared_with: str = "baseline") -> CaseResult:

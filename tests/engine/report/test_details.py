@@ -294,8 +294,8 @@ def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> No
 
 
 def test_skips_are_grouped_by_reason_and_brackets_survive(gpu_run: RunResult) -> None:
-    assert paragraph(text(gpu_run, 120, False), "package torch_tensorrt") == [
-        "package torch_tensorrt is missing: pip install 'gpugate[tensorrt]'",
+    assert paragraph(text(gpu_run, 120, False), "package tensorrt") == [
+        "package tensorrt is missing: pip install 'gpugate[tensorrt]'",
         "resnet50-inference/tensorrt-fp16/cuda",
         "resnet50-inference/tensorrt-fp32/cuda",
     ]
