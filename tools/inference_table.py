@@ -61,8 +61,8 @@ def write_page(run: RunResult, source: str) -> str:
     return f"""# What TensorRT saves
 
 `python -m tools.inference_table {source}` writes this page from one run: {", ".join(facts(run.environment))},
-{run.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults, which
-compute convolutions in TF32; `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
+{run.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults: it
+computes convolutions in TF32. `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
 
 {_table(sides).markdown()}
 """
