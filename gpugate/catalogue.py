@@ -288,6 +288,7 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
 def _check_limit(where: str, limit: Limit) -> None:
     if limit.counter not in COUNTER_NAMES:
         raise CatalogueError(f"{where} limits the counter {limit.counter!r}: known are {', '.join(COUNTER_NAMES)}")
-    bounds = [bound for bound in (limit.at_least, limit.at_most, limit.at_most_of_reference) if bound is not None]
+    of_reference = limit.at_least_of_reference, limit.at_most_of_reference
+    bounds = [bound for bound in (limit.at_least, limit.at_most, *of_reference) if bound is not None]
     if not bounds or not all(math.isfinite(bound) for bound in bounds):
         raise CatalogueError(f"{where} has {limit}, which can never be broken: give it a finite bound")

@@ -211,11 +211,12 @@ TOLERANCE_BY_DTYPE: Mapping[str, Tolerance] = {
 
 @dataclass(frozen=True)
 class Limit:
-    """A bound on one counter per step, absolute or as a share of the reference side's."""
+    """A bound on one counter per step, absolute or as a multiple of the reference side's."""
 
     counter: str
     at_least: float | None = None
     at_most: float | None = None
+    at_least_of_reference: float | None = stored_unless(None)
     at_most_of_reference: float | None = None
 
 

@@ -103,11 +103,14 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason |
         return Reason(ReasonCode.COUNTER_BELOW_LIMIT, {"counter": counter, "value": value, "limit": limit.at_least})
     if limit.at_most is not None and value > limit.at_most:
         return Reason(ReasonCode.COUNTER_ABOVE_LIMIT, {"counter": counter, "value": value, "limit": limit.at_most})
-    if limit.at_most_of_reference is not None:
-        share, allowed = limit.at_most_of_reference, limit.at_most_of_reference * reference.get(counter, 0.0)
-        if value > allowed:
-            facts: dict[str, Fact] = {"counter": counter, "value": value, "limit": allowed, "share": share}
-            return Reason(ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE, facts)
+    theirs, least, most = reference.get(counter, 0.0), limit.at_least_of_reference, limit.at_most_of_reference
+    facts: dict[str, Fact] = {"counter": counter, "value": value}
+    if least is not None and value < least * theirs:
+        facts |= {"limit": least * theirs, "share": least}
+        return Reason(ReasonCode.COUNTER_BELOW_SHARE_OF_REFERENCE, facts)
+    if most is not None and value > most * theirs:
+        facts |= {"limit": most * theirs, "share": most}
+        return Reason(ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE, facts)
     return None
 
 

@@ -81,6 +81,7 @@ class ReasonCode(str, Enum):
     COUNTER_NOT_MEASURED = "counter_not_measured"
     COUNTER_BELOW_LIMIT = "counter_below_limit"
     COUNTER_ABOVE_LIMIT = "counter_above_limit"
+    COUNTER_BELOW_SHARE_OF_REFERENCE = "counter_below_share_of_reference"
     COUNTER_ABOVE_SHARE_OF_REFERENCE = "counter_above_share_of_reference"
     COUNTER_ABOVE_RECORD = "counter_above_record"
     MEMORY_GROWS = "memory_grows"

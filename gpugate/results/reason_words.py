@@ -97,6 +97,9 @@ _WORDS: Mapping[ReasonCode, str] = {
     ReasonCode.COUNTER_NOT_MEASURED: "{counter} was not measured",
     ReasonCode.COUNTER_BELOW_LIMIT: "{counter} {value:g} is below {limit:g}",
     ReasonCode.COUNTER_ABOVE_LIMIT: "{counter} {value:g} is above {limit:g}",
+    ReasonCode.COUNTER_BELOW_SHARE_OF_REFERENCE: (
+        "{counter} {value:g} is below {limit:g}, {share:g} of the reference's"
+    ),
     ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE: (
         "{counter} {value:g} is above {limit:g}, {share:g} of the reference's"
     ),

@@ -147,6 +147,7 @@ def test_an_optimization_that_cannot_be_measured_is_refused(changed: dict[str, A
         {"at_least": NAN},
         {"at_least": -INFINITE},
         {"at_most": INFINITE},
+        {"at_least_of_reference": INFINITE},
         {"at_most_of_reference": INFINITE},
         {"at_least": 1.0, "at_most": INFINITE},
     ],

@@ -575,6 +575,8 @@ def test_infinite_errors_become_null_in_the_numbers() -> None:
         (Limit("kernels", at_most=61), ReasonCode.COUNTER_ABOVE_LIMIT),
         (Limit("graph_launches", at_least=1), None),
         (Limit("graph_launches", at_least=2), ReasonCode.COUNTER_BELOW_LIMIT),
+        (Limit("kernels", at_least_of_reference=0.31), None),
+        (Limit("kernels", at_least_of_reference=0.32), ReasonCode.COUNTER_BELOW_SHARE_OF_REFERENCE),
         (Limit("kernels", at_most_of_reference=0.31), None),
         (Limit("kernels", at_most_of_reference=0.3), ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE),
         (Limit("memsets", at_most=0), ReasonCode.COUNTER_NOT_MEASURED),

@@ -173,6 +173,10 @@ SENTENCES: dict[ReasonCode, tuple[dict[str, Fact], str]] = {
     ReasonCode.COUNTER_NOT_MEASURED: ({"counter": "memsets"}, "memsets was not measured"),
     ReasonCode.COUNTER_BELOW_LIMIT: (LIMIT, "kernels 62 is below 60"),
     ReasonCode.COUNTER_ABOVE_LIMIT: (LIMIT, "kernels 62 is above 60"),
+    ReasonCode.COUNTER_BELOW_SHARE_OF_REFERENCE: (
+        {**LIMIT, "share": 2.0},
+        "kernels 62 is below 60, 2 of the reference's",
+    ),
     ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE: (
         {**LIMIT, "share": 0.3},
         "kernels 62 is above 60, 0.3 of the reference's",
