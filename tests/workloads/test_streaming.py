@@ -117,7 +117,7 @@ def test_an_h200_must_keep_the_gpu_busy_and_its_share_of_a_bus_that_others_use(
     workload, counter: str, share: float
 ) -> None:
     contract = for_device_class(workload.optimization("pipelined").contract, SM_90)
-    assert [limit.at_least for limit in contract.limits if limit.counter == counter] == [share]
+    assert share in [limit.at_least for limit in contract.limits if limit.counter == counter]
 
 
 def test_the_sweep_compares_every_number_of_buffers_with_the_same_side() -> None:
