@@ -35,6 +35,7 @@ test: $(TEST_INSTALLED)
 
 # One process: two on one GPU would disturb each other's times. Without a GPU it is an error, not a row of skips.
 test-gpu: $(TEST_INSTALLED)
+	$(INSTALL) -q -e '.[workloads,dev,video]'
 	GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
 
 # As a part of `make test`, this test is skipped where Slurm is missing.

@@ -216,8 +216,8 @@ class Limit:
     counter: str
     at_least: float | None = None
     at_most: float | None = None
-    at_least_of_reference: float | None = stored_unless(None)
     at_most_of_reference: float | None = None
+    at_least_of_reference: float | None = stored_unless(None)
 
 
 @dataclass(frozen=True)
@@ -260,10 +260,10 @@ class Optimization:
     `min_speedup` and `contract` are keyed by device class, the most specific first: `nvidia-h200`, `sm_90`, `cuda`,
     `cpu`. `nvidia-h200` is the name of a product, as of its folder in `baselines/`. The keys of `min_speedup` say on
     which kinds of device the optimization runs. `compared_with` names the baseline or another optimization of the same
-    workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA where convolutions take
-    float32 values, unless the build function turns TF32 off. `min_speedup_why` is the reason why `min_speedup` is less
-    than 0.8 of the recorded speedup (of the lower stored run, where a machine has no record), or below a target.
-    `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
+    workload. `dtype` is the precision it computes in and picks the tolerance: `tf32` on CUDA where outputs come from
+    convolutions of float32 values, unless the build function turns TF32 off. `min_speedup_why` is the reason why
+    `min_speedup` is less than 0.8 of the recorded speedup (of the lower stored run, where a machine has no record), or
+    below a target. `bytes` replaces the bytes of the workload's size, where a step of the optimization must move fewer.
     """
 
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from gpugate.results.case import Promise
@@ -19,6 +20,12 @@ CHANGED_AT: Mapping[str, str] = dict.fromkeys(
     ),
     "2026-11-27T16:00:00+00:00",
 )
+
+
+def is_outdated(case: Case, measured_at: str) -> bool:
+    """True where the sides of the case changed after it was measured, at a time in ISO 8601."""
+    changed_at = CHANGED_AT.get(case.workload.name)
+    return changed_at is not None and datetime.fromisoformat(measured_at) < datetime.fromisoformat(changed_at)
 
 
 @dataclass(frozen=True)
@@ -41,10 +48,10 @@ class Machine:
     def results(self) -> Path:
         return ROOT / "results" / self.folder
 
-    def promise(self, case: Case) -> Promise:
+    def promise(self, case: Case, recorded_at: str) -> Promise:
         """The promise that the machine's record of a case is held to: none where the sides changed after it."""
         optimization = case.optimization
-        if case.workload.name in CHANGED_AT:
+        if is_outdated(case, recorded_at):
             return Promise(None, optimization.tolerated, None)
         return Promise(
             for_device_class(optimization.min_speedup, self.device_classes),

@@ -34,7 +34,7 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
-from tools.machines import CHANGED_AT, H200, MACHINES, ROOT, Machine
+from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated
 from tools.simulated_nights import load_entries
 
 NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
@@ -127,11 +127,6 @@ class PromisedCase:
         return promise
 
     @property
-    def is_outdated(self) -> bool:
-        """True where the sides changed after what is stored of it, so that the promise is not held to it."""
-        return self.case.workload.name in CHANGED_AT
-
-    @property
     def name(self) -> str:
         """The case in a cell of a table."""
         return f"`{self.case.id.removesuffix('/cuda')}`"
@@ -156,6 +151,11 @@ class RecordedCase(PromisedCase):
     def items_per_s(self) -> Spread:
         """Items per second of the optimized side of the current record."""
         return _rates(self, "current")[1]
+
+    @property
+    def is_outdated(self) -> bool:
+        """True where the sides changed after the record, so that the promise is not held to it."""
+        return is_outdated(self.case, self.entry.current.recorded_at)
 
     @property
     def is_low(self) -> bool:
@@ -200,6 +200,11 @@ class RunCase(PromisedCase):
     def share(self) -> float:
         """The promise as a share of the lowest median."""
         return self.promise / self.lowest
+
+    @property
+    def is_outdated(self) -> bool:
+        """True where the sides changed after the last run."""
+        return is_outdated(self.case, max(run.started_at for run in self.runs))
 
     @property
     def is_low(self) -> bool:

@@ -34,11 +34,12 @@ from apps.video_segmentation.asked_files import (
     warn_of_masks,
 )
 from gpugate.workload import Context
+from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video.clip.muxing import replacing_file
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 from workloads.video.decode.decoding import missing_frames
 from workloads.video.encode.encoding import Encoded
-from workloads.video.needs import INSTALL_TENSORRT, INSTALL_VIDEO
+from workloads.video.needs import INSTALL_VIDEO
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import Chain, decoder_of, encoder_of
 from workloads.video.pipeline.contact_sheet import contact_sheet
@@ -60,7 +61,6 @@ COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k v
 # What installs the packages, by the names under which they are imported.
 PACKAGES = {
     **dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO),
-    "tensorrt": INSTALL_TENSORRT,
 }
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
@@ -165,7 +165,11 @@ def _plan(variant: str) -> Plan:
     """The plan of a variant; raises ValueError for a variant that needs a GPU where torch sees none."""
     if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
         raise ValueError(f"--variant {variant} needs a CUDA GPU, and torch sees none: take optimized-on-cpu")
-    return VARIANTS[variant]
+    plan = VARIANTS[variant]
+    problem = TENSORRT_LIBRARY.why_not(0) if plan.segment == "tensorrt" else None
+    if problem is not None:
+        raise ValueError(f"--variant {variant}: {problem}")
+    return plan
 
 
 def _run(plan: Plan, asked: argparse.Namespace) -> Run:
@@ -178,7 +182,6 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     info = examine(source)
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
     make_folder(cache)
-    torch.backends.cudnn.allow_tf32 = False  # strict FP32, as in the suite's measurements
     if asked.checkpoint is not None:
         refuse_other_checkpoint(asked.checkpoint, device)
     elif not is_our_own(source):

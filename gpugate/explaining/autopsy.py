@@ -61,7 +61,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
         yield f"first stage that takes longer: {stage.name} {write_signed(stage.ms)}"
     yield from _list_names("new", [_whole(move) for move in moves if move.is_new])
     yield from _list_names("gone", [_whole(move) for move in moves if move.is_gone])
-    if then.profile and now.profile and then.profile.layers != now.profile.layers:
+    if then.profile and now.profile and then.profile.layers and now.profile.layers:
         yield from _list_names(
             "new layers", [short(name) for name in _only_in(now.profile.layers, then.profile.layers)]
         )

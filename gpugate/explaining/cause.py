@@ -22,6 +22,7 @@ LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good 
 LIKE_BEFORE = 0.1  # a stale output is off from the output of the step before by less than this share of its error
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 ROUNDING = 0.01  # relative L2 error of a row: bfloat16 rounds by 0.004 at most, and work that is left out costs more
+MOST_PIECES = 3  # of a layer that was split, which are named
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
 COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_copies", "memsets", "synchronizing_calls")
@@ -156,10 +157,12 @@ def _unfused(then: State, now: State) -> Cause | None:
     if now.more(then, "engine_layers") < 1 or then.profile is None or now.profile is None:
         return None
     before, after = {*then.profile.layers}, {*now.profile.layers}
-    gone = ", ".join(short(name) for name in then.profile.layers if name not in after)
-    new = ", ".join(short(name) for name in now.profile.layers if name not in before)
-    layers = _describe_counter(then, now, "engine_layers")
-    return Cause("unfused layers", f"the engine has more layers, {layers}: {gone or 'nothing'} became {new}")
+    layers = f"the engine has more layers, {_describe_counter(then, now, 'engine_layers')}"
+    gone = next((name for name in then.profile.layers if name not in after), None)
+    new = [short(name) for name in now.profile.layers if name not in before]
+    if gone is None or not new:
+        return Cause("unfused layers", layers)
+    return Cause("unfused layers", f"{layers}: first of all, {short(gone)} became {' and '.join(new[:MOST_PIECES])}")
 
 
 def _kernels(then: State, now: State) -> Cause | None:

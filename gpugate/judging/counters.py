@@ -103,7 +103,10 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason |
         return Reason(ReasonCode.COUNTER_BELOW_LIMIT, {"counter": counter, "value": value, "limit": limit.at_least})
     if limit.at_most is not None and value > limit.at_most:
         return Reason(ReasonCode.COUNTER_ABOVE_LIMIT, {"counter": counter, "value": value, "limit": limit.at_most})
-    theirs, least, most = reference.get(counter, 0.0), limit.at_least_of_reference, limit.at_most_of_reference
+    least, most, theirs = limit.at_least_of_reference, limit.at_most_of_reference, reference.get(counter)
+    if theirs is None:
+        of_reference = least is not None or most is not None
+        return Reason(ReasonCode.COUNTER_NOT_MEASURED, {"counter": counter}) if of_reference else None
     facts: dict[str, Fact] = {"counter": counter, "value": value}
     if least is not None and value < least * theirs:
         facts |= {"limit": least * theirs, "share": least}

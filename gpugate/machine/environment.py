@@ -34,6 +34,8 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "triton": ("triton",),
     "torch-tensorrt": ("torch-tensorrt",),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "tensorrt-rtx": ("tensorrt-rtx", "tensorrt-rtx-cu13", "tensorrt-rtx-cu12"),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
     "cvcuda": ("cvcuda", "cvcuda-cu13", "cvcuda-cu12"),
     "pynvvideocodec": ("PyNvVideoCodec",),
     "av": ("av",),

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from gpugate.errors import SideError
 from gpugate.measurement import trace
 from gpugate.measurement.cold_inputs import HOT_SETS
-from gpugate.measurement.data_path import data_path
+from gpugate.measurement.data_path import measure_data_path
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
@@ -189,7 +189,7 @@ def collect(
 
     `step_ms` is the time of a step without the profiler, None where it was not measured.
     """
-    cached = data_path(side, inputs, timer.time_ms, step_ms)
+    cached = measure_data_path(side, inputs, timer.time_ms, step_ms)
     peak_bytes = {} if side.cost.peak_bytes is None else {"peak_bytes": float(side.cost.peak_bytes)}
     unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs, step_ms or 0.0)}
     autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}

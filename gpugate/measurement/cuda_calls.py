@@ -15,7 +15,7 @@ SYNCHRONIZING = re.compile(
 # Names of tensor-core kernels in cuDNN, cuBLAS and CUTLASS; plain f32f32 kernels run on the FP32 cores. A number alone
 # proves nothing: Triton ends a kernel's name with one. nvjet is cuBLAS on Hopper, warpgroup MMA throughout.
 TENSOR_CORES = re.compile(
-    r"tensorop|gmma|[hi]mma_|nvjet_|[hsi](884|1688|16816)|xmma_\w*(f16|tf32|e4m3|e5m2)",
+    r"tensorop|gmma|[hi]mma_|nvjet_|[hsi](884|1688|16816)|xmma_\w*(f16|tf32|i8|e4m3|e5m2)",
     re.IGNORECASE,
 )
 # Kernels of PyTorch itself and of Inductor: the program chooses them. A library chooses the others, by shape, or by a

@@ -14,7 +14,7 @@ from gpugate.measurement.warm_up import steps_for
 BLOCKS = 3
 
 
-def data_path(
+def measure_data_path(
     side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], real_ms: float | None = None
 ) -> dict[str, float]:
     """Measures `cached_step_ms` and `data_path_efficiency`; empty where the side has no `cached_step`.

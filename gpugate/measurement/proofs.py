@@ -26,7 +26,7 @@ def run_proofs(case: Case, context: Context, report: Callable[[str], None]) -> l
 
 
 def _run_proof(case: Case, context: Context, proof: Proof) -> ProofResult:
-    TorchFlags().apply()
+    TorchFlags().without_tf32().apply()  # outputs are compared, and nothing is timed
     with blame(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
         try:
             return ProofResult(proof.name, proof.show(context))

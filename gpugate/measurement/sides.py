@@ -138,7 +138,7 @@ class BuiltSide:
         `Side.expected_step` where the side has one.
         """
         self.restore_next([inputs], 1)
-        (self.flags.strict() if expected else self.flags).apply()
+        (self.flags.without_tf32() if expected else self.flags).apply()
         spoiled = spoil_new_memory(self.output_bytes, self.device)
         with blame(self.name, "computing an output"), self.compiler.count(), spoiled:
             output = ((expected and self.side.expected_step) or self.side.step)(inputs)

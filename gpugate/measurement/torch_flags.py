@@ -41,8 +41,8 @@ class TorchFlags:
     default_dtype: torch.dtype = torch.float32
     num_threads: int = _THREADS_AT_START
 
-    def strict(self) -> TorchFlags:
-        """These switches without TF32: FP32 in full precision, in which outputs are expected and which nobody times."""
+    def without_tf32(self) -> TorchFlags:
+        """These switches with TF32 off: expected outputs and proofs are computed in strict FP32."""
         return replace(self, cudnn_allow_tf32=False, cudnn_rnn_allow_tf32=False, matmul_allow_tf32=False)
 
     @staticmethod

@@ -15,6 +15,9 @@ from gpugate.results.verdict import Check, Verdict
 from gpugate.units import Natural, Positive, Processes
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
+# Times as many bytes from the host, which no change of one reference explains.
+OTHER_BYTES_RATIO = 1.5
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -42,6 +45,20 @@ class Remembered:
     reference_counters: Counters = field(default_factory=dict, metadata={"exclude_if": lambda value: not value})
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
+
+
+def describe_other_reference(recorded: Counters, now: Counters) -> str | None:
+    """Returns the evidence that the reference changed since its record; None where there is none.
+
+    The speedup over one reference says nothing about the speedup over another one, such as FP32 with and without TF32.
+    """
+    then, today = (counters.get("tensor_core_kernels") for counters in (recorded, now))
+    if then is not None and today is not None and (then == 0) != (today == 0):
+        return f"it ran {then:g} tensor-core kernels in a step then, and runs {today:g} now"
+    then, today = (counters.get("host_to_device_bytes", 0.0) for counters in (recorded, now))
+    if max(then, today) > OTHER_BYTES_RATIO * min(then, today) > 0:
+        return f"it copied {then / 1e6:.3g} MB to the device in a step then, and copies {today / 1e6:.3g} MB now"
+    return None
 
 
 @dataclass(frozen=True)

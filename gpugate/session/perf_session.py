@@ -39,7 +39,6 @@ from gpugate.judging.machine_state import busy_cores, environment_problem, slowe
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.recorded_code import may_need_duet
 from gpugate.judging.series_of_cases import rung_number
-from gpugate.judging.unrecorded import describe_other_reference
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
@@ -51,7 +50,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered, describe_other_reference
 from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode

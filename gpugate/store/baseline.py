@@ -18,7 +18,7 @@ from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
@@ -195,8 +195,14 @@ def _record_case(
         record = _join(onto, record)
     elif old is not None and not recording.force:
         _check_worth_replacing(case_id, old.current, record)
-    keeps_anchor = old is not None and not recording.new_anchor and not _beats(record, old.anchor)
-    return Entry(old.anchor if old is not None and keeps_anchor else record, record)
+    if old is None or recording.new_anchor or _beats(record, old.anchor) or _has_other_reference(record, old.anchor):
+        return Entry(record, record)
+    return Entry(old.anchor, record)
+
+
+def _has_other_reference(record: Record, anchor: Record) -> bool:
+    """True where speedups over the references of both say nothing about each other."""
+    return describe_other_reference(anchor.reference_counters, record.reference_counters) is not None
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:

@@ -336,7 +336,7 @@ def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
         pytest.param(plans.NVJPEG, id="nvjpeg"),
         pytest.param(plans.X264, id="x264"),
         pytest.param(replace(plans.X264, preprocess="cvcuda", composite="cvcuda"), id="cvcuda", marks=needs("cvcuda")),
-        pytest.param(plans.TENSORRT, id="tensorrt", marks=needs("cvcuda", "torch_tensorrt", "tensorrt")),
+        pytest.param(plans.TENSORRT, id="tensorrt", marks=needs("cvcuda", "onnx", "tensorrt")),
     ],
 )
 def test_every_stage_waits_for_the_one_before(

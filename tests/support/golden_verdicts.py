@@ -30,7 +30,7 @@ from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
-from gpugate.store.baseline import Entry
+from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
 from tools.machines import H200
 
@@ -78,14 +78,15 @@ def _record(case: Case, entry: Entry, histories: tuple[History, History], checks
         checks=checks,
     )
     measured = [_measurement(case, entry, process) for process in record.processes]
-    first = _verdicts(_decided(case, measured[:1], remembered))
+    first = _verdicts(_decided(case, record, measured[:1], remembered))
     return {
         **_tolerances(remembered),
         # What is recorded of outputs and counters is one value for all processes.
         "outputs and counters": {name: first[name] for name in ("equivalence", "counters")},
-        "alone": [_timed(_decided(case, [one], remembered)) for one in measured],
+        "alone": [_timed(_decided(case, record, [one], remembered)) for one in measured],
         "confirmed": [
-            _timed(_decided(case, [*measured[index:], *measured][:3], remembered)) for index in range(len(measured))
+            _timed(_decided(case, record, [*measured[index:], *measured][:3], remembered))
+            for index in range(len(measured))
         ],
     }
 
@@ -104,10 +105,10 @@ def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> M
     )
 
 
-def _decided(case: Case, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
+def _decided(case: Case, record: Record, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
     optimization = case.optimization
     result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
-    result.promise = H200.promise(case)
+    result.promise = H200.promise(case, record.recorded_at)
     result.remembered = remembered
     result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]

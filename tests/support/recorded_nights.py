@@ -94,7 +94,7 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     )
     if result.skipped or result.error:
         return result
-    result.promise = H200.promise(case)
+    result.promise = H200.promise(case, record.recorded_at)
     checks, slower = 2 * len(_records()[0]), faults.slower.get(case.id, 0.0)
     counters, yardsticks = record.optimized_counters, record.yardsticks
     result.remembered = Remembered(

@@ -36,15 +36,15 @@ from workloads.ddp_scaling import rungs
 # The efficiency of each rung that is promised on a GPU, estimated from FLOPs and bytes: no run is recorded yet.
 EFFICIENCY: Mapping[str, Mapping[str, float]] = {
     "all-reduce-afterwards": {"compute-bound": 0.8, "wire-bound": 0.35},
-    "overlap": {"compute-bound": 0.9, "wire-bound": 0.5},
-    "bucket-1": {"compute-bound": 0.9, "wire-bound": 0.5},
-    "bucket-5": {"compute-bound": 0.9, "wire-bound": 0.5},
-    "bucket-25": {"compute-bound": 0.9, "wire-bound": 0.5},
+    "overlap": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "bucket-1": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "bucket-5": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "bucket-25": {"compute-bound": 0.9, "wire-bound": 0.6},
     "bucket-100": {"compute-bound": 0.85, "wire-bound": 0.4},
-    "bucket-view": {"compute-bound": 0.9, "wire-bound": 0.55},
-    "bf16-gradients": {"compute-bound": 0.9, "wire-bound": 0.5},
-    "static-graph": {"compute-bound": 0.9, "wire-bound": 0.55},
-    "fsdp2": {"compute-bound": 0.85, "wire-bound": 0.4},
+    "bucket-view": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "bf16-gradients": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "static-graph": {"compute-bound": 0.9, "wire-bound": 0.6},
+    "fsdp2": {"compute-bound": 0.9, "wire-bound": 0.6},
 }
 TWO_GPUS = Needs(gpus=2)
 # Of a step, under the profiler: the time for which other ranks may wait for the slowest one. FSDP2 gathers weights

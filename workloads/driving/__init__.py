@@ -118,7 +118,8 @@ VARIANTS = (
         needs=AMPERE,
         contract={"cuda": Contract((TENSOR_CORES,), (HALF_THE_MEMORY,))},
         proofs=(learns(AMP_BF16),),
-        why="a GPU without tensor cores only pays for the conversions",
+        why="convolutions of the reference have tensor cores already, in TF32; a GPU without them only pays for the"
+        " conversions",
     ),
     _variant(
         "amp-fp16",

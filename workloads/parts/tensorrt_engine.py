@@ -25,6 +25,7 @@ from gpugate import workload
 from workloads.parts.kept_files import discard, keep, key_of, read_kept
 
 Precision = Literal["fp32", "tf32", "fp16", "int8"]
+INSTALL = "pip install 'gpugate[tensorrt]'"
 OPSET = 17  # the newest one that TensorRT 8.6 reads completely
 FIRST_STRONGLY_TYPED = 10  # of TensorRT's major versions
 REFORMATTING = "Reformatting CopyNode"
@@ -33,24 +34,26 @@ ON_RTX_CARDS = ((7, 5), (8, 0), (8, 6), (8, 9), (12, 0))  # compute capabilities
 
 def why_not(gpu_index: int) -> str | None:
     """The reason why no TensorRT builds engines for this GPU, with the next step; None where one does."""
-    if find_spec("tensorrt") is not None:
+    found = {name for name in ("tensorrt", "tensorrt_rtx", "onnx") if find_spec(name) is not None}
+    if found <= {"onnx"}:
+        return f"the package tensorrt is missing: {INSTALL}"
+    if "onnx" not in found:  # which PyTorch's exporter imports
+        return f"the package onnx is missing: {INSTALL}"
+    if "tensorrt" in found:
         return None
-    if find_spec("tensorrt_rtx") is None:
-        return "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
     major, minor = torch.cuda.get_device_capability(gpu_index)  # cuda only
     if (major, minor) in ON_RTX_CARDS or major == ON_RTX_CARDS[-1][0]:
         return None
     known = ", ".join(f"{high}.{low}" for high, low in ON_RTX_CARDS[:-1])
     return (
-        f"TensorRT for RTX builds for compute capability {known} and 12.x, and this GPU has {major}.{minor}: "
-        "pip install 'gpugate[tensorrt]'"
+        f"TensorRT for RTX builds for compute capability {known} and 12.x, and this GPU has {major}.{minor}: {INSTALL}"
     )
 
 
 TENSORRT_LIBRARY = workload.Engine("tensorrt", why_not)
 
 
-def library() -> ModuleType:
+def import_library() -> ModuleType:
     """TensorRT, or TensorRT for RTX where it alone is installed."""
     return import_module("tensorrt" if find_spec("tensorrt") is not None else "tensorrt_rtx")
 
@@ -63,7 +66,7 @@ class Engine:
     """
 
     def __init__(self, plan: bytes, device: torch.device) -> None:
-        trt, self.device = library(), device
+        trt, self.device = import_library(), device
         self._allocator = _torch_allocator(trt, device)
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
         self._runtime.gpu_allocator = self._allocator
@@ -119,18 +122,19 @@ def build_engine(
     TensorRT's own words where it cannot build.
     """
     onnx = write_onnx(model.cpu(), example[:1].cpu(), precision)
-    if precision == "int8":
-        onnx = quantize(onnx, calibration)
-    trt, device = library(), example.device
+    trt, device = import_library(), example.device
     gpu = torch.cuda.get_device_properties(device)  # cuda only
-    facts = (onnx, tuple(example.shape), precision, trt.__name__, trt.__version__, gpu.name, gpu.major, gpu.minor)
-    path = cache_dir / "tensorrt" / f"{key_of(*facts)}.plan"
+    of_library = trt.__name__, trt.__version__, gpu.name, gpu.major, gpu.minor
+    batches = (batch.numpy().tobytes() for batch in calibration)
+    key = key_of(onnx, tuple(example.shape), precision, *of_library, *batches)
+    path = cache_dir / "tensorrt" / f"{key}.plan"
     plan = read_kept(path)
     if plan is not None:
         try:
             return Engine(plan, device)
         except RuntimeError as error:
             discard(path, f"cannot be used ({error})")
+    onnx = quantize(onnx, calibration) if precision == "int8" else onnx
     plan = build_plan(trt, onnx, tuple(example.shape), precision)
     keep(path, plan)
     return Engine(plan, device)

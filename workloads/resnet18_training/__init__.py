@@ -100,7 +100,7 @@ def _rung(
 
 
 def _gain_on_cached_data(gain: float) -> Limit:
-    """Where the loader bounds both sides, their speedup hides what the computation gains: this limit does not."""
+    """A limit on the gain of the computation alone, on cached data: a slow loader hides this gain in the speedup."""
     return Limit("cached_step_ms", at_most_of_reference=1 / gain)
 
 

@@ -40,7 +40,7 @@ class Recipe:
 
 
 def nothing() -> None:
-    """The default of what the host does meanwhile."""
+    """The default of the work of the host while the device computes."""
 
 
 def architecture(classes: int) -> nn.Module:

@@ -32,7 +32,6 @@ class Package:
 
 
 PACKAGES = (
-    Package("tensorrt", "tensorrt", "pip install 'gpugate[tensorrt]'"),
     Package("torch-tensorrt", "torch_tensorrt", "pip install 'gpugate[torch-tensorrt]'"),
     Package("tensorrt", "tensorrt", "pip install 'gpugate[tensorrt]'"),
     Package("cvcuda", "cvcuda", "pip install cvcuda-cu13, or -cu12 as torch's CUDA is"),

@@ -428,6 +428,6 @@ def test_a_layer_that_is_fused_no_more_is_named() -> None:
     then = replace(THEN, profile=fused, counters={**COUNTED, "engine_layers": 2.0})
     found = autopsy(then, now(11.0, apart, {"engine_layers": 3.0, "kernels": 11.0}), "the record")
     assert found.kind == "unfused layers"
-    assert found.cause == "the engine has more layers, 2 -> 3: conv + relu became conv, relu"
+    assert found.cause == "the engine has more layers, 2 -> 3: first of all, conv + relu became conv and relu"
     assert "new layers: conv; relu" in found.lines
     assert "layers gone: conv + relu" in found.lines

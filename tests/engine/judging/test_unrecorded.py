@@ -5,8 +5,8 @@ import pytest
 from gpugate.judging.decide import left_open_by_other_work, wants_more_pairs
 from gpugate.judging.knee import judge_knee
 from gpugate.judging.times import judge_speedup, judge_throughput
-from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH, describe_other_reference
-from gpugate.results.case import CaseResult, CoresChanged
+from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
+from gpugate.results.case import CaseResult, CoresChanged, describe_other_reference
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.series import Sweep, SweepPoint

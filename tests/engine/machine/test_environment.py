@@ -386,9 +386,9 @@ def test_torch_tensorrt_without_tensorrt_is_missing(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torch_tensorrt.py").touch()
     (tmp_path / "tensorrt").mkdir()  # what an uninstalled package leaves behind imports as a namespace
-    needs = Needs(packages=("torch_tensorrt",), install="pip install 'gpugate[tensorrt]'")
+    needs = Needs(packages=("torch_tensorrt",), install="pip install 'gpugate[torch-tensorrt]'")
     missing = missing_needs(needs, H200)
-    assert missing == Missing(("tensorrt",), "needs the package tensorrt: pip install 'gpugate[tensorrt]'")
+    assert missing == Missing(("tensorrt",), "needs the package tensorrt: pip install 'gpugate[torch-tensorrt]'")
     (tmp_path / "tensorrt" / "__init__.py").touch()
     assert missing_needs(needs, H200) is None
     assert not {"torch_tensorrt", "tensorrt"} & set(sys.modules)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpugate.errors import SideError
 from gpugate.measurement import sides
-from gpugate.measurement.data_path import data_path
+from gpugate.measurement.data_path import measure_data_path
 from gpugate.measurement.difference import numbers_of
 from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint, release
 from gpugate.measurement.torch_flags import TorchFlags
@@ -308,12 +308,12 @@ def test_the_data_path_is_what_a_step_on_cached_data_saves(real_ms: float, cache
     side = built(lambda inputs: pass_(real_ms), cached_step=lambda: pass_(cached_ms))
     side.steps_per_block = 3
     wanted = {"cached_step_ms": cached_ms, "data_path_efficiency": expected}
-    assert data_path(side, INPUTS, time_ms) == pytest.approx(wanted)
+    assert measure_data_path(side, INPUTS, time_ms) == pytest.approx(wanted)
     before_ms = clock.now_ms
     wanted["data_path_efficiency"] /= 2
-    assert data_path(side, INPUTS, time_ms, 2 * real_ms) == pytest.approx(wanted)
+    assert measure_data_path(side, INPUTS, time_ms, 2 * real_ms) == pytest.approx(wanted)
     assert clock.now_ms - before_ms <= 12 * cached_ms, "real steps were run, whose time is known"
-    assert data_path(built(lambda inputs: None), INPUTS, time_ms) == {}
+    assert measure_data_path(built(lambda inputs: None), INPUTS, time_ms) == {}
 
 
 @pytest.mark.parametrize(("pools", "waits"), [([], 0), (["of 16 workers"], 1)])

@@ -68,7 +68,7 @@ def test_applied_defaults_reach_torch() -> None:
 
 
 def test_strict_flags_are_the_same_without_tf32() -> None:
-    wanted = TorchFlags(cudnn_benchmark=True, matmul_allow_tf32=True).strict()
+    wanted = TorchFlags(cudnn_benchmark=True, matmul_allow_tf32=True).without_tf32()
     assert (wanted.cudnn_allow_tf32, wanted.cudnn_rnn_allow_tf32, wanted.matmul_allow_tf32) == (False, False, False)
     assert wanted.cudnn_benchmark
     wanted.apply()

@@ -42,7 +42,7 @@ class FakeTensorRT(types.ModuleType):
     def __init__(self, version: str, name: str = "tensorrt") -> None:
         super().__init__(name)
         self.__version__, self.built, self.readable = version, [], True
-        self.BuilderFlag = Flags("TF32", "FP16", "INT8") if version < "9" else Flags("TF32")
+        self.BuilderFlag = Flags("TF32", "FP16", "INT8") if int(version.split(".")[0]) < 9 else Flags("TF32")
         self.NetworkDefinitionCreationFlag = Flags("EXPLICIT_BATCH", "STRONGLY_TYPED")
         self.ProfilingVerbosity, self.LayerInformationFormat = Flags("DETAILED"), Flags("JSON")
         self.Logger = type("Logger", (), {"ERROR": 1, "__init__": lambda self, level: None})
@@ -255,8 +255,11 @@ def test_memory_of_an_engine_is_torchs(trt, monkeypatch: pytest.MonkeyPatch) -> 
 def test_tensorrt_for_rtx_serves_the_cards_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     assert why_not(0) == "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
+    with monkeypatch.context() as without:
+        without.setattr(tensorrt_engine, "find_spec", lambda name: None if name == "onnx" else name)
+        assert why_not(0) == "the package onnx is missing: pip install 'gpugate[tensorrt]'"
     install(monkeypatch, FakeTensorRT("1.7", "tensorrt_rtx"))
-    assert tensorrt_engine.library().__name__ == "tensorrt_rtx"
+    assert tensorrt_engine.import_library().__name__ == "tensorrt_rtx"
     reasons = {}
     for capability in [(9, 0), (8, 9), (12, 0), (12, 1)]:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index, capability=capability: capability)
@@ -267,5 +270,5 @@ def test_tensorrt_for_rtx_serves_the_cards_that_it_supports(monkeypatch: pytest.
     )
     assert set(reasons.values()) == {None}
     install(monkeypatch, FakeTensorRT("1.7", "tensorrt_rtx"), FakeTensorRT("10.15.1"))
-    assert tensorrt_engine.library().__name__ == "tensorrt"
+    assert tensorrt_engine.import_library().__name__ == "tensorrt"
     assert why_not(0) is None

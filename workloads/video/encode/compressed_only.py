@@ -7,9 +7,10 @@ from gpugate.workload import Limit
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
 FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
-MARGIN, OTHERWISE_BYTES = 1.2, 2**16  # encoders differ by some per cent; lengths of pictures, and bytes that tests read
+MARGIN = 1.2  # encoders differ by some per cent
+TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
 
 
 def compressed_only(frames: int, frame_bytes: int) -> Limit:
     """The limit for a step of `frames` frames of the clip; a user's own video may be noisier."""
-    return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + OTHERWISE_BYTES)
+    return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)

@@ -7,7 +7,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -101,6 +101,11 @@ class Chain:
     def engaged(self) -> Callable[[], str | None]:
         """`Side.engaged` of the segmenter, the stage whose library may refuse a part of the work."""
         return self._segment.engaged
+
+    @property
+    def layers(self) -> Callable[[], Sequence[str]] | None:
+        """`Side.layers` of the segmenter, which may be a compiled engine."""
+        return self._segment.layers
 
     def decode(self, decoder: Any) -> Batch | None:
         """The decoder's next frames, up to BATCH; None after the last one."""

@@ -23,15 +23,15 @@ VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
 WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
 PIXELS = FRAMES["cuda"] * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
-OTHERWISE_BYTES = 2**16  # bytes that tests read
+TEST_READS_BYTES = 2**16  # bytes that tests read
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
 # files have many times the bits, has to reach it. H.264 by libx264 misses it, and has to keep 0.8 of what it has.
 MOTION_JPEG_WITH_START_UP = Limit("whole_run_speedup", at_least=13.4)
 H264_WITH_START_UP = Limit("whole_run_speedup", at_least=7.0)
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
 COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
-NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + OTHERWISE_BYTES)
-BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + OTHERWISE_BYTES)  # no logits, a third as much again
+NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
+BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
 
 
@@ -140,7 +140,7 @@ LADDER = (
         {"sm_90": 0.95, "cuda": 0.95},
         "nvjpeg",
         VIDEO,
-        {"sm_90": Contract(limits=(ALWAYS_BUSY,))},
+        {"sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)), "cuda": _from_the_gpu(COMPRESSED_ONLY)},
         why=OVERLAP,
     ),
 )
@@ -172,7 +172,7 @@ OPTIMIZED = (
         tolerance=EXACT,
         needs=GPU_STAGES,
         contract={
-            "cuda": Contract((Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=OTHERWISE_BYTES)))
+            "cuda": Contract((Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=TEST_READS_BYTES)))
         },
         why=NO_PIPELINE,
     ),

@@ -142,6 +142,7 @@ def build(plan: Plan, context: Context) -> Side:
         pipeline.step,
         finish=pipeline.finish,
         engaged=pipeline.chain.engaged,
+        layers=pipeline.chain.layers,
         close=pipeline.close,
         stock_steps=_stock_steps(plan, context),
         works_ahead=plan.overlapped or plan.sessions > 1,

@@ -114,7 +114,6 @@ def baseline(context: Context) -> Side:
 
 
 def channels_last_fp16(context: Context) -> Side:
-    torch.backends.cudnn.benchmark = True
     return eager(_model(context), torch.float16, NHWC)
 
 
@@ -125,7 +124,6 @@ def inductor_fp16(context: Context) -> Side:
 
 def cuda_graph(context: Context) -> Side:
     """The kernels of `channels_last_fp16`, in one launch."""
-    torch.backends.cudnn.benchmark = True
     model = _model(context).to(dtype=torch.float16, memory_format=NHWC)  # type: ignore[call-overload]
     return captured(context, model, 3, inputs(context, UNMEASURED_BATCH))
 
