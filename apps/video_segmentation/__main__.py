@@ -59,9 +59,7 @@ VARIANTS: Mapping[str, Plan] = {
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
 # What installs the packages, by the names under which they are imported.
-PACKAGES = {
-    **dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO),
-}
+PACKAGES = dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO)
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments

@@ -7,7 +7,6 @@ from gpugate.workload import TOLERANCE_BY_DTYPE, Needs, Tolerance
 HOST = ("cv2", "av")
 INSTALL = "pip install 'gpugate[workloads]'"
 INSTALL_VIDEO = "pip install 'gpugate[workloads,video]'"
-INSTALL_TENSORRT = "pip install 'gpugate[workloads,video,tensorrt]'"
 ON_HOST = Needs(HOST, install=INSTALL)
 GPU = Needs(HOST, (7, 0), install=INSTALL)
 CVCUDA = Needs((*HOST, "cvcuda"), (7, 0), install=INSTALL_VIDEO)

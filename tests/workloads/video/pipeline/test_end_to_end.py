@@ -30,6 +30,7 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Limit, Side, for_device_class
 from tests.support.copied_clips import copied
 from tests.support.patience import HANGS_S
+from workloads.parts import tensorrt_engine
 from workloads.parts.model_sides import NCHW, eager
 from workloads.video.clip import video_file
 from workloads.video.clip.clip import Clip, clip_path
@@ -562,20 +563,19 @@ def test_the_program_writes_the_whole_video(
         assert len(decoder.read(100)) == 24
 
 
-def test_the_programs_baseline_is_strict_fp32(
+def test_the_programs_baseline_has_pytorchs_defaults(
     video: Path, cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # as torch begins
     seen = []
 
     class Watched(Chain):
         def __init__(self, *arguments: Any) -> None:
-            seen.append(torch.backends.cudnn.allow_tf32)
+            seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark))
             super().__init__(*arguments)
 
     monkeypatch.setattr(program, "Chain", Watched)
     assert main([str(video), str(tmp_path / "out.mp4"), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 0
-    assert seen == [False]
+    assert seen == [(True, False)]
 
 
 def test_the_program_tells_its_seconds_as_json(video: Path, cache_dir: Path, tmp_path: Path) -> None:
@@ -802,12 +802,21 @@ def test_a_missing_package_is_named_with_what_installs_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_packages_of_a_variant_are_named_with_the_extra_that_has_them() -> None:
-    said = [program._said(ModuleNotFoundError("no module", name=name)) for name in ("cvcuda", "tensorrt")]
-    assert said == [
-        "the package cvcuda is missing: pip install 'gpugate[workloads,video]'",
-        "the package tensorrt is missing: pip install 'gpugate[workloads,video,tensorrt]'",
-    ]
+def test_a_package_of_a_variant_is_named_with_the_extra_that_has_it() -> None:
+    said = program._said(ModuleNotFoundError("no module", name="cvcuda"))
+    assert said == "the package cvcuda is missing: pip install 'gpugate[workloads,video]'"
+
+
+def test_without_tensorrt_its_variant_is_refused_before_anything_is_written(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(tensorrt_engine, "find_spec", lambda name: None)
+    out = tmp_path / "written" / "out.mp4"
+    assert main([str(video), str(out), "--variant=optimized-tensorrt", "--quiet"]) == 1
+    said = "the package tensorrt is missing: pip install 'gpugate[tensorrt]'"
+    assert capsys.readouterr().err == f"error: --variant optimized-tensorrt: {said}\n"
+    assert not out.parent.exists()
 
 
 @pytest.mark.parametrize("error", [cv2.error("OpenCV:\n(-215) no\n"), av.error.ExternalError(1, "no", "a.mp4")])
