@@ -177,12 +177,12 @@ def write_onnx(model: nn.Module, example: Tensor, precision: Precision) -> bytes
 def quantize(onnx: bytes, calibration: Sequence[Tensor]) -> bytes:
     """The ONNX model with INT8 inputs and weights of its convolutions and matrix products, by ONNX Runtime.
 
-    The scale of an activation is its largest value in `calibration`, the scale of a weight that of its channel. A
-    residual branch that begins at a quantized input is quantized with it, so that TensorRT fuses the addition.
+    The scale of an activation is its largest value in `calibration`, the scale of a weight that of its channel. Of each
+    addition one input is in INT8 and the other one is a convolution's own output, so that TensorRT fuses all three.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
-    operators = ["Conv", "Gemm"]
+    operators, (joining, others) = ["Conv", "Gemm", "Add"], _additions(onnx)
     with tempfile.TemporaryDirectory(prefix="gpugate-onnx-") as folder:
         plain, quantized = Path(folder, "plain.onnx"), Path(folder, "quantized.onnx")
         plain.write_bytes(onnx)
@@ -192,6 +192,7 @@ def quantize(onnx: bytes, calibration: Sequence[Tensor]) -> bytes:
             _Calibration(iter(calibration)),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=operators,
+            nodes_to_exclude=others,
             per_channel=True,
             activation_type=QuantType.QInt8,
             weight_type=QuantType.QInt8,
@@ -203,7 +204,35 @@ def quantize(onnx: bytes, calibration: Sequence[Tensor]) -> bytes:
                 "OpTypesToExcludeOutputQuantization": operators,
             },
         )
-        return quantized.read_bytes()
+        return _keep_one_input(quantized.read_bytes(), joining)
+
+
+def _additions(onnx: bytes) -> tuple[list[str], list[str]]:
+    """The names of the additions of two convolutions' outputs, and those of the other additions.
+
+    The other ones add the input of a convolution, which is quantized already.
+    """
+    graph = import_module("onnx").load_from_string(onnx).graph
+    source = {name: node.op_type for node in graph.node for name in node.output}
+    additions = [node for node in graph.node if node.op_type == "Add"]
+    joining = [node.name for node in additions if all(source.get(name) == "Conv" for name in node.input)]
+    return joining, [node.name for node in additions if node.name not in joining]
+
+
+def _keep_one_input(onnx: bytes, additions: Sequence[str]) -> bytes:
+    """The model whose additions of these names read their first input as it was before it was quantized."""
+    model = import_module("onnx").load_from_string(onnx)
+    source, unused = {name: node for node in model.graph.node for name in node.output}, []
+    for node in model.graph.node:
+        if node.name in additions:
+            dequantize = source[node.input[0]]
+            before = source[dequantize.input[0]]
+            node.input[0] = before.input[0]
+            unused += [dequantize, before]
+    for node in unused:
+        model.graph.node.remove(node)
+    written: bytes = model.SerializeToString()
+    return written
 
 
 @dataclass

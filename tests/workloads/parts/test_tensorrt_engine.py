@@ -153,6 +153,34 @@ def test_int8_quantizes_convolutions_and_products_and_agrees() -> None:
     assert 1e-4 < (output - expected).norm() / expected.norm() < 0.05
 
 
+class Residual(nn.Module):
+    """Two convolutions are added, and their sum is added to a further one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.short, self.last = (nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 3, 8))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        joined = torch.relu(self.first(inputs) + self.short(inputs))
+        return torch.relu(self.last(joined) + joined)
+
+
+def test_each_addition_reads_a_convolution_and_a_value_in_int8() -> None:
+    import onnx
+
+    inputs, net = torch.randn(SHAPE), Residual().eval().requires_grad_(False)
+    quantized = quantize(write_onnx(net, inputs[:1], "fp32"), [torch.randn(SHAPE) for _ in range(2)])
+    graph = onnx.load_from_string(quantized).graph
+    source = {name: node.op_type for node in graph.node for name in node.output}
+    additions = [[source[name] for name in node.input] for node in graph.node if node.op_type == "Add"]
+    assert sorted(map(sorted, additions)) == [["Conv", "DequantizeLinear"]] * 2
+    read = {name for node in graph.node for name in node.input} | {one.name for one in graph.output}
+    assert all(read & set(node.output) for node in graph.node)
+    expected, output = net(inputs), run_onnx(quantized, inputs)
+    assert 1e-4 < (output - expected).norm() / expected.norm() < 0.05
+
+
 # By version: what the network is, and the flags for each precision.
 @pytest.mark.parametrize(
     ("version", "precision", "typed", "flags"),
