@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 PERF_INSTALLED = $(VENV)/.installed-perf
 TEST_INSTALLED = $(VENV)/.installed-test
+GPU_INSTALLED = $(VENV)/.installed-gpu
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 10))
 
 ifeq ($(origin PYTHON), undefined)
@@ -34,8 +35,7 @@ test: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python $(TESTS)
 
 # One process: two on one GPU would disturb each other's times. Without a GPU it is an error, not a row of skips.
-test-gpu: $(TEST_INSTALLED)
-	$(INSTALL) -q -e '.[workloads,dev,video]'
+test-gpu: $(GPU_INSTALLED)
 	GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
 
 # As a part of `make test`, this test is skipped where Slurm is missing.
@@ -65,6 +65,10 @@ $(PERF_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(TEST_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e '.[workloads,dev]'
 	@touch $(PERF_INSTALLED) $@
+
+$(GPU_INSTALLED): $(TEST_INSTALLED)
+	$(INSTALL) -e '.[video]'
+	@touch $@
 
 $(VENV)/bin/python:
 	@for python in $(PYTHONS); do \

@@ -58,8 +58,7 @@ VARIANTS: Mapping[str, Plan] = {
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
-# What installs the packages, by the names under which they are imported.
-PACKAGES = dict.fromkeys(("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision"), INSTALL_VIDEO)
+PACKAGES = ("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
@@ -152,7 +151,7 @@ def _errors_of_libraries() -> tuple[type[Exception], ...]:
 def _said(error: Exception) -> str:
     """The error as one sentence with the next step, also where a library writes several lines."""
     if isinstance(error, ModuleNotFoundError) and error.name in PACKAGES:
-        return f"the package {error.name} is missing: {PACKAGES[error.name]}"
+        return f"the package {error.name} is missing: {INSTALL_VIDEO}"
     if isinstance(error, _errors_of_libraries()):
         library = type(error).__module__.partition(".")[0]
         return f"{library} failed ({' '.join(str(error).split())}): make the video anew, or take another --variant"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 from gpugate.explaining.account import PartChange, account, first_longer_stage
-from gpugate.explaining.cause import likely_cause, list_changed_parts
+from gpugate.explaining.cause import likely_cause, list_changed_layers, list_changed_parts
 from gpugate.explaining.state import State
-from gpugate.explaining.words import LEAST_MS, change, short, shorten_names, write_signed
+from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_signed
 from gpugate.measurement.record import Counters
 from gpugate.results.autopsy import Autopsy
 
@@ -62,16 +62,9 @@ def _lines(then: State, now: State) -> Iterator[str]:
     yield from _list_names("new", [_whole(move) for move in moves if move.is_new])
     yield from _list_names("gone", [_whole(move) for move in moves if move.is_gone])
     if then.profile and now.profile and then.profile.layers and now.profile.layers:
-        yield from _list_names(
-            "new layers", [short(name) for name in _only_in(now.profile.layers, then.profile.layers)]
-        )
-        yield from _list_names(
-            "layers gone", [short(name) for name in _only_in(then.profile.layers, now.profile.layers)]
-        )
-
-
-def _only_in(layers: Sequence[str], others: Sequence[str]) -> list[str]:
-    return [name for name in layers if name not in others]
+        gone, new = list_changed_layers(then.profile, now.profile)
+        yield from _list_names("new layers", new)
+        yield from _list_names("layers gone", gone)
 
 
 def _cpu(then: State, now: State) -> Iterator[str]:

@@ -11,7 +11,7 @@ from gpugate.explaining.account import NOTHING, PartChange, account, moves
 from gpugate.explaining.state import State
 from gpugate.explaining.words import change, short, write_signed
 from gpugate.measurement.record import Mismatch
-from gpugate.measurement.step_profile import OTHERS
+from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.results.autopsy import Kind
 
 ONE = 0.5  # of a count per step: less is not a call of every step
@@ -156,13 +156,11 @@ def _synchronization(then: State, now: State) -> Cause | None:
 def _unfused(then: State, now: State) -> Cause | None:
     if now.more(then, "engine_layers") < 1 or then.profile is None or now.profile is None:
         return None
-    before, after = {*then.profile.layers}, {*now.profile.layers}
+    gone, new = list_changed_layers(then.profile, now.profile)
     layers = f"the engine has more layers, {_describe_counter(then, now, 'engine_layers')}"
-    gone = next((name for name in then.profile.layers if name not in after), None)
-    new = [short(name) for name in now.profile.layers if name not in before]
-    if gone is None or not new:
+    if not (gone and new):
         return Cause("unfused layers", layers)
-    return Cause("unfused layers", f"{layers}: first of all, {short(gone)} became {' and '.join(new[:MOST_PIECES])}")
+    return Cause("unfused layers", f"{layers}: first of all, {gone[0]} became {' and '.join(new[:MOST_PIECES])}")
 
 
 def _kernels(then: State, now: State) -> Cause | None:
@@ -269,3 +267,10 @@ def _describe_counter(then: State, now: State, counter: str) -> str:
 def list_changed_parts(then: State, now: State) -> list[PartChange]:
     """Lists the parts that changed between two states; the list is empty where a state has no profile."""
     return moves(then.profile, now.profile) if then.profile and now.profile else []
+
+
+def list_changed_layers(then: StepProfile, now: StepProfile) -> tuple[list[str], list[str]]:
+    """Lists the short names of the engine's layers that are gone, and of those that are new."""
+    before, after = {*then.layers}, {*now.layers}
+    gone = [short(name) for name in then.layers if name not in after]
+    return gone, [short(name) for name in now.layers if name not in before]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -75,21 +74,10 @@ def _computed(context: Context, clip: Source) -> Tensor:
     """The grids of the first frames, at most COMPARED_FRAMES, and fewer where the clip was cut short."""
     grids: list[Tensor] = []
     with (
-        _strict_fp32(),
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
         closing(Chain(BASELINE, context, clip.info, lambda frames: None)) as chain,
         closing(decoder_of(BASELINE, clip.path, context.device, loop=False)) as decoder,
     ):
         while len(grids) < COMPARED_FRAMES and (batch := chain.decode(decoder)) is not None:
             grids += luma_of_bgr(chain.compute(batch).on_host, clip.info.matrix)
     return torch.stack(grids[:COMPARED_FRAMES])
-
-
-@contextmanager
-def _strict_fp32() -> Iterator[None]:
-    """TF32 is off within the context."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before

@@ -8,7 +8,6 @@ weights.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gpugate.workload import DeviceKind
-from workloads.parts.kept_files import keep, read_kept
+from workloads.parts.kept_files import keep, key_of, read_kept
 from workloads.video.clip.clip import Clip
 from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
 from workloads.video.segment.network_frames import fit_numbers, frames_with_truth
@@ -162,5 +161,4 @@ def fit_key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> st
     """A folder name that changes with any fact that decides the weights."""
     processor = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"  # cuda only
     torchvision = importlib.metadata.version("torchvision")  # its import takes a second
-    told = (FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+    return key_of(FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)
