@@ -135,9 +135,7 @@ def build_engine(
         except RuntimeError as error:
             discard(path, f"cannot be used ({error})")
     onnx = quantize(onnx, calibration) if precision == "int8" else onnx
-    timings = path.with_name(f"{key_of(*of_library)}.timings")
-    plan, times = build_plan(trt, onnx, tuple(example.shape), precision, read_kept(timings) or b"")
-    keep(timings, times)
+    plan = build_plan(trt, onnx, tuple(example.shape), precision)
     keep(path, plan)
     return Engine(plan, device)
 
@@ -248,14 +246,8 @@ class _Calibration:
         return None if batch is None else {"inputs": batch.numpy()}
 
 
-def build_plan(
-    trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precision, timings: bytes
-) -> tuple[bytes, bytes]:
-    """Builds an engine for inputs of this shape; returns its plan, and the times of kernels that were measured for it.
-
-    A kernel in `timings`, those of an earlier build, is not timed again: the build is several times as fast and picks
-    the same kernels. Raises RuntimeError with TensorRT's own words where it cannot build.
-    """
+def build_plan(trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precision) -> bytes:
+    """Builds an engine for inputs of this shape. Raises RuntimeError with TensorRT's own words where it cannot."""
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     major = int(trt.__version__.partition(".")[0]) if trt.__name__ == "tensorrt" else FIRST_STRONGLY_TYPED
     of_network = trt.NetworkDefinitionCreationFlag
@@ -274,11 +266,10 @@ def build_plan(
         config.set_flag(trt.BuilderFlag.FP16)
     if not typed and precision == "int8":
         config.set_flag(trt.BuilderFlag.INT8)
-    config.set_timing_cache(config.create_timing_cache(timings), ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise RuntimeError(f"TensorRT {trt.__version__} built no engine: its log on stderr has the cause")
-    return bytes(plan), bytes(config.get_timing_cache().serialize())
+    return bytes(plan)
 
 
 def _torch_allocator(trt: Any, device: torch.device) -> Any:
