@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpugate.workload import Context, Side
-from workloads.ddp_scaling.models import Language, draw, loss, make
+from workloads.ddp_scaling.models import Kind, Model, draw, loss, make
 
 Gradients = dict[str, Tensor]
 NO_RANKS = "it needs a job of ranks, which pytest perf_tests alone starts: other commands cannot measure it"
@@ -27,9 +27,9 @@ def batch_number(context: Context, index: int) -> Tensor:
     return torch.tensor([index])
 
 
-def no_sync(context: Context) -> Side:
+def no_sync(context: Context, model: Kind) -> Side:
     """The same job without communication: each rank keeps its own gradient. What a step should cost at best."""
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, **_on(context))
     ranks = dist.get_world_size()
 
@@ -50,9 +50,9 @@ def no_sync(context: Context) -> Side:
     return Side(step, expected_step=whole_batch_on_one)
 
 
-def all_reduce_afterwards(context: Context) -> Side:
+def all_reduce_afterwards(context: Context, model: Kind) -> Side:
     """Averages each weight's gradient once the backward pass is over: nothing overlaps."""
-    network = _network(context)
+    network = _network(context, model)
     ranks = dist.get_world_size()
 
     def step(number: Tensor) -> Gradients:
@@ -66,9 +66,9 @@ def all_reduce_afterwards(context: Context) -> Side:
     return Side(step)
 
 
-def overlap(context: Context) -> Side:
+def overlap(context: Context, model: Kind) -> Side:
     """DDP as it comes: a bucket of gradients is reduced while the backward pass computes the next bucket."""
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, **_on(context))
 
     def step(number: Tensor) -> Gradients:
@@ -79,9 +79,9 @@ def overlap(context: Context) -> Side:
     return Side(step)
 
 
-def buckets(context: Context, megabytes: float) -> Side:
+def buckets(context: Context, model: Kind, megabytes: float) -> Side:
     """Small buckets start early and cost a launch each; large ones carry more per launch and leave a longer end."""
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, bucket_cap_mb=megabytes, **_on(context))
 
     def step(number: Tensor) -> Gradients:
@@ -92,9 +92,9 @@ def buckets(context: Context, megabytes: float) -> Side:
     return Side(step)
 
 
-def bucket_view(context: Context) -> Side:
+def bucket_view(context: Context, model: Kind) -> Side:
     """Gradients live in the buckets: no copy back from a bucket, and no second memory for them."""
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
 
     def step(number: Tensor) -> Gradients:
@@ -105,11 +105,11 @@ def bucket_view(context: Context) -> Side:
     return Side(step)
 
 
-def bf16_gradients(context: Context) -> Side:
+def bf16_gradients(context: Context, model: Kind) -> Side:
     """Buckets cross the wire in bf16: half of the bytes, and 8 bits of mantissa."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
     replica.register_comm_hook(None, bf16_compress_hook)
 
@@ -121,9 +121,9 @@ def bf16_gradients(context: Context) -> Side:
     return Side(step)
 
 
-def static_graph(context: Context) -> Side:
+def static_graph(context: Context, model: Kind) -> Side:
     """DDP learns the order of gradients once and trusts it afterwards."""
-    network = _network(context)
+    network = _network(context, model)
     replica = DistributedDataParallel(network, gradient_as_bucket_view=True, static_graph=True, **_on(context))
 
     def step(number: Tensor) -> Gradients:
@@ -134,14 +134,14 @@ def static_graph(context: Context) -> Side:
     return Side(step)
 
 
-def fsdp2(context: Context) -> Side:
+def fsdp2(context: Context, model: Kind) -> Side:
     """Each rank keeps its share of weights and gradients: less memory, and the weights cross the wire too, in bf16.
 
     The shares of the last step are gathered in `finish`, once in a block: a training step does not gather them.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes seconds
 
-    network = _network(context)
+    network = _network(context, model)
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for part in (*network.blocks, network):
         fully_shard(part, mp_policy=precision)
@@ -159,13 +159,13 @@ def fsdp2(context: Context) -> Side:
     return Side(step, finish=gather)
 
 
-def _network(context: Context) -> Language:
+def _network(context: Context, model: Kind) -> Model:
     if not dist.is_initialized():
         raise RuntimeError(NO_RANKS)
     torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention repeats its gradients, see models.py
     if context.device.type == "cpu":
         torch.set_num_threads(1)  # the ranks share the cores, and several threads add in another order each time
-    return make(context.device)
+    return make(model, context.device)
 
 
 def _on(context: Context) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Each rung averages the gradients of two processes by exactly its collectives, and the faults between ranks show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,14 +20,14 @@ from gpugate.measurement.sides import BuiltSide, build_side
 from gpugate.parts import Parts
 from gpugate.session.ranks import RankJob
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance, Workload
-from workloads.ddp_scaling import BLOCK_BYTES, EFFICIENCY, EVEN_RANKS, GRADIENT_BYTES, SAME_MEMORY, WORKLOADS, rungs
+from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, SAME_MEMORY, WIRE_BOUND, WORKLOADS, Training, rungs
 from workloads.ddp_scaling.models import draw, loss, make
 
 CPU = torch.device("cpu")
 INPUTS = [torch.tensor([7]), torch.tensor([8])]
-WIRE_BOUND = WORKLOADS[1]
+TRANSFORMER = WORKLOADS[0]
+SIZES = [COMPUTE_BOUND, WIRE_BOUND]
 CASES = [Case(workload, each, "cpu") for workload in WORKLOADS for each in workload.optimizations]
-RUNGS = [case for case in CASES if case.workload is WIRE_BOUND]  # a CPU has one model for both sizes
 
 
 @pytest.fixture(scope="module")
@@ -42,20 +42,28 @@ def context(case: Case, job: RankJob | None) -> Context:
 
 @pytest.fixture(scope="module")
 def baseline(job: RankJob) -> Iterator[BuiltSide]:
-    side = build_side(BASELINE, WIRE_BOUND.baseline, context(RUNGS[0], job), INPUTS[0])
+    side = build_side(BASELINE, TRANSFORMER.baseline, context(CASES[0], job), INPUTS[0])
     yield side
     side.close()
 
 
 @pytest.fixture(scope="module")
-def expected(baseline: BuiltSide) -> Parts:
-    return baseline.output_for(INPUTS[0], expected=True)
+def expected(job: RankJob) -> Mapping[str, Parts]:
+    """The gradients of the whole batch, by workload."""
+    found = {}
+    for workload in WORKLOADS:
+        side = build_side(
+            BASELINE, workload.baseline, context(Case(workload, CASES[0].optimization, "cpu"), job), INPUTS[0]
+        )
+        found[workload.name] = side.output_for(INPUTS[0], expected=True)
+        side.close()
+    return found
 
 
-def problems(case: Case, job: RankJob, expected: Parts) -> set[str]:
+def problems(case: Case, job: RankJob, expected: Mapping[str, Parts]) -> set[str]:
     """The counters of the contract that the optimized side breaks, and its output where that is off."""
     side = build_side(case.optimization.name, case.optimization.build, context(case, job), INPUTS[0])
-    off = differences(side.output_for(INPUTS[0]), expected, "fresh inputs")
+    off = differences(side.output_for(INPUTS[0]), expected[case.workload.name], "fresh inputs")
     found = {"output"} if any(is_wrong(each, case.optimization.tolerated) for each in off) else set()
     assert isinstance(side.side, RankedSide)
     counted = count_collectives(side, side.side.job, INPUTS)
@@ -69,22 +77,25 @@ def is_wrong(difference: Difference, allowed: Tolerance) -> bool:
     return difference.relative_l2 > allowed.relative_l2 or difference.max_error > allowed.max_error
 
 
-@pytest.mark.parametrize("case", RUNGS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_a_rung_gives_the_gradient_of_the_whole_batch_by_its_collectives(
-    case: Case, job: RankJob, expected: Parts
+    case: Case, job: RankJob, expected: Mapping[str, Parts]
 ) -> None:
     assert problems(case, job, expected) == set()
 
 
-def test_a_rank_that_keeps_its_own_gradient_is_wrong_in_every_weight(baseline: BuiltSide, expected: Parts) -> None:
-    own = differences(baseline.output_for(INPUTS[0]), expected, "fresh inputs")
-    assert len(own) == len(list(make(CPU).parameters()))
+def test_a_rank_that_keeps_its_own_gradient_is_wrong_in_every_weight(
+    baseline: BuiltSide, expected: Mapping[str, Parts]
+) -> None:
+    own = differences(baseline.output_for(INPUTS[0]), expected[TRANSFORMER.name], "fresh inputs")
+    assert len(own) == len(list(make(COMPUTE_BOUND.model, CPU).parameters()))
     assert all(is_wrong(weight, case.optimization.tolerated) for weight in own for case in CASES)
     assert min(weight.relative_l2 for weight in own) > 0.5
 
 
-def test_a_model_computes_in_bf16_and_its_loss_and_gradients_are_float32() -> None:
-    model, dtypes = make(CPU), []
+@pytest.mark.parametrize("size", SIZES)
+def test_a_model_computes_in_bf16_and_its_loss_and_gradients_are_float32(size: Training) -> None:
+    model, dtypes = make(size.model, CPU), []
     model.register_forward_hook(lambda module, inputs, logits: dtypes.append(logits.dtype))
     value = loss(model, *draw(2, 0, 0, CPU))
     value.backward()  # type: ignore[no-untyped-call]
@@ -92,11 +103,12 @@ def test_a_model_computes_in_bf16_and_its_loss_and_gradients_are_float32() -> No
     assert {weight.grad.dtype for weight in model.parameters() if weight.grad is not None} == {torch.float32}
 
 
-def test_rungs_with_float32_on_the_wire_add_the_same_numbers(job: RankJob, expected: Parts) -> None:
-    side = build_side("overlap", WIRE_BOUND.optimization("overlap").build, context(RUNGS[0], job), INPUTS[0])
+def test_rungs_with_float32_on_the_wire_add_the_same_numbers(job: RankJob, expected: Mapping[str, Parts]) -> None:
+    side = build_side("overlap", TRANSFORMER.optimization("overlap").build, context(CASES[0], job), INPUTS[0])
     output = side.output_for(INPUTS[0])
     side.close()
-    assert max(weight.relative_l2 for weight in differences(output, expected, "fresh inputs")) < 1e-6
+    off = differences(output, expected[TRANSFORMER.name], "fresh inputs")
+    assert max(weight.relative_l2 for weight in off) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -110,13 +122,15 @@ def test_rungs_with_float32_on_the_wire_add_the_same_numbers(job: RankJob, expec
         ("skip-rank", "bf16-gradients", {"output"}),
     ],
 )
-def test_a_fault_between_ranks_shows(kind: str, name: str, found: set[str], job: RankJob, expected: Parts) -> None:
-    case = mutate(Case(WIRE_BOUND, WIRE_BOUND.optimization(name), "cpu"), Fault(kind), CPU)
+def test_a_fault_between_ranks_shows(
+    kind: str, name: str, found: set[str], job: RankJob, expected: Mapping[str, Parts]
+) -> None:
+    case = mutate(Case(TRANSFORMER, TRANSFORMER.optimization(name), "cpu"), Fault(kind), CPU)
     assert problems(case, job, expected) == found
 
 
 def test_a_rank_on_a_cpu_adds_in_one_order_whatever_the_number_of_threads(job: RankJob) -> None:
-    case = Case(WIRE_BOUND, WIRE_BOUND.optimization("overlap"), "cpu")
+    case = Case(TRANSFORMER, TRANSFORMER.optimization("overlap"), "cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     side = build_side("overlap", case.optimization.build, context(case, job), INPUTS[0])
@@ -161,14 +175,14 @@ def test_a_rung_that_needs_more_memory_than_the_reference_breaks_a_limit_of_a_gp
 
 def test_a_second_copy_of_the_gradients_breaks_the_limit_of_the_wire_bound_size() -> None:
     """The reference has weights, gradients and buckets, and activations of few items."""
-    reference = 3.5 * GRADIENT_BYTES["cuda"]
-    copied = reference + GRADIENT_BYTES["cuda"]
+    gradients = WIRE_BOUND.gradient_bytes["cuda"]
+    reference, copied = 3.5 * gradients, 4.5 * gradients
     assert broken_limit(SAME_MEMORY, {"peak_bytes": copied}, {"peak_bytes": reference}) is not None
 
 
 def test_overlap_promises_more_than_no_overlap() -> None:
-    for size in ("compute-bound", "wire-bound"):
-        assert EFFICIENCY["overlap"][size] > EFFICIENCY["all-reduce-afterwards"][size]
+    for size in SIZES:
+        assert size.efficiency["overlap"] > size.efficiency["all-reduce-afterwards"]
 
 
 def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:
@@ -191,11 +205,12 @@ def test_the_workloads_can_be_measured_as_declared(workload: Workload) -> None:
 def test_a_side_without_ranks_says_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     with pytest.raises(RuntimeError, match="needs a job of ranks, which pytest perf_tests alone starts"):
-        rungs.overlap(context(CASES[0], None))
+        rungs.overlap(context(CASES[0], None), COMPUTE_BOUND.model)
 
 
-def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch() -> None:
-    model, again = make(CPU), make(CPU)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch(size: Training) -> None:
+    model, again = make(size.model, CPU), make(size.model, CPU)
     assert all(map(torch.equal, model.parameters(), again.parameters()))
     assert not list(model.buffers())
     parts = [draw(2, number, rank, CPU)[0] for number, rank in ((0, 0), (0, 1), (1, 0))]
@@ -204,14 +219,17 @@ def test_every_rank_has_the_same_weights_and_its_own_part_of_the_batch() -> None
 
 
 @pytest.mark.parametrize("kind", DEVICE_KINDS)
-def test_the_model_has_the_gradients_that_the_tables_count(kind: DeviceKind, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_the_model_has_the_gradients_that_the_tables_count(
+    size: Training, kind: DeviceKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nn.Module, "to", lambda model, device: model)
     with torch.device("meta"):
-        model = make(torch.device(kind))
+        model = make(size.model, torch.device(kind))
     weights = list(model.parameters())
     in_blocks = [weight for block in model.blocks for weight in block.parameters()]
     found = [4 * sum(weight.numel() for weight in some) for some in (weights, in_blocks)]
-    assert found == [GRADIENT_BYTES[kind], BLOCK_BYTES[kind]]
+    assert found == [size.gradient_bytes[kind], size.block_bytes[kind]]
     assert {len(weight) % RANKS[0] for weight in weights} == {0}  # FSDP2 would fill up other shares
 
 
@@ -221,8 +239,8 @@ def test_an_all_reduce_by_itself_takes_its_time(job: RankJob) -> None:
 
 
 def test_a_later_step_of_a_rung_does_not_depend_on_the_steps_before(job: RankJob) -> None:
-    build = WIRE_BOUND.optimization("bucket-view").build
-    side = build_side("bucket-view", build, context(RUNGS[0], job), INPUTS[0])
+    build = TRANSFORMER.optimization("bucket-view").build
+    side = build_side("bucket-view", build, context(CASES[0], job), INPUTS[0])
     first, second, again = (side.output_for(INPUTS[number]) for number in (0, 1, 0))
     assert not any(map(torch.equal, second.values(), first.values()))
     assert max(weight.relative_l2 for weight in differences(again, first, "fresh inputs")) < 1e-6
