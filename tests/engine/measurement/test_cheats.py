@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import block_work, step_checks
 from gpugate.measurement.block_work import worker_cpu_ns
-from gpugate.measurement.new_inputs import MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
+from gpugate.measurement.new_inputs import KNOWN_BLOCKS, MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
@@ -112,8 +112,14 @@ def test_other_programs_that_lengthen_the_first_blocks_make_no_side_a_rememberin
     disturbed: int, ratio: float
 ) -> None:
     """In each `disturbed` round, the block over new inputs takes ten times as long as those over timed inputs."""
-    times_ms = chain.from_iterable((1.0, 10.0 if number < disturbed else 1.0, 1.0) for number in range(100))
+    known = [1.0] * KNOWN_BLOCKS
+    times_ms = chain.from_iterable((1.0, 10.0 if number < disturbed else 1.0, *known) for number in range(100))
     assert ratio_of_new_inputs(lambda run: [run(), next(times_ms)][1], 1.0) == ratio  # type: ignore[func-returns-value]
+
+
+def test_other_programs_that_lengthen_a_block_on_timed_inputs_hide_no_remembering_side() -> None:
+    times_ms = cycle((1.0, 10.0, 10.0, *[1.0] * (KNOWN_BLOCKS - 1)))
+    assert ratio_of_new_inputs(lambda run: [run(), next(times_ms)][1], 1.0) == 10.0  # type: ignore[func-returns-value]
 
 
 @pytest.mark.parametrize(("step_ms", "ratio"), [(0.0001, 1.0), (0.01, 4.0)])
@@ -125,7 +131,7 @@ def test_a_step_that_is_shorter_than_the_first_touch_of_an_input_remembers_nothi
 
     def time_ms(run: Callable[[], None]) -> float:
         run()
-        return step_ms * steps * (4.0 if next(blocks) % 3 == 1 else 1.0)
+        return step_ms * steps * (4.0 if next(blocks) % (2 + KNOWN_BLOCKS) == 1 else 1.0)
 
     assert ratio_of_new_inputs(time_ms, step_ms) == ratio
 
