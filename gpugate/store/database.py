@@ -1,4 +1,4 @@
-"""The store: every run in three tables of a database, SQLite or another one that SQLAlchemy knows.
+"""The store: every run in three tables of a database, of SQLite or PostgreSQL.
 
 `run` has the provenance of a run, `result` its cases, `metric` the numbers of each case; a case of a machine that was
 not well has no numbers. Files stay the truth: the store is made again from them by `gpugate store add`. A year of
@@ -43,18 +43,15 @@ from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
 from gpugate.workload import CaseId
 
-REVISIONS = ("0001",)  # of the tables, the oldest first: one file of `migrations/versions` each
+FORMAT = 2  # of the tables; files of runs are the truth, from which a store of another format is made again
+DATABASES = ("sqlite", "postgresql")
 IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
 CONNECT_S = 10
 MOST_IDS = 1000  # in one statement
-ROWS_AT_ONCE = 500
-ROWS_A_STATEMENT = 150  # of at most six values: SQLite before 3.32 takes 999 values
 UNFIT = Outcome.ENV_INVALID.value  # of a result without metrics: the machine was not well
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
-# MySQL wants a length, and an index of one that is not too long.
-NAME = sql.String().with_variant(sql.String(255), "mysql", "mariadb")
 NO_VALUE = (ValueError, TypeError, ArithmeticError)  # of a row that another program changed
 _DAMAGED = re.compile("not a database|malformed|no such (column|table)|(column|relation) .* does not exist")
 _PROVENANCE = tuple(field.name for field in fields(Provenance) if field.name != "files")
@@ -62,14 +59,14 @@ RUN = sql.Table(
     "run",
     TABLES,
     sql.Column("id", sql.Integer, primary_key=True),
-    sql.Column("key", NAME, nullable=False, unique=True),  # see `Night.key`
-    sql.Column("name", NAME, nullable=False),
+    sql.Column("key", sql.String, nullable=False, unique=True),  # see `Night.key`
+    sql.Column("name", sql.String, nullable=False),
     sql.Column("started", sql.BigInteger, nullable=False),  # seconds since 1970 in UTC: the order of runs
-    sql.Column("started_at", NAME, nullable=False),  # ISO 8601 with the UTC offset
+    sql.Column("started_at", sql.String, nullable=False),  # ISO 8601 with the UTC offset
     sql.Column("seed", sql.BigInteger, nullable=False),
-    sql.Column("machine", NAME, nullable=False),
+    sql.Column("machine", sql.String, nullable=False),
     sql.Column("interrupted", sql.Boolean, nullable=False),
-    *(sql.Column(name, NAME) for name in _PROVENANCE),
+    *(sql.Column(name, sql.String) for name in _PROVENANCE),
     sql.Column("environment", sql.Text, nullable=False),  # JSON
     sql.Column("source_hashes", sql.Text, nullable=False),  # JSON
     sql.Index("run_of_machine", "machine", "started"),
@@ -80,8 +77,8 @@ RESULT = sql.Table(
     TABLES,
     sql.Column("run_id", sql.Integer, sql.ForeignKey("run.id"), primary_key=True, autoincrement=False),
     sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
-    sql.Column("case_id", NAME, nullable=False),
-    sql.Column("outcome", NAME),
+    sql.Column("case_id", sql.String, nullable=False),
+    sql.Column("outcome", sql.String),
     sql.Index("result_of_case", "case_id", "run_id"),
     sqlite_with_rowid=False,
 )
@@ -96,7 +93,9 @@ METRIC = sql.Table(
     sql.Column("high", sql.Double),
     sqlite_with_rowid=False,
 )
-REVISION = sql.Table("alembic_version", sql.MetaData(), sql.Column("version_num", sql.String(32), primary_key=True))
+STORE_FORMAT = sql.Table(
+    "store_format", TABLES, sql.Column("format", sql.Integer, primary_key=True, autoincrement=False)
+)
 # Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
 _FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
 _INSERT_RUN = RUN.insert()
@@ -148,7 +147,7 @@ class Store:
                 return self._add_together(nights)
             except IntegrityError:  # another process added one of the nights meanwhile, which is found now
                 return [name for night in nights for name in self._add_together([night])]
-        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error) as error:  # of _insert_rows
+        except (SQLAlchemyError, OSError) as error:
             raise self._error("written", error) from error
 
     def _add_together(self, nights: Sequence[Night]) -> list[str | None]:
@@ -194,8 +193,8 @@ class Store:
         try:
             with self._begin(writing=False) as connection:
                 yield connection
-        except (SQLAlchemyError, OSError, self._engine.dialect.loaded_dbapi.Error, *NO_VALUE) as error:
-            raise self._error("read", error) from error  # of the driver's own class from _fetch_tuples
+        except (SQLAlchemyError, OSError, *NO_VALUE) as error:
+            raise self._error("read", error) from error
 
     @contextmanager
     def _begin(self, writing: bool) -> Iterator[sql.Connection]:
@@ -207,12 +206,14 @@ class Store:
 
 
 def open_store(url: str, make: bool = True) -> Store:
-    """Opens the store at an SQLAlchemy URL, and makes or upgrades its tables.
+    """Opens the store at an SQLAlchemy URL, and makes its tables where there are none.
 
-    Raises StoreError where that fails, and without `make` also where a SQLite file is absent.
+    Raises StoreError where that fails, for tables of another format, and without `make` where a SQLite file is absent.
     """
     try:
         address = _with_driver(make_url(url))
+        if address.get_backend_name() not in DATABASES:
+            raise ValueError(f"{address.get_backend_name()} is neither {' nor '.join(DATABASES)}")
         engine = _create_engine(address, make)
     except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
         problem = f"is no URL of a store ({hide_secrets(_first_line(error), url)})"
@@ -292,40 +293,29 @@ def _with_driver(address: URL) -> URL:
 
 
 def _prepare(store: Store) -> None:
-    """Makes the tables of a new store and upgrades older ones. Raises StoreError for those of a newer gpugate."""
+    """Makes the tables of a new store. Raises StoreError for those of another gpugate."""
     with store._begin(writing=False) as connection:
-        found = _read_revision(connection)
-    if found == REVISIONS[-1]:
-        return
-    with store._begin(writing=True) as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATING_LOCK)))
-        found = _read_revision(connection)  # another process may have been faster
-        if found is None:
-            TABLES.create_all(connection)
-            REVISION.create(connection, checkfirst=True)
-            connection.execute(REVISION.insert().values(version_num=REVISIONS[-1]))
-        elif found not in REVISIONS:
-            raise StoreError(f"{store.name} is of a newer gpugate (tables {found}): upgrade gpugate")
-        elif found != REVISIONS[-1]:
-            upgrade(connection)
+        found = _read_format(connection)
+    if found is None:
+        with store._begin(writing=True) as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATING_LOCK)))
+            found = _read_format(connection)  # another process may have been faster
+            if found is None:
+                TABLES.create_all(connection)
+                connection.execute(STORE_FORMAT.insert().values(format=FORMAT))
+                return
+    if found != FORMAT:
+        step = "give another store, and add the files of its runs with gpugate store add"
+        raise StoreError(f"{store.name} has tables of another gpugate (format {found}, here {FORMAT}): {step}")
 
 
-def _read_revision(connection: sql.Connection) -> str | None:
-    if not sql.inspect(connection).has_table(REVISION.name):
-        return None
-    return connection.execute(sql.select(REVISION.c.version_num)).scalar()
-
-
-def upgrade(connection: sql.Connection) -> None:
-    """Brings the tables to the newest revision, from any older one and from nothing."""
-    from alembic import command  # which a store of the newest revision does not need
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "gpugate.store:migrations")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+def _read_format(connection: sql.Connection) -> int | None:
+    """The format of the tables; 1 for those without a table of it, None where there are none."""
+    inspector = sql.inspect(connection)
+    if inspector.has_table(STORE_FORMAT.name):
+        return connection.execute(sql.select(STORE_FORMAT.c.format)).scalar()
+    return 1 if inspector.has_table(RUN.name) else None
 
 
 def _add(connection: sql.Connection, night: Night) -> str | None:
@@ -362,32 +352,10 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
 
 
 def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Inserts rows with a value for each column; by COPY into PostgreSQL, which is five times as fast there."""
-    if not rows:
-        return
-    if connection.dialect.driver == "psycopg":
-        columns = ", ".join(column.name for column in table.columns)
-        cursor = connection.connection.cursor()
-        with cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
-            copy.set_types([column.type.compile(connection.dialect).lower() for column in table.columns])
-            for row in rows:
-                copy.write_row(row)
-    elif connection.dialect.name == "sqlite":
-        # By the driver itself, since SQLAlchemy would convert each row, where nothing is to convert. SQLite stores NaN
-        # as NULL, and the driver of Python 3.11 takes ten times as long to pass None.
-        cursor = connection.connection.cursor()
-        for first in range(0, len(rows), ROWS_A_STATEMENT):
-            part = rows[first : first + ROWS_A_STATEMENT]
-            values = [math.nan if value is None else value for row in part for value in row]
-            cursor.execute(_insert_of_sqlite(table, len(part)), values)
-    else:
-        names = [column.name for column in table.columns]
+    """Inserts rows with a value for each column."""
+    names = [column.name for column in table.columns]
+    if rows:
         connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
-
-
-def _insert_of_sqlite(table: sql.Table, rows: int) -> str:
-    row = f"({', '.join('?' * len(table.columns))})"
-    return f"INSERT INTO {table.name} VALUES {', '.join([row] * rows)}"  # noqa: S608  # names of ours
 
 
 def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.ColumnElement[bool]]:
@@ -444,7 +412,7 @@ def _read_nights(
     )
     unfit: dict[int, list[str]] = {}
     of_case, metrics = (0, ""), dict[str, Metric]()
-    for run_id, case_id, outcome, code, value, low, high in _fetch_tuples(rows):
+    for run_id, case_id, outcome, code, value, low, high in rows:
         if code is None:  # no metric at all, or none that is selected
             if outcome == UNFIT:
                 unfit.setdefault(run_id, []).append(_to_case_id(case_id))
@@ -456,13 +424,6 @@ def _read_nights(
         if code in _NAMES:  # a newer gpugate may have added another one
             metrics[_NAMES[code]] = Metric(value, low, high)
     return [_night_of(run, cases[run[0]], unfit.get(run[0], ())) for run in runs]
-
-
-def _fetch_tuples(rows: sql.CursorResult[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows as the driver reads them. SQLAlchemy would make an object of each, and has no number to convert."""
-    cursor: Any = rows.cursor
-    while some := cursor.fetchmany(ROWS_AT_ONCE):
-        yield from some
 
 
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:

@@ -40,7 +40,7 @@ DEFAULTS = {
     "--ncu": "off",
     "--torch-trace": "off",
 }
-HEAVY = {"torch", "sqlalchemy", "alembic", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
+HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
 
 
 def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,1 +1,0 @@
-"""The revisions of the store's tables, as alembic applies them to a store that an older gpugate made."""
