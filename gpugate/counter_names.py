@@ -77,3 +77,17 @@ COUNTER_NAMES = tuple(COUNTER_MEANING)
 COMPILER_COUNTERS = tuple(_OF_COMPILER)
 CPU_COUNTERS = frozenset(_ON_EVERY_MACHINE)
 OF_TIME = frozenset({**_TIMES_ON_CUDA, **_TIMES_ON_EVERY_MACHINE})
+# The times that a bill has beside all counts: what they count is the side's own, whatever else its host does.
+_BILLED_TIMES = (
+    "kernel_ms",
+    "host_to_device_ms",
+    "device_to_host_ms",
+    "device_to_device_ms",
+    "cpu_ms",
+    "workers_cpu_ms",
+    "spinning",
+    "major_faults",
+    "voluntary_switches",
+    "involuntary_switches",
+)
+BILLED = frozenset(COUNTER_NAMES) - OF_TIME | frozenset(_BILLED_TIMES)

@@ -71,7 +71,7 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
         reference_cost=SideCost(1.0, 1.0),
         optimized_cost=SideCost(1.0, 1.0),
         reference_counters={"kernels": 216.0},
-        optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
+        optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup, "cpu_ms": 0.02 * speedup},
     )
     good = Verdict("speedup", case_id, Outcome.NO_BASELINE, next_step=NextStep.RECORD)
     return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
@@ -120,7 +120,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert first.current.source_hash == "0123456789abcdef"
     assert first.current.yardsticks == {"copy_gbs": 4003.0}
     assert first.current.reference_counters == {"kernels": 216.0}
-    assert first.current.optimized_counters == {"api_ms": 0.0204, "kernels": 62.0}
+    assert first.current.optimized_counters == {"api_ms": 0.0204, "cpu_ms": 0.0408, "kernels": 62.0}
     assert [(d.when, d.relative_l2) for d in first.current.differences] == [
         ("fresh inputs", pytest.approx(2.04e-4)),
         ("timed steps", 1e-5),
@@ -282,8 +282,8 @@ def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: P
     assert len(before) < 200_000
     changed = [new.strip() for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
     kinds = {line.partition(":")[0] for line in changed}
-    assert kinds == {'"reference_ms"', '"api_ms"', '"relative_l2"'}
-    assert len(changed) == 4 * 8  # of each case: its times, a difference, and a counter in the record and in the bill
+    assert kinds == {'"reference_ms"', '"api_ms"', '"cpu_ms"', '"relative_l2"'}
+    assert len(changed) == 5 * 8  # of each case: its times, a difference, two counters, and the CPU time in the bill
 
 
 def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its_process(folder: Path) -> None:
@@ -295,7 +295,7 @@ def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its
     read = load_all(folder)["net"]
     record = read.cases["tf32/cuda"].current
     assert [bills.optimized.counters for bills in record.bills if bills] == [
-        {"kernels": 62.0, "api_ms": pytest.approx(0.01 * speedup)} for speedup in (2.0, 2.01, 2.02, 2.03, 2.04, 2.05)
+        {"kernels": 62.0, "cpu_ms": pytest.approx(0.02 * speedup)} for speedup in (2.0, 2.01, 2.02, 2.03, 2.04, 2.05)
     ]
     assert record.history.bills == record.bills
     write(folder, read)
@@ -356,7 +356,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "bills of other processes": (
         lambda text: text.replace('"measured": [true, ', '"measured": ['),
-        f"cannot be used because cases.tf32/cuda.anchor.bills: 'kernels' has 5 values for 4 processes: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor.bills: 'cpu_ms' has 5 values for 4 processes: {REPAIR}",
     ),
     "another machine": (
         lambda text: text.replace('"nvidia-h200"', '"nvidia-h100"'),
