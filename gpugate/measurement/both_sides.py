@@ -65,12 +65,12 @@ def build_both(
     started = perf_counter()
 
     names = (case.reference_name, case.optimization.name)
-    built, before, alone = {}, "", None
+    built, before, alone, known = {}, "", None, list_descendants()
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
-            before_it = list_descendants()
             built[name] = build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore)
-            built[name].workers = list_descendants() - before_it
+            built[name].workers = list_descendants() - known
+            known |= built[name].workers
             undo.callback(built[name].close)
             if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
                 alone = time_alone(built[name], inputs.fresh, time_ms)

@@ -125,7 +125,7 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
 def test_a_process_that_the_fork_server_forked_works_and_the_server_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     server, compiler = f"python -c from {processes.FORK_SERVER} import main", f"python {processes.HELPERS[0]}"
     found = {1: (os.getpid(), server), 2: (1, server), 3: (2, "ffmpeg"), 4: (os.getpid(), compiler), 5: (4, compiler)}
-    monkeypatch.setattr(processes, "_read_all", lambda: {os.getpid(): (0, "pytest"), **found, 9: (0, "other")})
+    monkeypatch.setattr(processes, "_read_descendants", lambda: found)
     assert list_descendants() == {2, 3}
     assert list_children() == {}
 
