@@ -39,7 +39,7 @@ class CpuCounters:
     def __init__(self) -> None:
         self._totals = dict.fromkeys(_FIELDS, 0)
         self._own_ns = self._workers_ns = self._stepping_ns = self._wall_ns = self._steps = 0
-        self._has_workers = False
+        self._has_workers, self._threads = False, 1
         self._lost: str | None = None
 
     def begin(self, workers: Collection[int] = ()) -> None:
@@ -58,6 +58,7 @@ class CpuCounters:
         self._wall_ns += round(1e6 * steps * step_ms)
         self._steps += steps
         self._has_workers = self._has_workers or bool(self._workers)
+        self._threads = torch.get_num_threads()
         for name, count in _read().items():
             self._totals[name] += count - self._before[name]
 
@@ -100,9 +101,9 @@ class CpuCounters:
         """
         if on_gpu:
             return self._stepping_ns >= SPINNING_WAIT * self._wall_ns
-        threads, (least, most) = torch.get_num_threads(), SPINNING_THREADS
-        full_ns = threads * self._stepping_ns
-        return threads > 1 and least * full_ns <= self._own_ns <= most * full_ns
+        least, most = SPINNING_THREADS
+        full_ns = self._threads * self._stepping_ns
+        return self._threads > 1 and least * full_ns <= self._own_ns <= most * full_ns
 
 
 def _read_ended_s() -> float:
