@@ -208,8 +208,8 @@ class TinyProject:
                             for name, items in bills[side].items()
                         }
 
-        def five(values: list[Any]) -> list[Any]:
-            return list(islice(cycle(values), 5))
+        def five(values: Any) -> Any:
+            return list(islice(cycle(values), 5)) if isinstance(values, list) else values  # one of all processes
 
         self.edit_baseline(repeat)
 
