@@ -29,6 +29,10 @@ _EVENTS_ON_CUDA: Mapping[str, str] = {
 _TIMES_ON_CUDA: Mapping[str, str] = {
     "api_ms": "CPU time inside the CUDA API, under the profiler, which makes every call and graph node dearer, in ms",
     "enqueue_ms": "host time to enqueue one step, without the profiler: an upper bound of its CUDA API time, in ms",
+    "kernel_ms": "sum of the times of all kernels, in ms; of kernels that overlap, each counts in full",
+    "host_to_device_ms": "sum of the times of copies from host to device, in ms",
+    "device_to_host_ms": "sum of the times of copies from device to host, in ms",
+    "device_to_device_ms": "sum of the times of copies within the device, in ms",
     "longest_kernels_mean_ms": "mean of the 15 longest kernels, in ms",
     "active_fraction": "union of device activity over the time from first to last",
     "kernel_fraction": "union of kernels over the time from first to last device activity",
@@ -46,11 +50,15 @@ _EVENTS_ON_EVERY_MACHINE: Mapping[str, str] = {
     "collectives": "collectives between ranks, such as the all-reduce of a bucket",
     "collective_bytes": "bytes of the messages of collectives: of each, the larger one of a rank's input and output",
     "early_collectives": "collectives that are called before the backward pass computes its last gradient",
+    "operators": "operators of PyTorch that a side on a CPU calls, by itself or within another operator",
     "engine_layers": "layers of a compiled engine, such as TensorRT's: two operators that are fused are one layer",
     "minor_faults": "page faults of this process that needed no disk, in a timed step",
 }
 _TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {
     "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
+    "cpu_ms": "user and system CPU time of this process and its workers, in a timed step, in ms",
+    "workers_cpu_ms": "the part of cpu_ms that worker processes spent",
+    "spinning": "1 where this process's threads wait in a loop: its part of cpu_ms then says little of its work",
     "major_faults": "page faults of this process that waited for a disk, in a timed step",
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",
@@ -69,3 +77,17 @@ COUNTER_NAMES = tuple(COUNTER_MEANING)
 COMPILER_COUNTERS = tuple(_OF_COMPILER)
 CPU_COUNTERS = frozenset(_ON_EVERY_MACHINE)
 OF_TIME = frozenset({**_TIMES_ON_CUDA, **_TIMES_ON_EVERY_MACHINE})
+# The times that a bill has beside all counts: what they count is the side's own, whatever else its host does.
+_BILLED_TIMES = (
+    "kernel_ms",
+    "host_to_device_ms",
+    "device_to_host_ms",
+    "device_to_device_ms",
+    "cpu_ms",
+    "workers_cpu_ms",
+    "spinning",
+    "major_faults",
+    "voluntary_switches",
+    "involuntary_switches",
+)
+BILLED = frozenset(COUNTER_NAMES) - OF_TIME | frozenset(_BILLED_TIMES)

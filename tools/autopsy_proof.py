@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import SideError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
-from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, Fault
+from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.judging.decide import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # The right causes of each fault. A side may itself notice a graph break, or memory that is not page-locked.
 NAMES: Mapping[str, Collection[str]] = {
     "slow": ("more work after the steps",),
+    "longer-kernel": ("more kernels",),
+    "cpu-work": ("host", "launch gaps"),
     "sync": ("synchronization",),
     "pageable": ("pageable copies", "not engaged"),
     "launch": ("more kernels",),
@@ -45,7 +47,11 @@ NAMES: Mapping[str, Collection[str]] = {
     "skip-work": ("work left out",),
 }
 ON_A_CPU: Mapping[str, Collection[str]] = {**NAMES, "slow": ("host",)}  # where the work is the host's
-SIZES = {**EXAMPLE, "slow": "slow:20", "wrong": "wrong:0.1"}  # well above what two measurements differ by
+SIZES = {
+    **EXAMPLE,
+    **{kind: f"{kind}:20" for kind in TIMED},
+    "wrong": "wrong:0.1",
+}  # well above what two measurements differ by
 KINDS = tuple(kind for kind in SPELLING if kind not in OF_RANKS)
 GOAL = 0.9
 

@@ -12,6 +12,8 @@ OF_RANKS = ("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank") 
 # Spellings on the command line; the word after the colon stands for a number, which is required.
 SPELLING: Mapping[str, str] = {
     "slow": "slow:PERCENT",
+    "longer-kernel": "longer-kernel:PERCENT",
+    "cpu-work": "cpu-work:PERCENT",
     "sync": "sync",
     "pageable": "pageable",
     "launch": "launch",
@@ -24,13 +26,14 @@ SPELLING: Mapping[str, str] = {
     "skip-work": "skip-work",
     **{kind: kind for kind in OF_RANKS},
 }
-EXAMPLE: Mapping[str, str] = {"slow": "slow:5", "wrong": "wrong:0.01"}
-LARGEST: Mapping[str, float] = {"slow": 1000.0}  # beyond it a run would seem to hang
+TIMED = ("slow", "longer-kernel", "cpu-work")  # the faults whose size is a share of a time
+EXAMPLE: Mapping[str, str] = {**{kind: f"{kind}:5" for kind in TIMED}, "wrong": "wrong:0.01"}
+LARGEST: Mapping[str, float] = dict.fromkeys(TIMED, 1000.0)  # percent; beyond it a run would seem to hang
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault; `amount` is the percentage of `slow` or the relative L2 error of `wrong`, and unused otherwise."""
+    """A fault; `amount` is a percentage for those of TIMED, the relative L2 error of `wrong`, and unused otherwise."""
 
     kind: str
     amount: float = 0.0

@@ -11,15 +11,17 @@ from gpugate.errors import SideError
 from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
 from gpugate.faults.every_step import copy_output, launch_more, leak_memory, return_stale_output, synchronize_every_step
 from gpugate.faults.fault import OF_RANKS, Fault
+from gpugate.faults.longer_kernel import lengthen
 from gpugate.faults.output import make_output_wrong, skip_work
 from gpugate.faults.ranks import put_into_ranks
-from gpugate.faults.slow import slow_down
+from gpugate.faults.slow import slow_down, use_more_cpu
 from gpugate.workload import Build, Case, Context, Side
 
 if TYPE_CHECKING:
     import torch
 
 NOT_ON_A_CPU: Mapping[str, str] = {
+    "longer-kernel": "a CPU runs no kernels whose time could be counted",
     "sync": "a CPU has no device to wait for",
     "pageable": "a CPU copies nothing to a device",
     "launch": "a CPU launches no kernels that could be counted",
@@ -79,6 +81,8 @@ def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, flo
 
 _FAULTS: Mapping[str, Callable[[Build, float], Build]] = {
     "slow": lambda build, percent: slow_down(build, percent / 100),
+    "longer-kernel": lambda build, percent: lengthen(build, percent / 100),
+    "cpu-work": lambda build, percent: use_more_cpu(build, percent / 100),
     "sync": _afterwards(synchronize_every_step),
     "pageable": lambda build, _: use_pageable_memory(build),
     "launch": _afterwards(launch_more),

@@ -15,12 +15,14 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from time import perf_counter
+from time import perf_counter, process_time_ns, thread_time_ns
 from typing import Any, Protocol
 
 import torch
 
+from gpugate.machine.processes import cpu_time_ns, list_descendants
 from gpugate.workload import Build, Context, Side
 
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
@@ -54,6 +56,35 @@ class HostExtraWork:
         until_s = now_s + self.share * (now_s - self._began_s) - self.own_s
         while perf_counter() < until_s:
             pass
+
+
+class CpuExtraWork:
+    """CPU work of this process: `share` of the CPU time of itself and its workers between `begin()` and `end()`.
+
+    Where the stepping thread waits meanwhile, for workers or for a GPU, the work may cost no time.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self._workers: set[int] | None = None  # those that the first step has started
+        self._began_ns = 0
+
+    def begin(self) -> None:
+        if self._workers is None:
+            self._workers = list_descendants()
+        self._began_ns = self._read_ns()
+
+    def end(self) -> None:
+        until_ns = thread_time_ns() + self.share * (self._read_ns() - self._began_ns)
+        while thread_time_ns() < until_ns:
+            pass
+
+    def _read_ns(self) -> int:
+        total_ns = process_time_ns()
+        for worker in self._workers or ():
+            with suppress(OSError):  # it has ended since
+                total_ns += cpu_time_ns(worker)
+        return total_ns
 
 
 def _recent() -> deque[float]:
@@ -184,3 +215,8 @@ def slow_down(build: Build, share: float) -> Build:
         return _SlowedSide(build(context), extra)
 
     return build_faulty
+
+
+def use_more_cpu(build: Build, share: float) -> Build:
+    """Returns a build function whose side uses `share` more CPU time per block of steps: 0.05 is 5 %."""
+    return lambda context: _SlowedSide(build(context), CpuExtraWork(share))

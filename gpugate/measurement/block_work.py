@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from threading import active_count
-from time import clock_gettime_ns, process_time_ns
+from time import process_time_ns
 from typing import Any
 
-from gpugate.machine.processes import list_descendants
+from gpugate.machine.processes import cpu_time_ns, list_descendants
 from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.step_checks import CHECKED_SHARE, run_block, without_overwritten
@@ -95,5 +95,5 @@ def worker_cpu_ns(workers: Collection[int]) -> int:
     total_ns = round(1e9 * (ended.ru_utime + ended.ru_stime))
     for worker in workers:
         with suppress(OSError):  # it has ended since
-            total_ns += clock_gettime_ns((~worker << 3) | 2)  # Linux's CPU clock of another process
+            total_ns += cpu_time_ns(worker)
     return total_ns

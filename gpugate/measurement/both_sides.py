@@ -55,10 +55,9 @@ def build_both(
     inputs: Inputs,
     reference_first: bool,
     time_ms: Callable[[Callable[[], None]], float] | None = None,
-    stop_idle: bool = False,
 ) -> BothSides:
-    """Builds both sides in the given order, which decides their placement in memory. With `stop_idle`, each side notes
-    its workers. With `time_ms`, the side that is built first is timed alone.
+    """Builds both sides in the given order, which decides their placement in memory, and notes the workers of each.
+    With `time_ms`, the side that is built first is timed alone.
 
     Raises SideError when a side cannot be built, writes to its inputs or changes the other's model; a side that was
     built by then is closed.
@@ -66,12 +65,12 @@ def build_both(
     started = perf_counter()
 
     names = (case.reference_name, case.optimization.name)
-    built, before, alone = {}, "", None
+    built, before, alone, known = {}, "", None, list_descendants()
     with ExitStack() as undo:
         for name in names if reference_first else names[::-1]:
-            before_it = list_descendants() if stop_idle else set()
             built[name] = build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore)
-            built[name].workers = list_descendants() - before_it if stop_idle else set()
+            built[name].workers = list_descendants() - known
+            known |= built[name].workers
             undo.callback(built[name].close)
             if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
                 alone = time_alone(built[name], inputs.fresh, time_ms)

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -30,6 +31,10 @@ FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end
 FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 5, 1000, 300.0
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
+NO_KERNEL = (
+    "no kernel, so none can be counted: end every other profiler of this GPU, and see by gpugate doctor that CUPTI is "
+    "permitted"
+)
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
 # detach when a profile ends. CUPTI detaches inside some later CUDA call, see `detach`.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -63,7 +68,7 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int
     """Runs `steps[i]` steps of warmed-up side i under the profiler and returns the activity of each side, in order.
 
     All sides share one profile: a second profile right after the first can lose its device events while CUPTI detaches.
-    Raises SideError when the profiler saw more launches than kernels, twice.
+    Raises SideError when the profiler saw no kernel, or more launches than kernels, twice.
     """
     for _ in range(2):
         activities = _count_once(sides, inputs, steps)
@@ -71,7 +76,8 @@ def count(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int
         blind = [side.name for side, seen in zip(sides, activities, strict=True) if trace.lost_kernels(seen)]
         if not blind:
             return activities
-    raise SideError(blind[0], "being counted", RuntimeError("the profiler saw more launches than kernels"))
+    problem = "more launches than kernels" if any(seen.kernels for seen in activities) else NO_KERNEL
+    raise SideError(blind[0], "being counted", RuntimeError(f"the profiler saw {problem}"))
 
 
 def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequence[int]) -> list[Activity]:
@@ -82,7 +88,9 @@ def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequen
             with blame(side.name, "being counted"):
                 _run_window(side, inputs, its_steps, _window(number))
     events = profiled_events(profiler)
-    return [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
+    attached = device.type != "cuda" or any(map(trace.is_call, events))  # `synchronize` above is a call
+    found = [read_activity(events, its_steps, _window(number)) for number, its_steps in enumerate(steps)]
+    return [replace(one, attached=attached) for one in found]
 
 
 @contextmanager

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from time import sleep
 from typing import Any
 
+from gpugate.machine.processes import list_descendants
 from gpugate.measurement.both_sides import BothSides
-from gpugate.measurement.cpu_counters import CpuCounters
+from gpugate.measurement.cpu_counters import BEGAN, CpuCounters
 from gpugate.measurement.device_timer import Timer
 from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
 from gpugate.measurement.idle_side import resume_workers, stop_workers
-from gpugate.measurement.record import Pair, TimedBuild
+from gpugate.measurement.record import ClockReading, Pair, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
@@ -63,6 +64,7 @@ class Pairing:
     throttled_by: set[str] = field(default_factory=set)
     sleep: Callable[[float], None] = sleep
     stop_idle: bool = False  # the workers of the other side, while a side is timed
+    workers: set[int] = field(default_factory=set)  # of both sides, when the first pair begins
 
     def settle(self) -> None:
         """Runs one pair and discards it: the first pair after a build or a pause is slow, not equally on both sides.
@@ -73,6 +75,7 @@ class Pairing:
             self._begin_turn(side)
             step_ms = side.timed_block(self.inputs, self.timer.time_ms, steps=side.side.stock_steps or None)
             self._await_refill(side, step_ms)
+        self.workers = list_descendants()
 
     def take(self, count: int, go_on: Callable[[], bool]) -> None:
         """Takes pairs until this call has kept `count` of them or `go_on` returns False."""
@@ -84,12 +87,8 @@ class Pairing:
         sides = (self.both.reference, self.both.optimized)
         first, second = sides if self.reference_first else sides[::-1]
         before = self.read_clock()
-        first_ms = self._block_ms(first)
-        between = self.read_clock()
-        self._await_refill(first, first_ms)
-        second_ms = self._block_ms(second)
-        after = self.read_clock()
-        self._await_refill(second, second_ms)
+        first_ms, between = self._run_block(first)
+        second_ms, after = self._run_block(second)
         pair = Pair(
             reference_ms=first_ms if self.reference_first else second_ms,
             optimized_ms=second_ms if self.reference_first else first_ms,
@@ -104,20 +103,39 @@ class Pairing:
             throttled_by.add(POWER_CAP)
         self._keep(pair, throttled_by)
 
-    def _block_ms(self, side: BuiltSide) -> float:
+    def _run_block(self, side: BuiltSide) -> tuple[float, ClockReading]:
+        """Times a block, and reads the clock of the GPU right after it.
+
+        The CPU time of a side with a stock is that of all its steps, untimed ones included, until the stock is full
+        again: its workers then did as many steps as the side took.
+        """
         self._begin_turn(side)
         if self.cool_down.seconds:
             self.sleep(self.cool_down.seconds)
-        with self.cpu[side is self.both.optimized].count(side.steps_per_block):
-            return side.timed_block(self.inputs, self.timer.time_ms)
+        cpu, stock = self.cpu[side is self.both.optimized], side.side.stock_steps
+        cpu.begin(self.workers - self._other(side).workers)
+        step_ms = side.timed_block(self.inputs, self.timer.time_ms)
+        if not stock:
+            cpu.end(side.steps_per_block, step_ms)
+        clock = self.read_clock()
+        self._await_refill(side, step_ms)
+        if stock:
+            cpu.end(side.steps_per_block + stock, step_ms)
+        return step_ms, clock
+
+    def _other(self, side: BuiltSide) -> BuiltSide:
+        return self.both.reference if side is self.both.optimized else self.both.optimized
 
     def _begin_turn(self, side: BuiltSide) -> None:
         if self.stop_idle:
-            stop_workers((self.both.reference if side is self.both.optimized else self.both.optimized).workers)
+            stop_workers(self._other(side).workers)
             resume_workers(side.workers)
 
     def end_turns(self) -> None:
-        """Lets the workers of both sides go on."""
+        """Lets the workers of both sides go on. Workers that began since the first pair belong to no known side."""
+        if list_descendants() - self.workers:
+            for cpu in self.cpu:
+                cpu.lose(BEGAN)
         for side in (self.both.reference, self.both.optimized):
             resume_workers(side.workers)
 

@@ -268,6 +268,7 @@ class Measurement:
     not_engaged: str | None = None  # the reason that Side.engaged() returned
     inert: bool = False  # the same bits by the same kernels or operators, and no `Side.engaged`
     counters_missing: str | None = None  # why there are no counters
+    cpu_missing: str | None = stored_unless(None)  # why there is no CPU time of a side
     event_host_ratio: NotNegative | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"
     input_sets: Natural = 1
@@ -299,6 +300,7 @@ class Measurement:
             optimized_cost=self.optimized_cost,
             reference_slowdown=self.reference_slowdown,
             not_engaged=self.not_engaged or second.not_engaged,
+            cpu_missing=self.cpu_missing and second.cpu_missing,
             step_checks=_more_wrong(self.step_checks, second.step_checks),
             inert=self.inert and second.inert,
             attempts=self.attempts + 1,

@@ -233,7 +233,7 @@ def _sample(run: _Run) -> StopReason:
         reference_first = len(run.found.builds) % 2 == 0
         alone = run.expected is not None and not run.found.builds
         time_ms = run.timer.time_ms if alone else None
-        both = build_both(run.case, run.context, run.inputs, reference_first, time_ms, run.settings.duet)
+        both = build_both(run.case, run.context, run.inputs, reference_first, time_ms)
         try:
             if alone:
                 run.found.alone = both.reference_alone
@@ -441,6 +441,8 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
             layers, signature, of_side = side.list_layers(), trace.signature(activity), {}
             profile = replace(step_profile(activity), layers=layers)
+            if run.context.device.type != "cuda":
+                of_side = {"operators": len(activity.operators) / activity.steps}
             if has_counters:
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
@@ -473,7 +475,7 @@ def _all_counters(run: _Run, side: int) -> Counters:
     # Under a quota, this process could not have used the cores of others.
     others = {"other_cores": cores} if throttled is None else {"throttled_periods": throttled}
     others = {name: value for name, value in others.items() if value is not None}
-    return {**counted, **most, **run.cpu[side].per_step(), **others}
+    return {**counted, **most, **run.cpu[side].per_step(run.context.device.type == "cuda"), **others}
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:
@@ -499,6 +501,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         not_engaged=found.not_engaged,
         inert=found.inert,
         counters_missing=counters.why_missing(run.context.device),
+        cpu_missing=next(filter(None, (cpu.problem for cpu in run.cpu)), None),
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
         timer=run.timer.name,
         input_sets=len(run.inputs.timed),

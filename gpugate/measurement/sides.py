@@ -89,7 +89,7 @@ class BuiltSide:
     next_input: int = 0
     last_input: int = 0
     last_output: Any = None
-    workers: set[int] = field(default_factory=set)  # processes that stand still while the other side is timed
+    workers: set[int] = field(default_factory=set)  # processes that its build and its first step started
     restore: Restore | None = None
     compiler: CompilerCounters = field(default_factory=CompilerCounters)
     output_bytes: Sequence[int] = ()  # of each tensor of the last compared output, at first of the first step's

@@ -32,7 +32,8 @@ class Activity:
     the device. Waits of a pipeline's own threads do not count: their number depends on chance. Nor does the wait of a
     side that works ahead, at the end of the window until its queues are full again: it belongs to no step. `after` are
     the kernels and copies of the join after the window, which belong to no step. `stages` are the ranges that a side
-    names, with the time of their work on the device, or their own time on a CPU.
+    names, with the time of their work on the device, or their own time on a CPU. `attached` is False on a GPU whose
+    calls the profiler did not see.
     """
 
     steps: int
@@ -44,6 +45,7 @@ class Activity:
     waits: Sequence[Event] = ()
     after: Sequence[Event] = ()
     stages: Sequence[Event] = ()
+    attached: bool = True
 
 
 def read_activity(events: Sequence[Event], steps: int, name: str = WINDOW) -> Activity:
@@ -84,7 +86,12 @@ def _within(window: Event, events: Sequence[Event]) -> list[Event]:
 
 
 def _calls(events: Sequence[Event]) -> list[Event]:
-    return [e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")]
+    return list(filter(is_call, events))
+
+
+def is_call(event: Event) -> bool:
+    """True for a call of the CUDA API."""
+    return event.get("cat") in ("cuda_runtime", "cuda_driver")
 
 
 def _stages(inside: Sequence[Event], device: Sequence[Event], events: Sequence[Event]) -> list[Event]:
@@ -115,7 +122,7 @@ def lost_kernels(activity: Activity) -> bool:
     replayed = any(GRAPH_LAUNCH.match(e["name"]) for e in activity.calls)
     ran_anything = activity.kernels or activity.copies or activity.memsets
     lost_some = launched > len(activity.kernels) if not captures else bool(launched and not activity.kernels)
-    return lost_some or (replayed and not ran_anything)
+    return not activity.attached or lost_some or (replayed and not ran_anything)
 
 
 def signature(activity: Activity) -> dict[str, float]:
@@ -150,6 +157,7 @@ def counters(activity: Activity) -> dict[str, float]:
         "memsets": len(activity.memsets),
         "synchronizing_calls": len(activity.waits),
         "api_ms": sum(e["dur"] for e in activity.calls) / 1e3,
+        "kernel_ms": sum(e["dur"] for e in activity.kernels) / 1e3,
         "pageable_copies": sum("Pageable" in e["name"] for e in activity.copies),
         **_copies_by_direction(activity.copies),
     }
@@ -175,12 +183,13 @@ def _exposed(kernels: Sequence[Event], device: Sequence[Event]) -> dict[str, flo
 
 
 def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:
-    counts = {f"{name}_{what}": 0.0 for name in _DIRECTIONS.values() for what in ("copies", "bytes")}
+    counts = {f"{name}_{what}": 0.0 for name in _DIRECTIONS.values() for what in ("copies", "bytes", "ms")}
     for copy in copies:
         for spelling, name in _DIRECTIONS.items():
             if spelling in copy["name"]:
                 counts[f"{name}_copies"] += 1
                 counts[f"{name}_bytes"] += copy["args"].get("bytes", 0)
+                counts[f"{name}_ms"] += copy["dur"] / 1e3
     return counts
 
 

@@ -127,6 +127,7 @@ def _counters(summary: ProfileSummary, longest_ms: float) -> dict[str, float]:
         "graph_launches": sum(call.count for call in summary.calls if call.graph_launch),
         "synchronizing_calls": sum(wait.count for wait in summary.waits if wait.of_steps),
         "api_ms": sum(call.ms for call in summary.calls),
+        "kernel_ms": sum(kernel.ms for kernel in kernels),
         "kernels": sum(kernel.count for kernel in kernels),
         "framework_kernels": sum(kernel.count for kernel in kernels if kernel.framework),
         "tensor_core_kernels": sum(kernel.count for kernel in kernels if kernel.tensor_cores),
@@ -136,6 +137,7 @@ def _counters(summary: ProfileSummary, longest_ms: float) -> dict[str, float]:
     copied = {way: [copy for copy in copies if copy.direction.replace(" ", "_") == way] for way in COPIED}
     totals |= {f"{way}_copies": sum(copy.count for copy in found) for way, found in copied.items()}
     totals |= {f"{way}_bytes": sum(copy.bytes for copy in found) for way, found in copied.items()}
+    totals |= {f"{way}_ms": sum(copy.ms for copy in found) for way, found in copied.items()}
     busy = {"active": active.any_ms, "kernel": active.kernel_ms, "copy": active.copy_ms}
     return {
         **{counter: value / summary.steps for counter, value in totals.items()},

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from gpugate.report.bill_table import bill_table
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.cost import list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, skips
@@ -26,6 +27,7 @@ def details(run: RunResult, width: int) -> list[RenderableType]:
         *fault_line(run),
         *machine_lines(run, width),
         *(part for table in (results_table(run), *series_tables(run)) if table.rows for part in table.rich(width)),
+        *section("bill", (bill.rich(width - 2) for bill in [bill_table(run)] if bill.rows)),
         *section("start-up included", ([indent(words, 2)] for words in whole_runs(run))),
         *section("bounded by", ([indent(words, 2)] for words in bounds(run))),
         *section("why", ([indent(words, 2)] for words in reasons(run))),

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
+from gpugate.results.bill import Bills, ProcessBills, stored_bills
 from gpugate.statistics.intervals import (
     Estimate,
     coefficient_of_variation,
@@ -115,6 +116,7 @@ class History:
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
     usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
+    bills: ProcessBills = stored_bills()  # of each of the processes; empty: no process has one
 
     @property
     def variation(self) -> Variation | None:
@@ -224,11 +226,14 @@ def select_counted(processes: Sequence[ProcessSummary], groups: Sequence[Sequenc
     return sorted(sorted(range(len(processes)), key=found.__getitem__)[:count])
 
 
-def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = ()) -> History:
-    """Each process is the builds that it measured, and `started_at` when it did. Raises ValueError for none.
+def history(
+    processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str] = (), bills: Sequence[Bills | None] = ()
+) -> History:
+    """Each process is the builds that it measured, `started_at` when it did, and `bills` has the bill of each.
 
-    Disturbed processes do not count beyond the MIN_PROCESSES that a history needs. From MIN_NIGHTS nights on, the
-    speedup and its cv are those of the nights' medians: the cv then contains what the processes of a night share.
+    Raises ValueError for no process. Disturbed processes do not count beyond the MIN_PROCESSES that a history needs.
+    From MIN_NIGHTS nights on, the speedup and its cv are those of the nights' medians: the cv then contains what the
+    processes of a night share.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
@@ -256,6 +261,7 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
         pair_noise=median(_pair_noise(process) for process in processes),
         # Of all nights together: the next one may differ from them as they differ among themselves.
         usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
+        bills=tuple(bills[index] for index in kept) if any(bills) else (),
     )
 
 

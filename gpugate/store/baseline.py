@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
+from gpugate.results.bill import ProcessBills, bills_of, stored_bills
 from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import ReasonCode
@@ -42,8 +44,9 @@ from gpugate.workload import CaseKey, WorkloadName
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
-# 4: the provenance of the newest process.
-FORMAT_VERSION = 4
+# 4: the provenance of the newest process. 5: the bill of each process; a current record that is equal to the anchor is
+# the word `anchor`.
+FORMAT_VERSION = 5
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
@@ -64,11 +67,12 @@ class Record:
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
+    bills: ProcessBills = stored_bills()  # of each process; None: an older gpugate recorded it
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
 
     @property
     def history(self) -> History:
-        return history(self.processes, self.started_at)
+        return history(self.processes, self.started_at, self.bills)
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,57 @@ class Entry:
     current: Record
 
 
+ANCHOR: Literal["anchor"] = "anchor"
+
+
+class _RecordOrWord:
+    """Makes pydantic take either of two types, so that an error names the field alone."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        choices = {"word": core_schema.literal_schema([ANCHOR]), "": handler.generate_schema(Record)}
+        return core_schema.tagged_union_schema(choices, lambda stored: "word" if stored == ANCHOR else "")
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """An entry as it is stored: a current record that is equal to the anchor is the word `anchor`."""
+
+    anchor: Record
+    current: Annotated[Record | Literal["anchor"], _RecordOrWord()]
+
+
+class _CurrentOnce:
+    """Makes pydantic store an entry as `StoredEntry`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(
+            _read_entry,
+            handler.generate_schema(StoredEntry),
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                lambda entry, serialize: serialize(_store_entry(entry)), schema=handler.generate_schema(StoredEntry)
+            ),
+        )
+
+
+def _read_entry(stored: StoredEntry) -> Entry:
+    return Entry(stored.anchor, stored.anchor if stored.current == ANCHOR else stored.current)
+
+
+def _store_entry(entry: Entry) -> StoredEntry:
+    return StoredEntry(entry.anchor, ANCHOR if entry.current == entry.anchor else entry.current)
+
+
 @dataclass(frozen=True)
 class BaselineFile:
     """The records of one workload on one machine, by `<optimization>/<kind of device>`, as in `cudnn-fused/cuda`."""
 
     workload: WorkloadName
     machine: str
-    cases: Mapping[CaseKey, Entry]
+    cases: Mapping[CaseKey, Annotated[Entry, _CurrentOnce()]]
 
 
 FILE = JsonFile(
@@ -311,7 +359,7 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 
 def _decode(text: str) -> BaselineFile:
-    file = FILE.decode(parse(text))
+    file = _upgrade(FILE.decode(parse(text)))
     for key, entry in file.cases.items():
         for name, record in (("anchor", entry.anchor), ("current", entry.current)):
             if not record.processes:
@@ -319,6 +367,8 @@ def _decode(text: str) -> BaselineFile:
             for index, process in enumerate(record.processes):
                 if not any(build.pairs for build in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
+            if len(record.bills) != len(record.processes):
+                raise FormatError(f"cases.{key}.{name}.bills has not one entry for each process")
             if len(record.started_at) not in (0, len(record.processes)):
                 raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
             try:
@@ -326,6 +376,19 @@ def _decode(text: str) -> BaselineFile:
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
+
+
+def _upgrade(file: BaselineFile) -> BaselineFile:
+    """Gives every process of a record without bills, as format 4 has them, the bill None."""
+
+    def with_bills(record: Record) -> Record:
+        return record if record.bills else replace(record, bills=(None,) * len(record.processes))
+
+    cases = {}
+    for key, entry in file.cases.items():
+        anchor = with_bills(entry.anchor)
+        cases[key] = Entry(anchor, anchor if entry.current is entry.anchor else with_bills(entry.current))
+    return replace(file, cases=cases)
 
 
 def _beats(record: Record, anchor: Record) -> bool:
@@ -367,6 +430,7 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recordi
         source_hash=source,
         environment=replace(runs[0].environment, packages=packages),
         processes=tuple(measurement.instances for measurement in measured),
+        bills=tuple(map(bills_of, measured)),
         yardsticks=_over_all(statistics.median, [probe.values for run in runs for probe in run.yardsticks]),
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
@@ -423,6 +487,7 @@ def _join(recorded: Record, added: Record) -> Record:
             added.environment, packages={**recorded.environment.packages, **added.environment.packages}
         ),
         processes=(*recorded.processes, *added.processes),
+        bills=(*recorded.bills, *added.bills),
         yardsticks=_over_all(statistics.median, readings),
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),

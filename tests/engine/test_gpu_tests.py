@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpugate.faults.fault import OF_RANKS, SPELLING
+from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED
 from tests.gpu import test_faults as on_gpu
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,6 @@ def test_without_a_gpu_the_command_for_them_is_an_error() -> None:
 def test_each_fault_that_is_shown_on_a_gpu_is_a_row_of_the_document_and_a_case() -> None:
     checks = {shown: on_gpu.told(*shown) for shown in on_gpu.SHOWN}
     assert all(found <= set(on_gpu.CHECKS) for found in checks.values())
-    assert {kind for (kind, _, _), found in checks.items() if found} == SPELLING.keys() - OF_RANKS - {"slow"}
+    assert {kind for (kind, _, _), found in checks.items() if found} == SPELLING.keys() - OF_RANKS - set(TIMED)
     for _, workload, optimization in on_gpu.SHOWN:
         assert "cuda" in on_gpu.case_of(workload, optimization).optimization.device_kinds

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.faults.fault import OF_RANKS, SPELLING, Fault
+from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
 from gpugate.machine.environment import describe
@@ -36,7 +36,7 @@ COLUMNS = {"two-layer-net": 3, "resnet50-inference": 4, "resnet50-inference-batc
 CHECKS = ("equivalence", "speedup", "throughput", "counters")
 NET, PHOTOGRAPHS, PHOTOGRAPH = "two-layer-net", "resnet50-inference", "resnet50-inference-batch1"
 # Faults between ranks have a table of their own, and a test in tests/workloads.
-UNTIMED = [kind for kind in SPELLING if kind != "slow" and kind not in OF_RANKS]
+UNTIMED = [kind for kind in SPELLING if kind not in (*TIMED, *OF_RANKS)]
 SHOWN = [
     *((kind, NET, "all") for kind in UNTIMED),
     *((kind, NET, "cuda-graph") for kind in ("pageable", "launch", "no-graph", "stale", "skip-work")),
@@ -139,6 +139,13 @@ def test_the_table_is_true_on_a_gpu(kind: str, workload: str, optimization: str)
 def test_one_photograph_has_no_half() -> None:
     with pytest.raises(SideError, match="there is no half of 1 item per step"):
         measured(case_of(PHOTOGRAPH, "cuda-graph"), Fault("skip-work"))
+
+
+def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch() -> None:
+    case = case_of(PHOTOGRAPHS, "channels-last-fp16")
+    found, usual = (one.optimized_counters for one in (measured(case, Fault("longer-kernel", 20.0)), measured(case)))
+    assert found["kernel_ms"] == pytest.approx(1.2 * usual["kernel_ms"], rel=0.03)
+    assert (found["kernels"], found["kernel_launches"]) == (usual["kernels"] + 1, usual["kernel_launches"] + 1)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5])

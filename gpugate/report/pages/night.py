@@ -10,6 +10,7 @@ from gpugate import units
 from gpugate.judging.decide import Decider, decider
 from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.measurement.record import Measurement
+from gpugate.report.bill_table import bill_table
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.cost import describe_cost, sort_by_cost
 from gpugate.report.findings import (
@@ -145,6 +146,7 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         strip_scale=lambda strip: Scale(reach_of([strip])),
         ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
+        bill=bill_table(run),
         skipped=skips(run),
         errors=errors(run),
         interrupted=interruption(run),

@@ -14,7 +14,7 @@ import torch
 
 from gpugate.errors import OptionError, SideError
 from gpugate.faults import slow
-from gpugate.faults.fault import OF_RANKS, SPELLING, Fault
+from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.mutate import mutate
 from gpugate.faults.slow import slow_down
 from gpugate.judging.decide import decide
@@ -35,7 +35,7 @@ CPU = torch.device("cpu")
 CONTEXT = Context(CPU, items=4, seed=3, cache_dir=Path())
 WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
 CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
-SIZES = {"slow": "slow:10", "wrong": "wrong:0.01"}
+SIZES = {**{kind: f"{kind}:10" for kind in TIMED}, "wrong": "wrong:0.01"}
 FAULTS = {kind: Fault.parse(SIZES.get(kind, kind)) for kind in SPELLING}
 
 
@@ -59,6 +59,9 @@ class Clock:
         self.now_ms += 0.001
         return self.now_ms / 1e3
 
+    def cpu_time_ns(self) -> int:
+        return round(1e9 * self.perf_counter())
+
 
 class ClockTimer(HostTimer):
     def __init__(self, clock: Clock) -> None:
@@ -76,6 +79,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     for module in (run, warm_up, both_sides, sides, slow):
         monkeypatch.setattr(module, "perf_counter", made.perf_counter)
+    for name in ("process_time_ns", "thread_time_ns"):
+        monkeypatch.setattr(slow, name, made.cpu_time_ns)
     monkeypatch.setattr(run, "timer_for", lambda device, timing: ClockTimer(made))
     return made
 
@@ -184,7 +189,9 @@ def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spelling", ["slow:0.5", "slow:5", "wrong:1e-05", "graph-break", "slow:12.345678901234"])
+@pytest.mark.parametrize(
+    "spelling", ["slow:0.5", "longer-kernel:5", "cpu-work:5", "wrong:1e-05", "graph-break", "slow:12.345678901234"]
+)
 def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
     fault = Fault.parse(spelling)
     assert str(fault) == spelling
@@ -194,10 +201,13 @@ def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
 @pytest.mark.parametrize(
     ("text", "next_step"),
     [
-        *((text, "use one of slow:PERCENT, sync,") for text in ("", "fast", "Slow:5", "slow5", ":5", "no_graph")),
+        *(
+            (text, "use one of slow:PERCENT, longer-kernel")
+            for text in ("", "fast", "Slow:5", "slow5", ":5", "no_graph")
+        ),
         *((f"slow:{text}", "give a number above 0 up to 1000") for text in ("", "-3", "0", "nan", "inf", "5%", "1001")),
         *((f"wrong:{text}", "above 0, such as wrong:0.01") for text in ("", "0", "-1e-3", "nan", "inf", "a bit")),
-        *((text, "give a number above 0") for text in ("slow", "wrong")),
+        *((text, "give a number above 0") for text in ("slow", "longer-kernel:0", "cpu-work:1001", "wrong")),
         *((text, "has no size") for text in ("sync:", "leak:3", "stale:no")),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpugate.faults import slow
-from gpugate.faults.slow import measure_own_s, slow_down
+from gpugate.faults.slow import measure_own_s, slow_down, use_more_cpu
 from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -68,6 +68,55 @@ def test_on_a_cpu_the_share_contains_what_the_fault_itself_takes(cpu: Cpu, share
 
 def test_the_fault_takes_three_readings_of_the_clock(cpu: Cpu) -> None:
     assert measure_own_s() == pytest.approx(3 * Cpu.READING_S)
+
+
+class CpuTimes:
+    """A made-up CPU on which the process and a worker run beside the stepping thread. Each look takes a microsecond."""
+
+    def __init__(self) -> None:
+        self.stepping_ns = self.others_ns = self.worker_ns = 0
+
+    def thread_time_ns(self) -> int:
+        self.stepping_ns += 1000
+        return self.stepping_ns
+
+    def process_time_ns(self) -> int:
+        return self.stepping_ns + self.others_ns
+
+    def step(self, inputs: object) -> torch.Tensor:
+        self.stepping_ns += 1_000_000
+        self.others_ns += 2_000_000
+        self.worker_ns += 3_000_000
+        return OUTPUT
+
+
+def test_more_cpu_work_is_a_share_of_the_time_of_the_process_and_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, listed = CpuTimes(), []
+    for name in ("thread_time_ns", "process_time_ns"):
+        monkeypatch.setattr(slow, name, getattr(made, name))
+    monkeypatch.setattr(slow, "cpu_time_ns", lambda worker: {7: made.worker_ns}[worker])
+    monkeypatch.setattr(slow, "list_descendants", lambda: (listed.append(made.worker_ns), {7})[1])
+    side = use_more_cpu(lambda context: Side(made.step), 0.05)(CONTEXT)
+    for steps in (1, 10, 20):
+        before_ns, step = made.stepping_ns, side.step
+        for _ in range(steps):
+            step(None)
+        side.finish()
+        more = 0.05 * 6 * steps if steps > 1 else 0.0  # the first step starts the workers, and has no more work
+        assert made.stepping_ns - before_ns == pytest.approx(1e6 * (steps + more), abs=3000)
+    assert listed == [3_000_000], "the workers are listed once, when the first step has started them"
+
+
+def test_a_worker_that_has_ended_has_no_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(worker: int) -> int:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(slow, "cpu_time_ns", ended)
+    monkeypatch.setattr(slow, "list_descendants", lambda: {7})
+    side = use_more_cpu(lambda context: Side(lambda inputs: OUTPUT), 0.05)(CONTEXT)
+    for _ in range(2):
+        assert side.step(None) is OUTPUT
+        side.finish()
 
 
 class Gpu:

@@ -1,6 +1,7 @@
 """The counting pass on a CPU: what runs inside a window of this torch's profiler, and who is blamed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gpugate.workload import Side
 CPU = torch.device("cpu")
 LAUNCHED = Activity(5, [{"name": "cudaLaunchKernel"}], [], [], [], [])
 RAN = Activity(5, [{"name": "cudaLaunchKernel"}], [{"name": "k"}], [], [], [])
+IDLE = Activity(5, [], [], [], [], [])
 
 
 def built(name: str, side: Side) -> BuiltSide:
@@ -132,6 +134,13 @@ def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.Mo
     scripted(monkeypatch, [RAN, LAUNCHED], [RAN, LAUNCHED])
     with pytest.raises(SideError, match=r"fast failed while being counted: .*saw more launches than kernels"):
         counters.count(sides, [torch.ones(1)], [5, 5])
+
+
+@pytest.mark.parametrize("seen", [LAUNCHED, replace(IDLE, attached=False)], ids=["launches alone", "no call at all"])
+def test_a_profiler_that_sees_no_kernel_is_busy_or_not_permitted(monkeypatch, seen: Activity) -> None:
+    scripted(monkeypatch, [seen], [seen])
+    with pytest.raises(SideError, match=r"the profiler saw no kernel, .*end every other profiler of this GPU, and see"):
+        counters.count([built("fast", Side(lambda inputs: inputs))], [torch.ones(1)], [5])
 
 
 def test_a_cpu_says_why_it_counts_no_kernels() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpugate.machine import processes
 from gpugate.machine.processes import list_children, list_descendants
 from gpugate.measurement import idle_side
 from gpugate.measurement.both_sides import build_both
@@ -65,7 +66,7 @@ def case(tmp_path: Path) -> Iterator[tuple[Case, Context, dict[str, int], Callab
 def test_only_the_workers_of_the_timed_side_run(case) -> None:
     one, context, workers, add_step = case
     inputs = make_inputs(one.workload, context, 0, random.Random(0))  # noqa: S311
-    both = build_both(one, context, inputs, reference_first=True, stop_idle=True)
+    both = build_both(one, context, inputs, reference_first=True)
     assert {side.name: side.workers for side in (both.reference, both.optimized)} == {
         name: {worker.pid} for name, worker in workers.items()
     }
@@ -119,6 +120,14 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
         wait_until(lambda: state(worker) != "T")
     finally:
         os.kill(worker, signal.SIGKILL)
+
+
+def test_a_process_that_the_fork_server_forked_works_and_the_server_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, compiler = f"python -c from {processes.FORK_SERVER} import main", f"python {processes.HELPERS[0]}"
+    found = {1: (os.getpid(), server), 2: (1, server), 3: (2, "ffmpeg"), 4: (os.getpid(), compiler), 5: (4, compiler)}
+    monkeypatch.setattr(processes, "_read_descendants", lambda: found)
+    assert list_descendants() == {2, 3}
+    assert list_children() == {}
 
 
 def test_descendants_are_the_children_of_children_too() -> None:

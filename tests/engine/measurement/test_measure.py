@@ -66,6 +66,9 @@ def test_what_a_quiet_measurement_records(bench: Bench) -> None:
     assert (found.inert, found.not_engaged, found.input_sets, found.timer) == (False, None, 2, "host clock")
     assert found.counters_missing == "kernels and copies are counted on CUDA only"
     assert set(found.optimized_counters) == set(found.reference_counters) <= CPU_COUNTERS
+    assert found.cpu_missing is None
+    assert {"cpu_ms", "spinning"} <= found.optimized_counters.keys()
+    assert found.optimized_counters["operators"] == sum(count for count, _ in found.optimized_profile.kernels.values())
 
 
 def test_page_faults_of_both_sides_are_counted_in_their_timed_blocks(bench: Bench) -> None:

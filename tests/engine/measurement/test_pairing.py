@@ -2,13 +2,15 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 import torch
 
 from gpugate.errors import SideError
+from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.both_sides import BothSides
+from gpugate.measurement.cpu_counters import BEGAN, NO_BLOCK, CpuCounters
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.gpu_clock import clock_reader, spoiling_reasons
 from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
@@ -71,6 +73,42 @@ def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
     taken.both.reference.side.stock_steps = 1000
     taken.take(1, always)
     assert [one for one in order if one.endswith(" s")] == ["0.5 s"]
+
+
+class CountedBlocks(CpuCounters):
+    """Writes down when a block began and ended, and of how many steps it was."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self.order = order
+
+    def begin(self, workers: Collection[int] = ()) -> None:
+        self.order.append(f"begin {sorted(workers)}")
+
+    def end(self, steps: int, step_ms: float) -> None:
+        self.order.append(f"{steps} steps of {step_ms:g} ms")
+
+
+def test_the_cpu_time_of_a_side_is_that_of_its_block_and_with_a_stock_until_that_is_full_again() -> None:
+    taken, order = pairing(itertools.repeat(COOL), True)
+    taken.sleep = lambda seconds: order.append("refill")
+    taken.cpu = CountedBlocks(order), CountedBlocks(order)
+    taken.read_clock = lambda: (order.append("clock"), COOL)[1]
+    taken.both.reference.side.stock_steps = 2
+    taken.workers, taken.both.reference.workers, taken.both.optimized.workers = {1, 2, 3}, {1}, {2}
+    taken.take(1, always)
+    reference = ["begin [1, 3]", *["baseline"] * 3, "clock", "refill", "3 steps of 3 ms"]
+    assert order == ["clock", *reference, "begin [2, 3]", "fast", "1 steps of 1 ms", "clock"]
+
+
+@pytest.mark.parametrize(("later", "problem"), [({1}, NO_BLOCK), ({1, 9}, BEGAN)])
+def test_workers_that_begin_between_pairs_are_of_no_known_side(monkeypatch, later: set[int], problem: str) -> None:
+    taken, _ = pairing(itertools.repeat(COOL), True)
+    seen = iter([{1}, later])
+    monkeypatch.setattr(pairing_module, "list_descendants", lambda: next(seen))
+    taken.settle()
+    taken.end_turns()
+    assert [cpu.problem for cpu in taken.cpu] == [problem] * 2
 
 
 def test_a_gpu_that_stays_capped_is_measured_as_it_is() -> None:

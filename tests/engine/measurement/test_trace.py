@@ -130,6 +130,20 @@ def test_copies_by_direction_and_by_the_memory_of_the_host(kind: str, direction:
     assert counts == (expected | {"pageable_copies": 1} if pageable else expected)
 
 
+def test_times_of_kernels_and_copies_are_sums_per_step_also_where_they_overlap() -> None:
+    events = [kernel(1, 1200, 100), kernel(2, 1250, 100, stream=8), copy("HtoD (Pinned -> Device)", 3, 1300, 40)]
+    events += [copy("DtoH (Device -> Pinned)", 4, 1300, 6), copy("DtoD (Device -> Device)", 5, 1300, 2)]
+    found = counted(activity(*(call("cudaLaunchKernel", number) for number in range(1, 6)), *events, steps=2))
+    assert {
+        name: found[f"{name}_ms"] for name in ("kernel", "host_to_device", "device_to_host", "device_to_device")
+    } == {
+        "kernel": 0.1,
+        "host_to_device": 0.02,
+        "device_to_host": 0.003,
+        "device_to_device": 0.001,
+    }
+
+
 def test_memsets_are_counted_apart() -> None:
     memset = event("gpu_memset", "Memset (Device)", 1200, 10, 1, stream=7, bytes=64)
     found = counted(activity(call("cudaMemsetAsync", 1), memset))

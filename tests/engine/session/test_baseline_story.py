@@ -62,6 +62,8 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert entry.current.source_hash
     assert entry.current.yardsticks
     assert all(instance.pairs for process in entry.current.processes for instance in process)
+    assert [bills.optimized.counters["operators"] for bills in entry.current.bills if bills] == [1.0, 1.0]
+    assert all("cpu_ms" in bills.reference.counters for bills in entry.current.bills if bills)
     said = (recorded_project.path / "said").read_text(encoding="utf-8")
     assert "recording: fresh process 2 of 2" in said
     assert "tiny/quick/cpu: recorded " in said
@@ -79,6 +81,7 @@ def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_pro
     then = history(loaded(tiny).cases["quick/cpu"].current.processes)
     assert tiny.verdict("speedup")["numbers"]["recorded_speedup"] == pytest.approx(then.speedup)
     assert tiny.verdict("throughput")["numbers"]["recorded_ms"] == pytest.approx(then.optimized_ms)
+    assert tiny.json()["cases"]["tiny/quick/cpu"]["remembered"]["current"]["bills"]["measured"] == [True] * 5
     assert "NO_BASELINE" not in result.text
     assert "tolerance_widened" not in tiny.reasons("throughput")
     assert tiny.baseline.read_bytes() == before

@@ -1,5 +1,6 @@
 """The life of a baseline: missing, recorded, loaded, compared, updated; and everything that must not happen to it."""
 
+import json
 import re
 import shutil
 import signal
@@ -26,6 +27,7 @@ from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, write
+from gpugate.store.codec import to_json
 from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Optimization, Size, Workload
@@ -69,7 +71,7 @@ def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> Ca
         reference_cost=SideCost(1.0, 1.0),
         optimized_cost=SideCost(1.0, 1.0),
         reference_counters={"kernels": 216.0},
-        optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup},
+        optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup, "cpu_ms": 0.02 * speedup},
     )
     good = Verdict("speedup", case_id, Outcome.NO_BASELINE, next_step=NextStep.RECORD)
     return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
@@ -118,7 +120,7 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert first.current.source_hash == "0123456789abcdef"
     assert first.current.yardsticks == {"copy_gbs": 4003.0}
     assert first.current.reference_counters == {"kernels": 216.0}
-    assert first.current.optimized_counters == {"api_ms": 0.0204, "kernels": 62.0}
+    assert first.current.optimized_counters == {"api_ms": 0.0204, "cpu_ms": 0.0408, "kernels": 62.0}
     assert [(d.when, d.relative_l2) for d in first.current.differences] == [
         ("fresh inputs", pytest.approx(2.04e-4)),
         ("timed steps", 1e-5),
@@ -280,8 +282,55 @@ def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: P
     assert len(before) < 200_000
     changed = [new.strip() for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
     kinds = {line.partition(":")[0] for line in changed}
-    assert kinds == {'"reference_ms"', '"api_ms"', '"relative_l2"'}
-    assert len(changed) == 3 * 8 * 2
+    assert kinds == {'"reference_ms"', '"api_ms"', '"cpu_ms"', '"relative_l2"'}
+    assert len(changed) == 5 * 8  # of each case: its times, a difference, two counters, and the CPU time in the bill
+
+
+def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its_process(folder: Path) -> None:
+    file = record_runs(None, "net", five_runs(), FIRST)
+    adding = replace(FIRST, adding=True)
+    file = record_runs(file, "net", [run(case("tf32", 2.05), day=9)], adding, min_processes=1)
+    write(folder, file)
+    text = (folder / "net.json").read_text()
+    read = load_all(folder)["net"]
+    record = read.cases["tf32/cuda"].current
+    assert [bills.optimized.counters for bills in record.bills if bills] == [
+        {"kernels": 62.0, "cpu_ms": pytest.approx(0.02 * speedup)} for speedup in (2.0, 2.01, 2.02, 2.03, 2.04, 2.05)
+    ]
+    assert record.history.bills == record.bills
+    write(folder, read)
+    assert (folder / "net.json").read_text() == text
+
+
+def test_a_record_of_format_4_has_no_bills_until_processes_with_bills_are_added(folder: Path) -> None:
+    write(folder, record_runs(None, "net", five_runs(), FIRST))
+    document = json.loads((folder / "net.json").read_text())
+    entry = document["cases"]["tf32/cuda"]
+    del entry["anchor"]["bills"]
+    entry["current"] = entry["anchor"]
+    (folder / "net.json").write_text(json.dumps({**document, "format_version": 4}))
+    old = load_all(folder)["net"]
+    assert old.cases["tf32/cuda"].current.bills == (None,) * 5
+    assert old.cases["tf32/cuda"].current.history.bills == ()
+    more = record_runs(old, "net", [run(case("tf32", 2.05), day=9)], replace(FIRST, adding=True), min_processes=1)
+    assert [bills is None for bills in more.cases["tf32/cuda"].current.bills] == [True] * 5 + [False]
+    write(folder, more)
+    assert to_json(load_all(folder)["net"]) == to_json(more)
+
+
+def test_a_current_record_that_is_the_anchor_is_stored_once(folder: Path) -> None:
+    def stored() -> dict[str, object]:
+        found: dict[str, object] = json.loads((folder / "net.json").read_text())["cases"]["tf32/cuda"]
+        return found
+
+    file = record_runs(None, "net", five_runs(), FIRST)
+    write(folder, file)
+    assert stored()["current"] == "anchor"
+    assert to_json(load_all(folder)["net"]) == to_json(file)
+    slower = record_runs(file, "net", [run(case("tf32", 1.5), day=9) for _ in range(5)], FIRST)
+    write(folder, slower)
+    assert stored()["current"] != "anchor"
+    assert to_json(load_all(folder)["net"]) == to_json(slower)
 
 
 def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
@@ -294,16 +343,20 @@ def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
 
 
 REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
-NEWER = "was written by a newer gpugate (format 9, this one reads up to 4): upgrade gpugate or record again"
+NEWER = "was written by a newer gpugate (format 9, this one reads up to 5): upgrade gpugate or record again"
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "truncated": (
         lambda text: text[: text.index('"workload"') + 12],
         f"cannot be used because it is cut off or not JSON (line 4, column 15: Expecting value): {REPAIR}",
     ),
-    "newer": (lambda text: text.replace('"format_version": 4', '"format_version": 9, "future": {}'), NEWER),
+    "newer": (lambda text: text.replace('"format_version": 5', '"format_version": 9, "future": {}'), NEWER),
     "older": (
-        lambda text: text.replace('"format_version": 4', '"format_version": 3'),
+        lambda text: text.replace('"format_version": 5', '"format_version": 3'),
         "was written by an older gpugate (format 3, this one reads 4 and newer): record again",
+    ),
+    "bills of other processes": (
+        lambda text: text.replace('"measured": [true, ', '"measured": ['),
+        f"cannot be used because cases.tf32/cuda.anchor.bills: 'cpu_ms' has 5 values for 4 processes: {REPAIR}",
     ),
     "another machine": (
         lambda text: text.replace('"nvidia-h200"', '"nvidia-h100"'),

@@ -1,0 +1,75 @@
+"""The bill of a step as a table: its items, what was not recorded, and what was not measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.report.bill_table import bill_table
+from gpugate.report.details import details
+from gpugate.report.pages.night import night_page
+from gpugate.report.terminal import render_text
+from gpugate.results.bill import Bill, Bills
+from gpugate.results.case import CaseResult
+from gpugate.results.run import RunResult
+from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case, measured
+
+THEIRS = {"kernel_ms": 2.5, "kernels": 9.0, "cpu_ms": 1.0, "spinning": 1.0}
+OURS = {"kernel_ms": 1.25, "kernels": 3.0, "cpu_ms": 0.5, "spinning": 0.0, "memsets": 4.0}
+
+
+def billed(recorded: list[dict[str, float] | None], **changed: object) -> CaseResult:
+    """A case with these counters of the optimized side in the recorded processes."""
+    bills = tuple(counters and Bills(Bill({}, {}), Bill(counters, {})) for counters in recorded)
+    found = measured("tiny/a/cuda", 3.0, reference_counters=THEIRS, optimized_counters=OURS, **changed)
+    return case("a", measurement=found, remembered=replace(RECORDED, current=replace(RECORDED.current, bills=bills)))
+
+
+def run(*cases: CaseResult) -> RunResult:
+    return RunResult(MACHINE, STARTED, seed=7, cases={one.case_id: one for one in cases})
+
+
+def test_a_row_has_both_sides_and_the_median_of_the_recorded_processes() -> None:
+    table = bill_table(run(billed([{"kernel_ms": 1.0}, None, {"kernel_ms": 1.2}, {"kernel_ms": 1.1, "kernels": 3.0}])))
+    assert table.rows == (
+        ("tiny/a/cuda", "kernels, time", "2.50 ms", "1.25 ms", "1.10 ms"),
+        ("tiny/a/cuda", "CPU time", "1.00 ms*", "0.500 ms", "not recorded"),
+        ("tiny/a/cuda", "kernels", "9", "3", "3"),
+    )
+    assert [note.partition(":")[0] for note in table.notes] == [
+        "not recorded",
+        "* threads of this side wait in a loop",
+    ]
+
+
+def test_a_case_without_a_record_has_no_recorded_value_and_asks_for_none() -> None:
+    table = bill_table(run(replace(billed([]), remembered=None)))
+    assert {row[-1] for row in table.rows} == {""}
+    assert not any(note.startswith("not recorded") for note in table.notes)
+
+
+def test_a_record_without_bills_says_how_to_have_one() -> None:
+    table = bill_table(run(billed([None, None])))
+    assert {row[-1] for row in table.rows} == {"not recorded"}
+    assert "not recorded: the record has no bill of this item; --update-baselines records one" in table.notes
+
+
+def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
+    table = bill_table(run(billed([], cpu_missing="a worker process ended")))
+    assert "tiny/a/cuda: no CPU time, because a worker process ended" in table.notes
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_the_bill_stands_on_the_screen_and_on_the_page_once(width: int) -> None:
+    night = run(billed([]), case("b", None, skipped="needs a GPU"))
+    shown = render_text(details(night, width), width, colour=False)
+    assert shown.count("kernels, time") == 1
+    assert max(map(len, shown.splitlines())) <= width
+    page = night_page(night, None).decode()
+    assert page.count("<td>kernels, time</td>") == 1
+    assert "threads of this side wait in a loop" in page
+
+
+def test_a_run_that_measured_nothing_has_no_bill() -> None:
+    night = run(case("b", None, skipped="needs a GPU"))
+    assert "bill" not in render_text(details(night, 140), 140, colour=False)
+    assert "Bill of a step" not in night_page(night, None).decode()
