@@ -89,7 +89,7 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     assert failed.status == 1, failed.text
     change = recorded_commit.reasons("throughput")["code_slower"]["change"]
     assert change == pytest.approx(0.1, abs=0.03)
-    assert len(code_of(recorded_commit)["processes"]) == 2
+    assert len(code_of(recorded_commit)["processes"]) == 3
     assert "the code is slower: in turns with the recorded code" in failed.text
     cache = recorded_commit.path / ".gpugate-cache" / "versions"
     assert list(cache.iterdir()) == []
