@@ -1,66 +1,142 @@
-"""The trials of duets in all folders of results/, as one table.
+"""The trials of duets in all folders of results/, judged again, and the decision of a gate simulated from their noise.
 
-`python -m tools.duet_figures` judges the trials below `results/` as `gpugate compare` does, and writes
-`results/duets.md`. Each folder has a report of its own, `trust.md`, with the rates of every case.
+`python -m tools.duet_figures [FILE]` writes `results/duets.md`, or FILE, in two minutes.
 """
 
 from __future__ import annotations
 
-import random
+import math
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 
-from gpugate.judging.duet import judge_duet, needs_process
+import numpy as np
+from scipy import special
+
+from gpugate.judging.duet import PROCESS_S
 from gpugate.report.table import Markdown, Table, columns
-from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.results.duet import DuetOutcome, DuetSize
+from gpugate.session.time_plan import CASE_DOUBT_S
+from gpugate.statistics.policy import SHARP
+from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.json_file import write_atomically
-from gpugate.store.source_hash import source_hash
-from tools.trust.duet_report import JudgedCase, count_alarms, judge_trials
+from gpugate.units import percent
+from tools import simulated_nights as nights
+from tools.machines import MACHINES, ROOT, Machine
+from tools.sharpness import judge_cases
+from tools.simulated_duets import (
+    SEED,
+    CaseNoise,
+    Simulated,
+    collect_processes,
+    count_processes,
+    fit_noise,
+    simulate,
+    size_of,
+)
+from tools.trust.duet_report import JudgedCase, judge_trials
 from tools.trust.duets import DuetTrial, read_duets
-from workloads import WORKLOADS
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = ROOT / "results"
 PAGE = RESULTS / "duets.md"
-COLUMNS = columns("trials", "busy cores", "budget s", "slower by", "alarms", "undecided", "alarm in each trial", "s")
-NOTES = """
+ONE_SIDED = 0.05  # the chance with which a bound is wrong
+WANTED = 0.95
+NIGHTS, UNCHANGED_DUETS, SLOWER_DUETS, CPU_DUETS = 100, 500, 200, 200  # simulated, of each case
+SLOWDOWNS = (0.05, 0.03)
+LIMITS_S = (math.inf, 300.0, CASE_DOUBT_S)  # of the duet of a case
+STORED_COLUMNS = columns(
+    "trials", "busy cores", "budget s", "slower by", "trials of cases", "SLOWER", "lower bound", "wrong direction",
+    "UNDECIDED", "s",
+)  # fmt: skip
+STORED = """# Trials of duets
+
+`python -m tools.duet_figures` writes this page from the trials below this folder and the records in `baselines/`.
+
+## Stored trials, as they are
+
+The processes of each trial are judged by the rule of today, which takes them one after another. The trials ended when
+an older rule had decided: one that is UNDECIDED here would have got further processes, up to {most}. The numbers of the
+rule were chosen on the trials of CPUs (`cpu` and `xeon`), so that the rows of GPUs (`h100` and `h200`) test them.
+
+{table}
+
 - trials: the folder, with its report; budget: seconds of sampling for a case in a process
-- slower by: 0 is A/A, where each alarm is a false one; alarms: of all trials of all cases
-- a case had at most three processes in trials before 2026-11-26, and at most six in later ones
-- alarm in each trial: cases whose trials all raised an alarm, of the cases; s: median seconds of a trial of a case
-"""
-SLOWER, FEWEST_TRIALS, WANTED = 5.0, 8, 0.95
-CASE_COLUMNS = columns("case", "alarms", "share", "s")
-BY_CASE = """
-## Cases that are 5 % slower
+- slower by: 0 is A/A, where SLOWER is a false alarm; wrong direction: FASTER, of code that is slower or unchanged
+- lower bound: of the share of SLOWER, one-sided 95 % (Clopper-Pearson); an upper bound where nothing changed
+- s: median seconds of a trial of a case
 
-The trials of all machines and budgets without busy cores, for cases with at least {fewest} of them: {often} of {cases}
-cases alarm in at least 95 of 100 trials. Trials of a workload whose source has changed count only above.
+A/A trials together: {unchanged}.
+On GPUs: {unchanged_gpu}; {slower_gpu}.
+The noise model of the simulation below expects {expected} SLOWER among the latter, with the processes that they have.
+In-sample, with the noise and the sizes of the trials on CPUs: {chosen}
+"""
+SIMULATED = """
+## The whole decision, simulated
+
+{cases}.
+A step takes 0, 3 or 5 % longer. The record judges it by the rules of `gpugate.judging`, in {nights} simulated nights,
+with the loan effects that git shows (`tools.simulated_nights`). Where the record passes and is blunt, a duet follows,
+whose size the record plans. The noise of the duet is that of the case's trials on GPUs: {slower} duets of each case
+that are slower, and {unchanged} of unchanged code. Record and duet are taken as independent, and a case without a trial
+as never found by a duet. A case counts as red where at least 95 % of its nights are. "{limit:g} s": a gate's limit for
+further processes and duets of one case, all of it for the duet; "no limit": `gpugate compare`. Each process of a case
+takes as long as in its trials, and at least {process:g} s beside its pairs.
+
+The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
+simulation is not a measurement of the rates. The spread that is assumed of builds in records of one build was chosen on
+the same trials (`PRIOR_BUILD_SD` in `gpugate/judging/duet.py`).
 
 {table}
+
+- red, mean: of all cases, with the number of simulated duets; in brackets the one-sided 95 % lower bound of the share
+  of cases
+- minutes: of one GPU, for the duets of all cases one after another
+
+{alarms}
+
+### Cases that are not red in 95 % of nights at 5 %, without a limit
+
+{open}
 """
-ON_GPU = """
-## Cases on a GPU that are 5 % slower
+OPEN_COLUMNS = columns("machine", "case", "red", "by the record", "by the duet", "UNDECIDED", "pairs x builds", "s")
 
-Without trials of a workload whose source has changed:
-{alarmed} of {cases} cases raise an alarm in each of their trials, most in a single one. Each
-other case, with its trials that raise one:
 
-{table}
-"""
-LIMITS = (3, 4, 6)  # processes of a case
-DRAWN_COLUMNS = columns("trials", "slower by", "cases", *(f"at most {limit}" for limit in LIMITS))
-DRAWS, FEWEST_PROCESSES = 100, 3  # drawn trials of a case; stored processes of each role that a case needs
-DRAWN = """
-## The limit of processes
+@dataclass(frozen=True)
+class Decided:
+    """The simulated decisions about one case at one slowdown."""
 
-The share of trials that alarm where a case gets at most so many processes. Each of these trials was drawn from the
-stored processes of its case: {draws} trials a case, of the cases with several trials and at least {fewest} processes of
-either role.
+    case_id: str
+    by_record: float
+    is_blunt: bool
+    duet: Simulated | None  # None where no trial of the case is stored
 
-{table}
-"""
+    @property
+    def by_duet(self) -> float:
+        return self.duet.share("slower") if self.duet is not None and self.is_blunt else 0.0
+
+    @property
+    def red(self) -> float:
+        return 1 - (1 - self.by_record) * (1 - self.by_duet)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """`found` of `count`, with the one-sided bounds of the share."""
+
+    found: int
+    count: int
+
+    @property
+    def low(self) -> float:
+        return float(special.betaincinv(self.found, self.count - self.found + 1, ONE_SIDED)) if self.found else 0.0
+
+    @property
+    def high(self) -> float:
+        rest = self.count - self.found
+        return 1 - float(special.betaincinv(rest, self.found + 1, ONE_SIDED)) if rest else 1.0
 
 
 def find_folders() -> list[Path]:
@@ -68,137 +144,206 @@ def find_folders() -> list[Path]:
     return sorted({path.parent for path in RESULTS.glob("*/duets/*/duets-*.json")})
 
 
+def count_outcomes(judged: Sequence[JudgedCase]) -> Counter[DuetOutcome]:
+    return Counter(one.outcome for one in judged)
+
+
 def rows_of(name: str, first: DuetTrial, judged: Sequence[JudgedCase]) -> Iterator[tuple[str, ...]]:
     """A row for each slowdown in a folder of trials, of which `first` is one."""
     for slow_percent in sorted({one.slow_percent for one in judged}):
         own = [one for one in judged if one.slow_percent == slow_percent]
-        counted = count_alarms(name, own)
+        counts = count_outcomes(own)
+        slower = Bound(counts[DuetOutcome.SLOWER], len(own))
         yield (
             Markdown(f"[{name}]({name}/trust.md)"),
             str(first.busy_cores),
             f"{first.conditions.budget_s:g}",
             f"{slow_percent:g} %",
-            f"{counted.alarms.alarms} of {counted.alarms.trials}",
-            str(counted.undecided),
-            _count_alarmed_cases(own) if slow_percent else "",
-            f"{counted.median_s:.3g}",
+            str(len(own)),
+            str(slower.found),
+            percent(slower.low) if slow_percent else f"at most {percent(slower.high)}",
+            str(counts[DuetOutcome.FASTER]),
+            str(counts[DuetOutcome.UNDECIDED]),
+            f"{median([one.wall_s for one in own]):.3g}",
         )
 
 
-def _count_alarmed_cases(judged: Sequence[JudgedCase]) -> str:
-    cases = {one.case_id for one in judged}
-    missed = {one.case_id for one in judged if not one.alarm}
-    return f"{len(cases - missed)} of {len(cases)}"
+def write_rows(rows: Iterable[tuple[str, ...]]) -> str:
+    return Table("", STORED_COLUMNS, tuple(rows)).markdown()
 
 
-def describe_cases(judged: Sequence[JudgedCase]) -> str:
-    """The share of alarms of each case with FEWEST_TRIALS or more, the largest share first."""
-    counted = [
-        count_alarms(name, [one for one in judged if one.case_id == name]) for name in {one.case_id for one in judged}
-    ]
-    rates = [(one.alarms.alarms / one.alarms.trials, one) for one in counted if one.alarms.trials >= FEWEST_TRIALS]
-    rates.sort(key=lambda rate: (-rate[0], rate[1].name))
-    rows = [
-        (one.name, f"{one.alarms.alarms} of {one.alarms.trials}", f"{100 * share:.0f} %", f"{one.median_s:.3g}")
-        for share, one in rates
-    ]
-    often = sum(share >= WANTED for share, _ in rates)
-    table = Table("", CASE_COLUMNS, tuple(rows)).markdown()
-    return BY_CASE.format(fewest=FEWEST_TRIALS, often=often, cases=len(rows), table=table) if rows else ""
-
-
-def describe_gpu_cases(judged: Sequence[JudgedCase]) -> str:
-    """Counts the cases on a GPU, and lists those of which a trial raised no alarm."""
-    trials = Counter(one.case_id for one in judged if one.case_id.endswith("/cuda"))
-    alarms = Counter(one.case_id for one in judged if one.alarm)
-    others = [(name, f"{alarms[name]} of {trials[name]}") for name in sorted(trials) if alarms[name] < trials[name]]
-    table = Table("", columns("case", "alarms"), tuple(others)).markdown()
-    return ON_GPU.format(alarmed=len(trials) - len(others), cases=len(trials), table=table) if trials else ""
-
-
-def is_of_today(trial: DuetTrial, case_id: str) -> bool:
-    """False for a trial of a workload whose source has changed."""
-    name = case_id.rsplit("/", 2)[0]
-    return trial.conditions.source_hashes.get(name) == todays_hashes().get(name)
-
-
-@cache
-def todays_hashes() -> dict[str, str]:
-    return {workload.name: source_hash(workload) for workload in WORKLOADS}
-
-
-def draw_outcome(case_id: str, roles: Sequence[Sequence[DuetProcess]], limit: int, draws: random.Random) -> DuetOutcome:
-    """The outcome of one trial from stored processes. As in a duet, the roles of the versions alternate, and a decided
-    case gets no further process. No process is drawn twice before all of its role were drawn."""
-    shuffled = [draws.sample(some, len(some)) for some in roles]
-    taken: list[DuetProcess] = []
-    for number in range(limit):
-        some = shuffled[number % 2]
-        taken.append(some[number // 2 % len(some)])
-        duet = judge_duet(case_id, taken)
-        if not needs_process(duet):
-            break
-    return duet.outcome
-
-
-def list_drawn_rows(name: str, trials: Sequence[DuetTrial]) -> Iterator[tuple[str, ...]]:
-    """A row for each slowdown in a folder of trials of which a case has FEWEST_PROCESSES of either role.
-
-    A single trial has so many processes only where it stayed undecided: cases of one trial are left out.
-    """
-    for slow_percent in sorted({trial.slow_percent for trial in trials}):
-        roles: dict[str, tuple[list[DuetProcess], list[DuetProcess]]] = {}
-        for trial in trials:
-            for case_id in trial.case_ids if trial.slow_percent == slow_percent else ():
-                for process in trial.processes:
-                    if case_id in process.measured:
-                        roles.setdefault(case_id, ([], []))[process.swapped].append(process)
-        counts = Counter(
-            case_id for trial in trials for case_id in trial.case_ids if trial.slow_percent == slow_percent
-        )
-        enough = {
-            case_id: both
-            for case_id, both in sorted(roles.items())
-            if min(map(len, both)) >= FEWEST_PROCESSES and counts[case_id] > 1
-        }
-        if not enough:
-            continue
-        cells = []
-        for limit in LIMITS:
-            draws = random.Random(0)  # noqa: S311 -- the same draws for each limit
-            outcomes = Counter(draw_outcome(*one, limit, draws) for one in enough.items() for _ in range(DRAWS))
-            alarms = outcomes[DuetOutcome.SLOWER] + (0 if slow_percent else outcomes[DuetOutcome.FASTER])
-            cells.append(f"{100 * alarms / outcomes.total():.1f} %")
-        yield name, f"{slow_percent:g} %", str(len(enough)), *cells
-
-
-def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
-    """The page: one row for each folder and slowdown, and the false alarms of all A/A trials together."""
+def describe_stored(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     judged = [(name, trials[0], judge_trials(trials)) for name, trials in folders]
-    rows = [row for one in judged for row in rows_of(*one)]
-    unchanged = [one for _, _, cases in judged for one in cases if not one.slow_percent]
-    counted = f"{sum(one.alarm for one in unchanged)} of {len(unchanged)}"
-    cases = len({one.case_id for one in unchanged})
-    table = Table("", COLUMNS, tuple(rows)).markdown()
-    about = "`python -m tools.duet_figures` writes this page from the trials below this folder."
-    total = f"In all A/A trials together: {counted} alarms, over {cases} cases."
-    slower = [
-        one
-        for (_, trials), (_, first, cases) in zip(folders, judged, strict=True)
-        for one in cases
-        if one.slow_percent == SLOWER and not first.busy_cores and is_of_today(trials[one.trial], one.case_id)
-    ]
-    drawn = Table("", DRAWN_COLUMNS, tuple(row for one in folders for row in list_drawn_rows(*one))).markdown()
-    return (
-        f"# Trials of duets\n\n{about}\n\n{table}\n{NOTES}\n{total}\n{describe_cases(slower)}"
-        f"{describe_gpu_cases(slower)}{DRAWN.format(draws=DRAWS, fewest=FEWEST_PROCESSES, table=drawn)}"
+    table = write_rows(row for one in judged for row in rows_of(*one))
+    of_all = [one for _, _, cases in judged for one in cases]
+    on_gpu = [one for one in of_all if one.case_id.endswith("/cuda")]
+    slower = [one for one in on_gpu if one.slow_percent]
+    found = Bound(count_outcomes(slower)[DuetOutcome.SLOWER], len(slower))
+    return STORED.format(
+        most=MOST_PROCESSES,
+        table=table,
+        unchanged=_describe_alarms([one for one in of_all if not one.slow_percent]),
+        unchanged_gpu=_describe_alarms([one for one in on_gpu if not one.slow_percent]),
+        slower_gpu=f"{found.found} of {found.count} slower ones are SLOWER",
+        expected=f"{expect_slower(folders):.0f}",
+        chosen=describe_choice(folders),
     )
 
 
-def main() -> None:
+def _describe_alarms(unchanged: Sequence[JudgedCase]) -> str:
+    counts = count_outcomes(unchanged)
+    alarms = Bound(counts[DuetOutcome.SLOWER] + counts[DuetOutcome.FASTER], len(unchanged))
+    cases = len({one.case_id for one in unchanged})
+    return f"{alarms.found} false alarms in {alarms.count} (at most {percent(alarms.high)}), over {cases} cases"
+
+
+def expect_slower(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> float:
+    """The SLOWER trials on GPUs that the noise model expects, with the processes that each trial has."""
+    trials = list_gpu_trials(folders)
+    noises, draw, expected = fit_noise(collect_processes(trials)), np.random.default_rng(SEED), 0.0
+    for trial in trials:
+        for case_id, ((first, *others),) in collect_processes([trial]).items() if trial.slow_percent else ():
+            builds = len(first.builds)
+            size = DuetSize(first.pairs // builds, builds, 1 + len(others), first.measuring_s)
+            noise, slowdown = noises[case_id], trial.slow_percent / 100
+            expected += simulate(noise, size, slowdown, SLOWER_DUETS, draw, size.processes).share("slower")
+    return expected
+
+
+def describe_choice(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
+    """The false alarms of the simulation by which the numbers of the test were chosen."""
+    tried = collect_processes(trial for _, trials in folders for trial in trials if not _is_of_gpu(trial))
+    if not tried:
+        return "there is no such trial."
+    noises, draw, duets = fit_noise(tried), np.random.default_rng(SEED), list[Simulated]()
+    for case_id, trials in tried.items():
+        builds = [build for trial in trials for process in trial for build in process.builds]
+        a_process = median(len(process.builds) for trial in trials for process in trial)
+        size = DuetSize(int(median(map(len, builds))), int(a_process), MOST_PROCESSES, 1.0)
+        duets.append(simulate(noises[case_id], size, 0.0, CPU_DUETS, draw))
+    return _describe_unchanged("unchanged code", dict(zip(tried, duets, strict=True)))
+
+
+def _is_of_gpu(trial: DuetTrial) -> bool:
+    return all(name.endswith("/cuda") for name in trial.case_ids)
+
+
+def list_gpu_trials(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> list[DuetTrial]:
+    return [one for _, trials in folders for one in trials if _is_of_gpu(one)]
+
+
+def simulate_records(machine: Machine, slowdown: float) -> dict[str, float]:
+    """The share of simulated nights in which the record alone is red, by case."""
+    suite = [(case, nights.copy_record(case)) for case in nights.load_cases(machine=machine)]
+    draw = np.random.default_rng(nights.SEED)
+    red = nights.simulate_nights(suite, nights.LOANS_IN_GIT, NIGHTS, draw, slowdown)
+    return dict(zip([case.case_id for case, _ in suite], red.mean(axis=0).tolist(), strict=True))
+
+
+def decide_cases(
+    machine: Machine, noises: Mapping[str, CaseNoise], slowdown: float, by_record: Mapping[str, float], limit_s: float
+) -> list[Decided]:
+    """The simulated decisions about each recorded case of a machine."""
+    draw, found = np.random.default_rng(SEED), []
+    detectable = {one.case_id: one.detectable for one in judge_cases(machine)}
+    for case_id, entry in nights.load_entries(machine).items():
+        duet = None
+        if case_id in noises:
+            noise, size = noises[case_id], size_of(entry.current.processes)
+            count = SLOWER_DUETS if slowdown else UNCHANGED_DUETS
+            duet = simulate(noise, size, slowdown, count, draw, count_processes(noise, size, limit_s))
+        found.append(Decided(case_id, by_record[case_id], detectable[case_id] > SHARP, duet))
+    return found
+
+
+def row_of(machine: Machine, slowdown: float, limit_s: float, found: Sequence[Decided]) -> tuple[str, ...]:
+    red = Bound(sum(one.red >= WANTED for one in found), len(found))
+    tried = [one.duet for one in found if one.duet is not None and one.is_blunt]
+    duets = sum(sum(one.decisions.values()) for one in tried)
+    return (
+        f"{machine.gpu}, {percent(slowdown)} slower, {'no limit' if math.isinf(limit_s) else f'{limit_s:g} s'}",
+        f"{red.found} of {red.count} ({percent(red.low)})" if slowdown else "",
+        str(sum(one.by_record >= WANTED for one in found)) if slowdown else "",
+        f"{percent(fmean([one.red for one in found]))} of {duets}",
+        percent(fmean([one.share("slower") for one in tried])),
+        percent(fmean([one.share("faster") for one in tried])),
+        percent(fmean([one.share("undecided") for one in tried])),
+        f"{fmean([one.processes for one in tried]):.1f}",
+        f"{sum(one.seconds for one in tried) / 60:.0f}",
+    )
+
+
+DECIDED_COLUMNS = columns(
+    "machine, code, limit of a case", "cases red in >= 95 %", "by the record alone", "red, mean", "duets SLOWER",
+    "FASTER", "UNDECIDED", "processes", "minutes",
+)  # fmt: skip
+
+
+def describe_decisions(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
+    noises, rows, still_open, alarms, cases = fit_noise(collect_processes(list_gpu_trials(folders))), [], [], [], []
+    for machine in MACHINES:
+        recorded = nights.load_entries(machine)
+        tried = sum(name in noises for name in recorded)
+        cases.append(f"{len(recorded)} recorded cases of an {machine.gpu}, {tried} with trials on a GPU")
+        for slowdown in (0.0, *SLOWDOWNS):
+            by_record = simulate_records(machine, slowdown)
+            for limit_s in LIMITS_S:
+                found = decide_cases(machine, noises, slowdown, by_record, limit_s)
+                rows.append(row_of(machine, slowdown, limit_s, found))
+                if slowdown == SHARP and math.isinf(limit_s):
+                    still_open += [_describe_open(machine, one) for one in found if one.red < WANTED]
+                if not slowdown and math.isinf(limit_s):
+                    duets = {one.case_id: one.duet for one in found if one.duet is not None}
+                    alarms.append(_describe_unchanged(f"unchanged code on an {machine.gpu}", duets))
+    return SIMULATED.format(
+        cases="; ".join(cases),
+        nights=NIGHTS,
+        slower=SLOWER_DUETS,
+        unchanged=UNCHANGED_DUETS,
+        limit=CASE_DOUBT_S,
+        process=PROCESS_S,
+        table=Table("", DECIDED_COLUMNS, tuple(rows)).markdown(),
+        alarms="\n".join(alarms),
+        open=Table("", OPEN_COLUMNS, tuple(still_open)).markdown(),
+    )
+
+
+def _describe_unchanged(what: str, duets: Mapping[str, Simulated]) -> str:
+    """The false alarms of simulated duets, by case, and the case with the most."""
+    slower = Bound(
+        sum(one.decisions.get("slower", 0) for one in duets.values()),
+        sum(sum(one.decisions.values()) for one in duets.values()),
+    )
+    worst = max(duets, key=lambda name: duets[name].share("slower"))
+    return (
+        f"{slower.found} of {slower.count} simulated duets of {what} end SLOWER, "
+        f"{percent(slower.found / slower.count)} (at most {percent(slower.high)}); most often `{worst}`, "
+        f"{percent(duets[worst].share('slower'))}."
+    )
+
+
+def _describe_open(machine: Machine, one: Decided) -> tuple[str, ...]:
+    size, duet = size_of(nights.load_entries(machine)[one.case_id].current.processes), one.duet
+    return (
+        machine.gpu,
+        one.case_id,
+        percent(one.red),
+        percent(one.by_record),
+        "not tried" if duet is None else percent(duet.share("slower")),
+        "" if duet is None else percent(duet.share("undecided")),
+        f"{size.pairs} x {size.builds}",
+        "" if duet is None else f"{duet.seconds:.0f}",
+    )
+
+
+def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
+    return describe_stored(folders) + describe_decisions(folders)
+
+
+def main(words: Sequence[str]) -> None:
     read = [(folder.relative_to(RESULTS).as_posix(), read_duets(folder)) for folder in find_folders()]
-    write_atomically(PAGE, describe(read))
+    write_atomically(Path(words[0]) if words else PAGE, describe(read))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -54,7 +54,6 @@ variation of a time is that of the recorded processes, and that of a speedup is 
 """
 NIGHTS, SLOW_NIGHTS, RECORDINGS = 500, 150, 15
 RULES = (
-    "gpugate/judging/duet.py",
     "gpugate/judging/processes.py",
     "gpugate/judging/times.py",
     "gpugate/measurement/speedup.py",
@@ -66,14 +65,6 @@ RULES = (
     "gpugate/statistics/variation.py",
     "tools/sharpness.py",
     "tools/simulated_nights.py",
-)
-DUETS = (
-    nights.DuetPlan(processes=2, builds=4, pairs=4),
-    nights.DuetPlan(processes=2, builds=4, pairs=16),
-    nights.DuetPlan(processes=3, builds=8, pairs=4),
-    nights.DuetPlan(processes=3, builds=4, pairs=8),
-    nights.DuetPlan(processes=3, builds=8, pairs=16),
-    nights.DuetPlan(processes=3, builds=4, pairs=32),
 )
 
 
@@ -120,7 +111,7 @@ def hash_rules(machine: Machine) -> str:
 
 
 def simulate() -> str:
-    """The tables of the simulated nights and duets of an H200."""
+    """The tables of the simulated nights of an H200."""
     suite = nights.load_cases()
     known = [(case, nights.copy_record(case)) for case in suite]
     free: list[tuple[nights.Case, nights.Truth | None]] = [(case, None) for case in suite]
@@ -147,8 +138,6 @@ def simulate() -> str:
         [
             _table(("nights on which nothing changed", "false alarms a night", "nights with any", "most often"), quiet),
             _caught_table(slow),
-            _describe_duets(suite),
-            _duet_table(suite),
         ]
     )
 
@@ -189,44 +178,6 @@ def _caught_table(found: Sequence[tuple[str, nights.Nights]]) -> str:
         rows.append((name, *caught, units.percent(float(shares.mean()))))
     headings = columns(
         f"a step {units.percent(nights.SLOWDOWN)} slower", "caught in >= 95 % of nights", ">= 50 %", "mean of all cases"
-    )
-    return Table("", headings, tuple(rows)).markdown()
-
-
-def _describe_duets(suite: Sequence[nights.Case]) -> str:
-    known = ", ".join(f"`{name}` {units.percent(sd)}" for name, sd in sorted(nights.AA_SDS.items()))
-    assumed, measured = units.percent(nights.ASSUMED_AA_SD), len(nights.AA_SDS)
-    return (
-        f"Cases whose duet finds a step {units.percent(nights.SLOWDOWN)} slower in 95 of 100 trials, with the noise of "
-        "the recorded pairs. A duet that is decided has no further process, and one process decides no change. The "
-        "spread of builds is shrunk, as `gpugate compare` does. The aim was 54 of 89 cases with 32 "
-        "pairs in the whole duet, and 80 with 128.\n\n"
-        "Processes of a side against itself differ by standard deviations that were "
-        f"**measured in {measured} of {len(suite)} cases**, by `python -m tools.trust` or as half of the range of few "
-        f"trials of 3 s: {known}. The deviation of the other {len(suite) - measured} cases, {assumed}, is **assumed**; "
-        "where worker processes feed a side, the measured ones are larger. All builds of a process share its "
-        "deviation, which their interval does not contain: a large one alarms falsely."
-    )
-
-
-def _duet_table(suite: Sequence[nights.Case]) -> str:
-    rows = []
-    for plan in DUETS:
-        found = nights.simulate_duets(suite, plan)
-        measured = sum(name in nights.AA_SDS for name in found.caught)
-        cases = f"{len(found.caught)} of {len(suite)}", f"{measured} of {len(nights.AA_SDS)}"
-        worst = max(found.alarms, key=found.alarms.__getitem__)
-        alarms = f"{sum(found.alarms.values())} of {nights.DUETS * len(suite)}", f"`{worst}` {found.alarms[worst]}"
-        rows.append((*map(str, (plan.most_pairs, *plan)), *cases, *alarms))
-    headings = columns(
-        "pairs in the whole duet, at most",
-        "processes, at most",
-        "builds a process",
-        "pairs a build",
-        "cases",
-        "of those with a measured deviation",
-        "alarms of unchanged code",
-        f"most of {nights.DUETS}",
     )
     return Table("", headings, tuple(rows)).markdown()
 

@@ -19,14 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gpugate.catalogue import Catalogue
-from gpugate.judging.duet import judge_ratio
 from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.case import Remembered
-from gpugate.results.duet import DuetOutcome
 from gpugate.results.summary import ProcessSummary, Summary, shrink, shrink_records, summarize, summarize_process
 from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import Estimate, coefficient_of_variation, speedup_estimate, widen
+from gpugate.statistics.intervals import Estimate, coefficient_of_variation, widen
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES, SPARE_PROCESSES
 from gpugate.statistics.tolerance import median_variance
 from gpugate.statistics.variation import Variation
@@ -39,31 +37,6 @@ SLOWDOWN = 0.05
 CAUGHT = 0.95
 MOST_PROCESSES = DECIDING_PROCESSES + SPARE_PROCESSES
 NIGHTS_OF_A_RECORD = 10
-DUETS = 100  # of each case
-# Standard deviations between processes of a side against itself. Those of ResNet-50 and of `pinned-async` are of trials
-# by `python -m tools.trust` (results/h200/trust), at a batch of 128 the largest of 0.04 to 0.10 %. The others are half
-# of the range of the log-ratios of few trials of 3 s, which is a standard deviation if there were four: -3.3 to +2.8 %
-# of `two-layer-net/all` (0.5 % on a quieter host), -0.1 to +0.1, -0.6 to 0, -2.6 to +2.6, -1.7 to +7.7, -7.7 to +5.7
-# and -11 to +21 %. Of `optimized-nvjpeg` one deviation is known, of 0.2 %. A trial's own pairs add to its range, and
-# the workers of the idle side were not yet stopped: the larger figures are upper bounds.
-AA_SDS = {
-    "resnet50-inference/channels-last-fp16/cuda": 0.0010,
-    "resnet50-inference/cuda-graph/cuda": 0.0010,
-    "resnet50-inference/cudnn-fused/cuda": 0.0010,
-    "resnet50-inference-batch1/cuda-graph/cuda": 0.0011,
-    "resnet50-inference-batch1/cudnn-fused/cuda": 0.0020,
-    "resnet50-inference-batch1/channels-last-fp16/cuda": 0.0059,
-    "two-layer-net/pinned-async/cuda": 0.0042,
-    "two-layer-net/all/cuda": 0.0305,
-    "driving/prefetcher/cuda": 0.001,
-    "streaming-compute/pipelined/cuda": 0.003,
-    "video/end-to-end/optimized-nvjpeg/cuda": 0.002,
-    "driving-workers/workers-8/cuda": 0.026,
-    "video/decode/nvdec-sessions/cuda": 0.047,
-    "resnet18-training/copy-stream/cuda": 0.067,
-    "host-preparation-expensive/processes-4/cuda": 0.16,
-}
-ASSUMED_AA_SD = 0.003  # of every other case
 GOOD = (Outcome.PASS, Outcome.IMPROVED)
 Nights = npt.NDArray[np.bool_]
 Draw = np.random.Generator
@@ -87,18 +60,6 @@ NO_LOANS = Loans(0.0)
 LOANS_IN_GIT = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0051})
 LOANS_OF_THE_OLD_ENGINE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0215})
 HARD_LOANS = Loans(0.014)
-
-
-class DuetPlan(NamedTuple):
-    """The size of a duet: at most so many processes, the builds of each, and the pairs of a build."""
-
-    processes: int
-    builds: int
-    pairs: int
-
-    @property
-    def most_pairs(self) -> int:
-        return self.processes * self.builds * self.pairs
 
 
 @dataclass(frozen=True)
@@ -366,45 +327,3 @@ def leave_one_out(machine: Machine = H200) -> LeftOut:
             outside = [not one.low <= then.speedup <= one.high for one in (first.speedup, raw.speedup)]
             found += [1, *red, undisturbed, *(undisturbed and one for one in outside)]
     return LeftOut(*found.tolist())
-
-
-class Duets(NamedTuple):
-    """The cases whose duets find a slowdown of SLOWDOWN in CAUGHT of DUETS; alarms of unchanged code by case."""
-
-    caught: tuple[str, ...]
-    alarms: Mapping[str, int]
-
-
-def simulate_duets(suite: Sequence[Case], plan: DuetPlan) -> Duets:
-    """Simulates duets whose noise is that of the recorded pairs, and whose processes differ by AA_SDS. A duet that is
-    not decided measures a further process."""
-    draw, caught, alarms = np.random.default_rng(SEED), list[str](), dict[str, int]()
-    for case in suite:
-        sds = median([one.pair_spread for one in case.processes]), AA_SDS.get(case.case_id, ASSUMED_AA_SD)
-        slower, same = (
-            [_simulate_duet(slowdown, sds, plan, draw) for _ in range(DUETS)] for slowdown in (SLOWDOWN, 0.0)
-        )
-        if slower.count(DuetOutcome.SLOWER) >= CAUGHT * DUETS:
-            caught.append(case.case_id)
-        alarms[case.case_id] = sum(one in (DuetOutcome.SLOWER, DuetOutcome.FASTER) for one in same)
-    return Duets(tuple(caught), alarms)
-
-
-def _simulate_duet(slowdown: float, sds: tuple[float, float], plan: DuetPlan, draw: Draw) -> DuetOutcome:
-    """`sds` are those of a pair and of a process."""
-    noise, sd = sds
-    builds: list[list[float]] = []
-    processes: list[float] = []
-    outcome = DuetOutcome.UNDECIDED
-    while len(processes) < plan.processes and outcome is DuetOutcome.UNDECIDED:
-        mean = math.log1p(slowdown) + draw.normal(0.0, sd)
-        own = draw.normal(mean, noise, (plan.builds, plan.pairs)).tolist()
-        builds += own
-        processes.append(_estimate_ratio(own).median)
-        outcome = judge_ratio(_estimate_ratio(builds), processes, len(builds))
-    return outcome
-
-
-def _estimate_ratio(builds: Sequence[Sequence[float]]) -> Estimate:
-    """Estimates as `gpugate.judging.duet.combine` does, from the logarithms of ratios."""
-    return speedup_estimate(builds, [index % 2 == 0 for index in range(len(builds))], shrink_builds=True)

@@ -57,7 +57,7 @@ from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbag
 from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.step_checks import check_steps
 from gpugate.measurement.step_profile import step_profile
-from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
+from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
@@ -139,7 +139,7 @@ class _Run:
     def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
         builds = [*self.found.builds, *([taking] if taking else [])]
-        estimate = _estimate(builds, self.settings.duet)
+        estimate = _estimate(builds)
         self.report(
             Progress(
                 case_id=self.case.id,
@@ -316,21 +316,26 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         pairing.take(settings.pairs_per_build, go_on)
         round_s = perf_counter() - started  # a further build takes at least so long
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
-        estimate = _estimate([*found.builds, pairing.result()], settings.duet)
+        estimate = _estimate([*found.builds, pairing.result()])
         found.half_widths.append(estimate.half_width if estimate else math.inf)
         # Where building is dear (compilation), the budget allows only more pairs of the same build.
         affordable = run.rebuild_s + round_s < run.seconds_left
         missing = settings.min_builds - len(found.builds) - 1 if affordable else 0
         pairs = found.pairs + len(pairing.pairs)
-        decided = settings.duet and estimate is not None and is_decided(estimate)
-        wanted = replace(settings, half_width=math.inf) if decided else settings
+        wanted = replace(settings, half_width=math.inf) if settings.planned else settings
         stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, wanted)
         if stopped is not None or affordable:
             return stopped
 
 
 def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
-    """Computes the further pairs that this build is worth, within a budget that also pays for the missing builds."""
+    """Computes the further pairs that this build is worth, within a budget that also pays for the missing builds.
+
+    Where pairs are planned, a build takes those of later builds that are too dear.
+    """
+    if run.settings.planned:
+        planned = run.settings.pairs_per_build * run.settings.min_builds - run.found.pairs - len(pairing.pairs)
+        return planned if run.rebuild_s + round_s >= run.seconds_left else 0
     ratios = [build.log_ratios for build in (*run.found.builds, pairing.result())]
     pair_s = round_s / run.settings.pairs_per_build
     worth = pairs_worth_taking(ratios, run.rebuild_s, pair_s) - len(pairing.pairs)
@@ -339,8 +344,8 @@ def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
     return max(0, min(worth, int(share_s / pair_s)))
 
 
-def _estimate(builds: Sequence[TimedBuild], duet: bool) -> Estimate | None:
-    return speedup_of(builds, shrink_builds=duet) if any(build.pairs for build in builds) else None
+def _estimate(builds: Sequence[TimedBuild]) -> Estimate | None:
+    return speedup_of(builds) if any(build.pairs for build in builds) else None
 
 
 def _finish(run: _Run, both: BothSides) -> None:

@@ -23,7 +23,8 @@ class Settings:
     inputs and the side that runs first. `fault` is put into the optimized side, on purpose.
 
     `duet` is True where the sides are two versions of one: the workers of the idle side are stopped, the outputs of the
-    first build are compared on fresh inputs alone, and sampling also stops where the change is decided.
+    first build are compared on fresh inputs alone. `planned` is True where sampling ends with `min_builds` builds of
+    `pairs_per_build` pairs, however wide the interval is.
     """
 
     budget_s: float = 6.0
@@ -35,6 +36,7 @@ class Settings:
     seed: int = 0
     fault: Fault | None = None
     duet: bool = False
+    planned: bool = False
     prove: bool = True  # False where the proofs ran before, or another process runs them
     count: bool = True  # False in a duet whose steps another process counts, or nobody looks at
 

@@ -8,7 +8,7 @@ from gpugate.measurement.record import TimedBuild
 from gpugate.statistics.intervals import Estimate, speedup_estimate
 
 
-def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None, shrink_builds: bool = False) -> Estimate:
+def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
     first = [build.reference_built_first for build in builds]
-    return speedup_estimate([build.log_ratios for build in builds], first, of_machine, shrink_builds)
+    return speedup_estimate([build.log_ratios for build in builds], first, of_machine)

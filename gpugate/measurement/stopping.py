@@ -9,8 +9,7 @@ import numpy as np
 
 from gpugate.measurement.record import StopReason
 from gpugate.measurement.settings import Settings
-from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, robust_spread
-from gpugate.statistics.policy import DUET_FLOOR
+from gpugate.statistics.intervals import BUILD_SPREAD, robust_spread
 
 SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds
 SETTLED_LOOKBACK = 4
@@ -26,13 +25,6 @@ def pairs_worth_taking(log_ratios: Sequence[Sequence[float]], build_s: float, pa
     """
     residuals = [value - float(np.median(build)) for build in log_ratios if build for value in build]
     return max(1, math.ceil(math.sqrt(build_s / pair_s) * robust_spread(residuals) / BUILD_SPREAD))
-
-
-def is_decided(ratio: Estimate) -> bool:
-    """True where a duet needs no more pairs: the interval of the ratio of its two versions is beyond DUET_FLOOR, or
-    excludes a change that is twice as large."""
-    change = 1 + DUET_FLOOR
-    return ratio.low > change or ratio.high < 1 / change or (ratio.low >= change**-2 and ratio.high <= change**2)
 
 
 def stop_reason(

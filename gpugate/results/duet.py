@@ -9,7 +9,7 @@ from enum import Enum
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, SideCost
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import NotNegative
+from gpugate.units import Natural, NotNegative, Positive
 
 _OLD = {"exclude_if": lambda value: not value}
 
@@ -21,6 +21,29 @@ class DuetOutcome(str, Enum):
     FASTER = "FASTER"
     SAME = "SAME"
     UNDECIDED = "UNDECIDED"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a recorded case: standard deviations of the log-ratio between pairs and between builds, and the
+    seconds of a pair."""
+
+    pair_sd: NotNegative
+    build_sd: NotNegative
+    pair_s: NotNegative
+
+
+@dataclass(frozen=True)
+class DuetSize:
+    """The size of a duet: the pairs of a build, the builds of a process, and the processes that it may need.
+
+    `sampling_s` are the seconds that the pairs and the further builds of a process take.
+    """
+
+    pairs: Natural
+    builds: Natural
+    processes: Natural
+    sampling_s: Positive
 
 
 @dataclass(frozen=True)

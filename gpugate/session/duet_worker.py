@@ -17,18 +17,20 @@ from gpugate.catalogue import CONFTEST, catalogue
 from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
+from gpugate.judging.duet import plan, read_noise
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
 from gpugate.report.visible_text import show_controls
 from gpugate.results.duet import DuetProcess
-from gpugate.session.duets import FILE, HUNG, DuetPlan
+from gpugate.session.duets import BUDGET_S, FILE, HUNG, DuetPlan
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
-from gpugate.statistics.policy import DUET_FLOOR
+from gpugate.statistics.sequential import ALTERNATIVE
+from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json
 from gpugate.store.json_file import parse
 from gpugate.workload import BASELINE, Case
@@ -36,6 +38,7 @@ from gpugate.workload import BASELINE, Case
 _LOG = logging.getLogger(__name__)
 PREFIX = "gpugate_base"
 FAILED = 1
+WARM_UP_ALLOWED_S = 2.0
 
 
 class DuetTaker:
@@ -122,19 +125,34 @@ class DuetTaker:
         """Raises an error that names the version and the side, where one cannot be built or run."""
         from gpugate.measurement.run import measure
 
-        settings = Settings(
-            budget_s=self.plan.budget_s,
-            half_width=DUET_FLOOR,  # a smaller change is none
-            seed=perf.result.seed,
-            duet=True,
-            count=self.plan.count,
-        )
+        settings = plan_settings(self.plan, perf.find_current(case))
+        settings = replace(settings, seed=perf.result.seed, count=self.plan.count)
         collect_garbage()
         try:
             duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
             return measure(duet, perf.context(case), settings, silent)
         except SideError as error:
             raise self._name_version(case, error) from error
+
+
+def plan_settings(orders: DuetPlan, record: Record | None) -> Settings:
+    """The settings of a case by the noise of its record; its pairs and builds may take twice as long as recorded.
+
+    A case without a record is sampled until its interval is half as wide as the change that a duet tests for, or for
+    BUDGET_S.
+    """
+    noise = read_noise(record.processes) if record is not None else None
+    if noise is None:
+        return Settings(budget_s=orders.budget_s or BUDGET_S, half_width=ALTERNATIVE / 4, duet=True)
+    size = plan(noise)
+    most_s = WARM_UP_ALLOWED_S + 2 * size.sampling_s
+    return Settings(
+        budget_s=min(most_s, orders.budget_s or most_s),
+        pairs_per_build=size.pairs,
+        min_builds=size.builds,
+        duet=True,
+        planned=True,
+    )
 
 
 def read_layout(base: Path, session: pytest.Session) -> Layout:

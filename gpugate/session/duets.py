@@ -8,17 +8,19 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
 from gpugate.errors import CompareError
 from gpugate.faults.fault import Fault
-from gpugate.judging.duet import judge_duets, needs_process
-from gpugate.results.duet import DuetProcess
+from gpugate.judging.duet import judge_duets
+from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.session.run_child import run_pytest
+from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import CACHE_FOLDER, Version
 from gpugate.units import Count, Positive, number_of
 
-BUDGET_S, PROCESSES = 15.0, 6  # of sampling a case in a process; most processes of a case
+BUDGET_S = 15.0  # of sampling a case without a record in a process
 CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 
@@ -26,10 +28,11 @@ HUNG = 6  # exit status of a process that hangs in C code; those of pytest are s
 @dataclass(frozen=True)
 class DuetPlan:
     """The orders of one process. `case_ids` are the cases to measure; None: all that are selected. `fault` is put into
-    the head's side, whichever role it has."""
+    the head's side, whichever role it has. `budget_s` is the most that sampling a case takes; None: as planned by its
+    record, or BUDGET_S."""
 
     base: str  # the folder of the base
-    budget_s: Positive
+    budget_s: Positive | None = None
     number: Count = 0  # of the process, from 0: every second one is swapped
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
@@ -65,23 +68,30 @@ def measure_duets(
     plan: DuetPlan,
     head: Version,
     words: Sequence[str],
-    processes: int = PROCESSES,
+    processes: int = MOST_PROCESSES,
     print_line: Callable[[str], None] = print_message,
+    limit_s: float | None = None,
 ) -> list[DuetProcess]:
     """Measures the plan in one fresh process after another, until every case is decided or has had `processes` of them.
 
-    A process that dies costs the case that was running; a further one measures the cases that were not begun.
+    A process that dies costs the case that was running; a further one measures the cases that were not begun. No
+    process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it.
     `print_line` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any
-    case.
+    case, or does not end by then.
     """
     taken: list[DuetProcess] = []
-    most = processes
+    most, began_s, longest_s = processes, perf_counter(), 0.0
     while len(taken) < most:
+        spent_s = perf_counter() - began_s
+        if limit_s is not None and taken and spent_s + longest_s > limit_s:
+            break
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
         print_line(f"process {len(taken) + 1} of at most {most}: {left}")
-        taken.append(run_process(replace(plan, number=len(taken)), head, words))
+        left_s = None if limit_s is None else limit_s - spent_s
+        taken.append(run_process(replace(plan, number=len(taken)), head, words, left_s))
+        longest_s = max(longest_s, perf_counter() - began_s - spent_s)
         most += bool(taken[-1].unfinished)
-        undecided = [duet.case_id for duet in judge_duets(taken)[0] if needs_process(duet)]
+        undecided = [duet.case_id for duet in judge_duets(taken)[0] if duet.outcome is DuetOutcome.UNDECIDED]
         open_cases = [name for name in undecided if _count_processes(name, taken) < processes]
         open_cases += taken[-1].unfinished
         if not open_cases:
@@ -96,12 +106,15 @@ def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
     return sum(case_id in process.measured or case_id in process.problems for process in taken)
 
 
-def run_process(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
-    """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case."""
+def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None = None) -> DuetProcess:
+    """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case, or
+    does not end within `timeout_s`."""
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
         output = Path(folder, "duets.json")
         orders = replace(plan, output=str(output), project=plan.project or str(Path.cwd()))
-        ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root)
+        ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root, timeout_s)
+        if ended.status is None:
+            raise CompareError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
         if not output.exists():  # before its first case: the cause is that of the command
             raise CompareError(ended.cause("a process"))
         process = FILE.read(output)

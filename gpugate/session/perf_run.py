@@ -139,6 +139,7 @@ class PerfRun:
             if self._reserved is not None:
                 raise self._reserved
             self._open(one_node_per_case(session.items))
+            self._begin_with_changed(session.items)
             self._describe_tests(session.items)
         except GpugateError as error:
             self._refuse(session, error)
@@ -184,6 +185,13 @@ class PerfRun:
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
             self._lines.extend(opened.problems())
+
+    def _begin_with_changed(self, items: list[pytest.Item]) -> None:
+        """Lets the cases of a gate come first whose source changed since their record: the time for duets may not
+        suffice for all. The cases of a workload stay together."""
+        if self.options.gate and self.opened is not None:
+            has_changed = self.opened.has_changed
+            items.sort(key=lambda item: not any(map(has_changed, cases_of(item))))
 
     def _describe_tests(self, items: Sequence[pytest.Item]) -> None:
         """Writes the facts for the plan of the controller, in a worker."""
@@ -290,7 +298,7 @@ class PerfRun:
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
-        self._lines.extend(sorted(perf.notes))
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes)])
         if not self.options.gate:
             self._lines.extend(catalogue.describe_skipped_modules())
         dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)

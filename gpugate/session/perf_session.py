@@ -62,7 +62,7 @@ from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
 from gpugate.session.remembered_proofs import RememberedProofs
-from gpugate.session.time_plan import TimePlan
+from gpugate.session.time_plan import DoubtTime, TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.proof_file import ProofFileError
@@ -116,12 +116,14 @@ class PerfSession:
     resumed_probes: int = 0  # of the yardsticks, how many are of that run
     started_s: float = field(default_factory=time.perf_counter)
     plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
+    doubt: DoubtTime = field(init=False)
     versions: RecordedVersions = field(init=False)
     proofs: RememberedProofs = field(init=False)
 
     def __post_init__(self) -> None:
         self.proofs = RememberedProofs(self.options.proofs_path, self.options.proof_days, self.result)
         self.versions = RecordedVersions(self.root)
+        self.doubt = DoubtTime(cases=len(self.node_ids))
 
     @property
     def environment(self) -> Environment:
@@ -209,8 +211,7 @@ class PerfSession:
         if self.lost or self.spoiled:
             _note_no_times(result, self.lost or self.spoiled or "")
             return
-        if case.workload.name not in self.result.source_hashes:
-            self.result.source_hashes[case.workload.name] = source_hash(case.workload)
+        self._hash_source(case)
         classes = self.environment.device_classes
         result.promise = Promise(
             min_speedup=for_device_class(case.optimization.min_speedup, classes),
@@ -277,6 +278,7 @@ class PerfSession:
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
+        self.doubt.begin_case()
         settings = self._plan_settings()
         longer = settings.escalate()
         result.measurement = self._measure_here(case, self._shorten(settings, case), report)
@@ -294,9 +296,14 @@ class PerfSession:
             processes = allowed_processes(result, attempts)
             if len(result.attempts) + 1 >= processes:
                 break
+            if not self.doubt.affords(measured.wall_s, self._elapsed_s):
+                result.attempts.append(Confirmation(None, self.doubt.leave_out(case.id)))
+                self._judge(result)
+                break
             self._release()
             report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
-            result.attempts.append(self._confirm(case))
+            with self.doubt.spend():
+                result.attempts.append(self._confirm(case))
             self._judge(result)
         if is_always_slowed(result) and (result.attempts or attempts == 1):
             self.spoiled = f"{case.id} slowed {SPOILED}"
@@ -344,18 +351,24 @@ class PerfSession:
         changes = self._list_machine_changes(provenance, result)
         try:
             ref = choose_ref(self.options.against, provenance, self.root)
-            if self.options.fault is not None or not is_unchanged(self.root, ref, self.options.result_paths):
+            if self.options.fault is None and is_unchanged(self.root, ref, self.options.result_paths):
+                code = RecordedCode(ref, unchanged=True)
+            elif not self.doubt.affords(result.duration_s / len(result.measurements), self._elapsed_s):
+                code = RecordedCode("", problem=self.doubt.leave_out(case.id))
+            else:
                 self._release()
 
                 def print_line(line: str) -> None:
                     report(Progress(case.id, "comparing", line))
 
-                node_id = self.node_ids[case.id]
-                code = compare_code(self.versions, ref, case.id, node_id, self.options, self.device, print_line)
-            else:
-                code = RecordedCode(ref, unchanged=True)
+                orders = self.versions, ref, case.id, self.node_ids[case.id], self.options, self.device, print_line
+                left_s = self.doubt.find_left_s(self._elapsed_s)
+                with self.doubt.spend():
+                    code = compare_code(*orders, limit_s=left_s)
         except (CompareError, OSError) as error:
             code = RecordedCode("", problem=str(error))
+            if self.doubt.find_left_s(self._elapsed_s) <= 0:  # cut off
+                self.doubt.leave_out(case.id)
         result.recorded_code = replace(code, machine_changes=changes)
 
     def _list_machine_changes(self, recorded: Provenance | None, result: CaseResult) -> tuple[str, ...]:
@@ -562,6 +575,17 @@ class PerfSession:
     def _find_entry(self, case: Case) -> baseline.Entry | None:
         file = self.baselines.get(case.workload.name)
         return file.cases.get(_key(case)) if file else None
+
+    def has_changed(self, case: Case) -> bool:
+        """True for a case whose workload has another source than its record."""
+        record = self.find_current(case)
+        return record is not None and record.source_hash != self._hash_source(case)
+
+    def _hash_source(self, case: Case) -> str:
+        known, name = self.result.source_hashes, case.workload.name
+        if name not in known:
+            known[name] = source_hash(case.workload)
+        return known[name]
 
     def find_current(self, case: Case) -> baseline.Record | None:
         """The current record of the case on this machine, under whatever software it was measured."""

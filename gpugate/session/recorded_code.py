@@ -66,8 +66,10 @@ def compare_code(
     options: Options,
     device: torch.device,
     print_line: Callable[[str], None],
+    limit_s: float,
 ) -> RecordedCode:
-    """Measures the duet of one case with the version `ref`, in fresh processes while this one waits.
+    """Measures the duet of one case with the version `ref`, in fresh processes while this one waits, for at most
+    `limit_s`.
 
     Raises CompareError where the version cannot be checked out, driven or measured, and where no test of the head
     measures the case itself.
@@ -77,8 +79,9 @@ def compare_code(
     words = [node_id, f"--rootdir={versions.project}", "--perf-device", str(device), "-q", "-p", "gpugate.plugin"]
     words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
     words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    plan = DuetPlan(str(base.root), options.budget_s, case_ids=(case_id,), fault=options.fault, project=str(head.root))
-    taken = measure_duets(plan, head, words, print_line=print_line)
+    words += [f"--perf-baselines={options.baselines_path}"]
+    plan = DuetPlan(str(base.root), case_ids=(case_id,), fault=options.fault, project=str(head.root))
+    taken = measure_duets(plan, head, words, print_line=print_line, limit_s=limit_s)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]
     missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
     problem = missing or next(iter(problems), None)

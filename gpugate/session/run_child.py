@@ -86,11 +86,14 @@ def run_child(
         return Ended(status, log.read().decode(errors="replace"), folder, timeout_s)
 
 
-def run_pytest(module: str, words: Sequence[str], orders: object, folder: Path = Path()) -> Ended:
-    """Runs a module that runs pytest with the arguments `words`, and reads `orders`, a dataclass, from its stdin."""
+def run_pytest(
+    module: str, words: Sequence[str], orders: object, folder: Path = Path(), timeout_s: float | None = None
+) -> Ended:
+    """Runs a module that runs pytest with the arguments `words`, and reads `orders`, a dataclass, from its stdin. It is
+    killed after `timeout_s`."""
     environment = {**os.environ, "PY_COLORS": "0"}  # a usage error in colours would not be found
     stdin = json.dumps(to_json(orders)).encode()
-    return run_child(module_command(module, words), stdin=stdin, environment=environment, folder=folder)
+    return run_child(module_command(module, words), timeout_s, stdin=stdin, environment=environment, folder=folder)
 
 
 @contextmanager

@@ -1,20 +1,82 @@
-"""The sampling time of each case of a developer's run on a CPU, where the user gives none.
+"""The time that the cases of a session share: for sampling in a developer's run on a CPU, for doubt in every run.
 
-All cases share PLANNED_S, so that a first look at the whole suite takes two minutes. The time that a case takes beside
-its sampling (builds, compilation, proofs, checks) is estimated by that of the cases before it.
+Where the user of a CPU gives no sampling time, all cases share PLANNED_S, so that a first look at the whole suite takes
+two minutes. The time that a case takes beside its sampling (builds, compilation, proofs, checks) is estimated by that
+of the cases before it. Further processes and duets share DOUBT_SHARE of the session.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
+from time import perf_counter
 
 from gpugate.measurement.settings import Settings
+from gpugate.units import list_names, number_of
 
 PLANNED_S = 104.0  # for all cases; imports and the report come on top
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
 FIRST_OVERHEAD_S = 3.0  # of the first case, before any is known
 FEWEST_PAIRS = 4  # of a case whose time is spent: long steps would exceed it several times
+DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0  # of a session, and of a case: for further processes and duets
+START_S = 5.0  # of a process, with its imports
+MOST_NAMED = 5
+
+
+@dataclass
+class DoubtTime:
+    """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case. A session has
+    at least CASE_DOUBT_S, since a gate of one case is no night. `left_out` are the cases that had too little."""
+
+    cases: int
+    begun: int = 0
+    spent_s: float = 0.0
+    of_case_s: float = 0.0
+    left_out: list[str] = field(default_factory=list)
+
+    def begin_case(self) -> None:
+        self.begun, self.of_case_s = self.begun + 1, 0.0
+
+    def find_left_s(self, elapsed_s: float) -> float:
+        """The seconds that are left to the present case, `elapsed_s` after the beginning of the session.
+
+        The length of the session without doubt is estimated by that of the cases so far.
+        """
+        own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
+        most_s = max(CASE_DOUBT_S, own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
+        return min(CASE_DOUBT_S - self.of_case_s, most_s - self.spent_s)
+
+    def affords(self, measured_s: float, elapsed_s: float) -> bool:
+        """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
+        than its time: without it no alarm is confirmed."""
+        return self.find_left_s(elapsed_s) >= min(START_S + measured_s, CASE_DOUBT_S)
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        began_s = perf_counter()
+        try:
+            yield
+        finally:
+            took_s = perf_counter() - began_s
+            self.spent_s, self.of_case_s = self.spent_s + took_s, self.of_case_s + took_s
+
+    def leave_out(self, case_id: str) -> str:
+        """Counts the case as left out; returns the reason."""
+        if case_id not in self.left_out:
+            self.left_out.append(case_id)
+        return (
+            f"further processes and duets have {CASE_DOUBT_S:g} s of a case and {100 * DOUBT_SHARE:g} % of a night, "
+            "and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
+        )
+
+    def describe(self) -> list[str]:
+        """One line with the cases that were left out; none where there is no such case."""
+        if not self.left_out:
+            return []
+        count, names = number_of(len(self.left_out), "case"), list_names(self.left_out, MOST_NAMED)
+        return [f"not gated tonight: {count} ({names}): no time was left for further processes and duets"]
 
 
 @dataclass

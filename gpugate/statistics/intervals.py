@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import special  # scipy.stats would take half a second more to import
 
-from gpugate.statistics.variation import Variation, shrink_variance
+from gpugate.statistics.variation import Variation
 from gpugate.units import Bound, Positive
 
 _mean, _std, _sort = np.mean, np.std, np.sort  # as they are at import: a side may replace them later
@@ -26,10 +26,6 @@ UNKNOWN_BUILD_SPREAD = 0.01
 # Typical difference between two identical builds, as a log-ratio: 0.03 to 1 % were measured. One round of pairs cannot
 # estimate it.
 BUILD_SPREAD = 0.003
-# The worth of the spread of builds that `builds_variation` predicts, in further builds. A fit over the A/A trials of
-# twelve cases gave 2.5 (results/h200/trust and results/cpu/trust, 2026-11-20; duets were taken later).
-PREDICTED_BUILDS = 3
-_SE_OF_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, of a normal distribution
 _MAD_OF_A_NORMAL = float(special.ndtri(0.75))  # median absolute deviation of a standard normal distribution
 LAST_DIGIT = 1e-9
 
@@ -144,41 +140,16 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
     return effect if robust_spread(without) < robust_spread(medians) else None
 
 
-def builds_variation(log_ratios: Sequence[Sequence[float]], fitted: int = 1) -> Variation:
-    """Computes the standard deviation of build medians, shrunk towards a prediction, since duets have few builds.
-
-    The predicted variance is that of the median of a build's pairs, from the noise of all pairs, and BUILD_SPREAD^2. It
-    is worth PREDICTED_BUILDS further builds; builds that differ much more keep their own variance (`shrink_variance`).
-    Each sequence of `log_ratios` has the pairs of one build, without the effect of the order of building; `fitted` is 2
-    where that effect was removed, else 1.
-    """
-    medians = [median_of(values) for values in log_ratios]
-    residuals = [value - middle for values, middle in zip(log_ratios, medians, strict=True) for value in values]
-    free = max(1, len(residuals) - len(medians))
-    noise = robust_spread(residuals) * math.sqrt(len(residuals) / free)
-    of_median = _SE_OF_MEDIAN**2 * noise**2 * float(_mean([1 / len(values) for values in log_ratios]))
-    predicted = Variation(math.sqrt(of_median + BUILD_SPREAD**2), PREDICTED_BUILDS)
-    known = len(medians) - fitted
-    if known < 1:
-        return predicted
-    return shrink_variance(Variation(float(_std(medians, ddof=fitted)), known), predicted)
-
-
 def speedup_estimate(
     log_ratios: Sequence[Sequence[float]],
     reference_first: Sequence[bool],
     of_machine: float | None = None,
-    shrink_builds: bool = False,
-    by_median: bool = False,
 ) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
     the interval over pairs and the interval over builds.
 
     `of_machine` is the half-width by which a process may differ from its machine, see `machine_half_width`: the
-    interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD. With
-    `shrink_builds`, the spread of builds is that of `builds_variation`. With `by_median`, the interval of the builds'
-    median replaces that of their mean, from seven builds on and where it is narrower: single builds are 20 % off by
-    their memory, and widen a t interval. The narrower interval is wrong more often than one of them alone.
+    interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD.
     `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
     over builds lies around their mean, to which the t distribution applies: the same width around their median would be
     wrong up to three times as often as its confidence allows. Raises ValueError without any pair.
@@ -190,19 +161,11 @@ def speedup_estimate(
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
     mean, fitted = float(_mean(medians)), 1 if effect is None else 2
-    if shrink_builds:
-        between = machine_half_width(builds_variation(adjusted, fitted)) / math.sqrt(len(medians))
-    else:
-        between = build_half_width(medians, fitted, UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine)
-    low, high = mean - between, mean + between
-    if by_median and _samples_below(len(medians)) >= 0:
-        of_medians = median_interval(medians)
-        if of_medians.high - of_medians.low < high - low:
-            low, high = of_medians.low, of_medians.high
+    between = build_half_width(medians, fitted, UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine)
     found = Estimate(
         median=math.exp(pooled.median),
-        low=math.exp(min(pooled.low, low)),
-        high=math.exp(max(pooled.high, high)),
+        low=math.exp(min(pooled.low, mean - between)),
+        high=math.exp(max(pooled.high, mean + between)),
     )
     return found if of_machine is None else widen(found, of_machine)
 

@@ -318,7 +318,7 @@ def test_a_container_compares_in_a_copy_and_undecided_cases_alone_have_a_status_
     for folder in ("home", "source/deploy"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "source/deploy/compare.sh").write_bytes((DEPLOY / "compare.sh").read_bytes())
-    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 2) for head_ms in milliseconds or []]
+    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 3) for head_ms in milliseconds or []]
     compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
     (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
     written = f'cp {tmp_path}/made.json "$HOME/compare.json";' if milliseconds else ""

@@ -78,13 +78,3 @@ def test_a_process_between_disturbed_ones_decides_and_disturbed_ones_alone_hide_
     assert not nights.is_red(case, [hidden, fine])
     assert not nights.is_red(case, [disturbed] * nights.MOST_PROCESSES)
     assert nights.is_red(case, [hidden] * nights.MOST_PROCESSES)
-
-
-def test_more_pairs_make_a_duet_sharper(suite) -> None:
-    few, many = (nights.simulate_duets(suite[:6], nights.DuetPlan(2, 4, pairs)) for pairs in (2, 16))
-    assert len(few.caught) < len(many.caught)
-    assert sum(few.alarms.values()) == 0
-
-
-def test_every_case_with_a_measured_deviation_is_recorded(suite) -> None:
-    assert nights.AA_SDS.keys() <= {case.case_id for case in suite}

@@ -20,7 +20,7 @@ from gpugate.results.duet import DuetOutcome
 from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
-from gpugate.statistics.policy import DUET_FLOOR
+from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
 from gpugate.workload import DEVICE_KINDS
 
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--budget",
         metavar="SECONDS",
-        default=f"{BUDGET_S:g}",
-        help="time for sampling in each measurement, building apart (default: %(default)s)",
+        help="most time for sampling in each measurement, building apart (default: as planned by the case's record; "
+        f"{BUDGET_S:g} without one)",
     )
 
 
@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.session.options import seconds
     from gpugate.session.termination import treat_termination_as_ctrl_c
 
-    project, budget_s = Path.cwd(), seconds("--budget", arguments.budget)
+    project = Path.cwd()
+    budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None
     device = arguments.case.rpartition("/")[2]
     if device not in DEVICE_KINDS:
         raise CompareError(f"the case {arguments.case!r} names no device: write {arguments.case}/cpu or /cuda")
@@ -99,7 +100,7 @@ class Search:
     good: Version
     commits: Sequence[str]
     words: Sequence[str]
-    budget_s: float
+    budget_s: float | None
     bisection: Bisection = field(init=False)
     ends: list[Estimate] = field(default_factory=list)
     measured: int = 0
@@ -184,9 +185,9 @@ class Search:
         return f"{self.name(commit)} ({commit} of {len(self.commits)})"
 
     def _border(self, commit: int) -> float:
-        """Half of the change between the ends; for the end itself the smallest change that is one."""
+        """Half of the change between the ends; for the end itself half of the smallest change that a duet tests for."""
         if commit == len(self.commits) or not self.ends:
-            return 1 + DUET_FLOOR
+            return 1 + ALTERNATIVE / 2
         return math.sqrt(self._mean_of_ends())
 
     def _mean_of_ends(self) -> float:

@@ -11,7 +11,8 @@ from pathlib import Path
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
-from gpugate.session.duets import BUDGET_S, CACHE, FILE, PROCESSES, DuetPlan, measure_duets, pytest_words
+from gpugate.session.duets import BUDGET_S, CACHE, FILE, DuetPlan, measure_duets, pytest_words
+from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.version import WORKING_TREE, Version, check_out
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
@@ -40,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--budget",
         metavar="SECONDS",
-        default=f"{BUDGET_S:g}",
-        help="time for sampling of each case in each process, building apart (default: %(default)s)",
+        help="most time for sampling of each case in each process, building apart (default: as planned by its record; "
+        f"{BUDGET_S:g} without one)",
     )
     add(
         "--processes",
         metavar="N",
-        default=str(PROCESSES),
+        default=str(MOST_PROCESSES),
         help="most fresh processes for a case; one that is decided gets no further one (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
@@ -67,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.store.json_file import write_atomically
 
     project = Path.cwd()
-    processes = whole_number("--processes", arguments.processes, PROCESSES)
-    budget_s = seconds("--budget", arguments.budget)
+    processes = whole_number("--processes", arguments.processes, MOST_PROCESSES)
+    budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None
     for option in ("json", "markdown", "html"):  # before anything is measured
         writable(f"--{option}", getattr(arguments, option))
     words = pytest_words(arguments.path, arguments.device)

@@ -12,11 +12,11 @@ from gpugate.commands.compare.report import (
     write_change,
     write_interval,
 )
-from gpugate.judging.duet import ALIKE
 from gpugate.report.machine import facts
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of
 from gpugate.results.duet import Duet, DuetOutcome
+from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.units import percent
 
 # The outcomes that need a reader first.
@@ -48,7 +48,7 @@ def compare_page(compared: Comparison) -> bytes:
         base=compared.base,
         head=compared.head,
         summary=summary(compared.duets),
-        alike=percent(ALIKE),
+        alike=percent(ALTERNATIVE),
         machine=facts(compared.taken[0].environment) if compared.taken else [],
         rows=rows,
         scale=Scale(reach_of([row.strip for row in rows], 0.95, most=0.5), of_roots=True),
@@ -64,7 +64,7 @@ def _row(duet: Duet) -> DuetRow:
         case_id=duet.case_id,
         outcome=duet.outcome.value,
         strip=Strip(
-            ratio.median - 1, ratio.low - 1, ratio.high - 1, ALIKE, duet.detectable, words, less_is_better=True
+            ratio.median - 1, ratio.low - 1, ratio.high - 1, ALTERNATIVE, duet.detectable, words, less_is_better=True
         ),
         change=write_change(ratio.median),
         interval=write_interval(ratio),

@@ -121,7 +121,7 @@ def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None)
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
     yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())
     if any(duet.outcome is DuetOutcome.UNDECIDED for duet in compared.duets):
-        yield "UNDECIDED: give a larger --budget or more --processes, or repeat on a quieter machine"
+        yield "UNDECIDED: give more --processes, or repeat on a quieter machine"
     yield from (f"{name}: only in the head" for name in compared.taken[0].added)
     yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 

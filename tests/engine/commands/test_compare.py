@@ -18,6 +18,7 @@ from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
 from gpugate.commands.compare.report import Comparison, markdown, text
+from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.measurement.record import SideCost
 from gpugate.results.duet import DuetOutcome, DuetProcess
@@ -112,7 +113,9 @@ class Here(Versions):
         check_no_traceback(out + self._said + err)
         return Ended(status, out), self._said + err
 
-    def _run_pytest(self, module: str, words: Sequence[str], orders: DuetPlan, folder: Path) -> run_child.Ended:
+    def _run_pytest(
+        self, module: str, words: Sequence[str], orders: DuetPlan, folder: Path, timeout_s: float | None = None
+    ) -> run_child.Ended:
         self._said += self._capsys.readouterr().err
         taker = DuetTaker(orders)
         catalogue.clear()
@@ -175,8 +178,8 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     page = Page((versions.tiny.path / "made.html").read_bytes())
     assert page.unsafe == []
     assert {row[0]: row[1] for row in page.rows}["tiny/quick/cpu"] == "✕ SLOWER"
-    assert "process 2 of at most 7: 4 cases\n" in said, "those that were not begun when one died"
-    assert "process 3 of at most 8: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
+    assert "process 2 of at most 13: 4 cases\n" in said, "those that were not begun when one died"
+    assert "process 3 of at most 14: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
     assert versions.worktrees() == []
 
 
@@ -414,8 +417,10 @@ def test_marks_select_cases(here: Here) -> None:
 
 
 def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
-    found = replace(measured(10, 10), reference_cost=SideCost(1, 0, 2**30), optimized_cost=SideCost(1, 0, 2**31))
-    swapped = replace(found, reference_cost=found.optimized_cost, optimized_cost=found.reference_cost)
+    slower = measured(10, 10.4)  # one process decides nothing
+    found = replace(slower, reference_cost=SideCost(1, 0, 2**30), optimized_cost=SideCost(1, 0, 2**31))
+    sides = {"reference_cost": found.optimized_cost, "optimized_cost": found.reference_cost}
+    swapped = replace(measured(10.4, 10), **sides)
     taken = [process(found), process(swapped, swapped=True)]
     compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
     line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
@@ -426,7 +431,7 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:
-    same, slower, faster = (judge_duet(CASE, [process(measured(10, ms))] * 2) for ms in (10, 10.5, 9))
+    same, slower, faster = (judge_duet(CASE, [process(measured(10, ms))] * 3) for ms in (10, 10.5, 9))
     unsure = judge_duet(CASE, [process(measured(10, 10.5))])
     assert [one.outcome for one in (same, slower, faster, unsure)] == [
         DuetOutcome.SAME,
@@ -442,17 +447,35 @@ def test_the_status_is_that_of_the_most_severe_case() -> None:
 
 
 def test_steps_are_counted_once_and_again_where_a_process_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unsure = process(measured(10, 10.5))
+    unsure = process(measured(10, 10.15, spread_ms=0.2))
     made, counted = [replace(unsure, wanted=(CASE, "net/dies/cpu", "net/left/cpu")), unsure, unsure], []
 
-    def run(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
+    def run(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None) -> DuetProcess:
         counted.append(plan.count)
         return made[plan.number]
 
     monkeypatch.setattr(duets, "run_process", run)
-    monkeypatch.setattr(duets, "needs_process", lambda duet: True)
     assert duets.measure_duets(DuetPlan("", 1.0), Version(".", tmp_path), (), 3) == made
     assert counted == [True, True, False]
+
+
+def test_no_process_begins_that_would_end_after_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, left = iter([0.0, 0.0, 25.0, 25.0, 50.0, 50.0]), []
+
+    def run(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None) -> DuetProcess:
+        left.append(timeout_s)
+        return process(measured(10, 10.5))
+
+    monkeypatch.setattr(duets, "run_process", run)
+    monkeypatch.setattr(duets, "perf_counter", lambda: next(seconds))
+    taken = duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=60.0)
+    assert (len(taken), left) == (2, [60.0, 35.0])
+
+
+def test_a_process_that_is_cut_off_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duets, "run_pytest", lambda *_: run_child.Ended(None, "", timeout_s=42.0))
+    with pytest.raises(CompareError, match=r"^the duet was cut off: a process did not end within 42 s, all that was"):
+        duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=42.0)
 
 
 def test_the_load_of_the_machine_is_that_of_the_busiest_measurement(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def compared(base: str = "main") -> Comparison:
     slower = replace(measured(10, 10.6), reference_counters={}, optimized_counters={})
     found = {"same": measured(10, 10), **dict.fromkeys(HOSTILE, slower)}
     one = replace(process(found["same"]), measured=found, wanted=tuple(found), added=("new <b>",), removed=("old",))
-    taken = [one, replace(one, problems={"ill": "<i>it died</i>"})]
+    taken = [one, one, replace(one, problems={"ill": "<i>it died</i>"})]
     versions = Version(base, Path(), "a" * 40), Version("<b>head</b>", Path())
     return Comparison(*versions, taken, *judge_duets(taken))
 

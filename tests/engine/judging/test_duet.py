@@ -1,26 +1,29 @@
-"""The outcome of a duet: alarms need two processes and an interval beyond the floor, SAME a narrow one."""
+"""The outcome of a duet by its processes, and the size that the noise of a record gives it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gpugate.judging.duet import (
-    ALIKE,
-    combine,
+    BUILD_S,
+    PRIOR_BUILD_SD,
+    PRIOR_BUILDS,
+    PROCESS_S,
     judge_duet,
-    judge_ratio,
-    needs_process,
+    plan,
+    read_noise,
     time_ratio,
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.duet import DuetOutcome, DuetProcess
-from gpugate.statistics.intervals import BUILD_SPREAD, Estimate
-from gpugate.statistics.policy import DUET_FLOOR
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize, Noise
 from tests.conftest import TWO_CORES
 
 SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome
 CASE = "tiny/quick/cpu"
+SEED = 20261127
 
 
 def measured(
@@ -39,43 +42,21 @@ def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "processes", "outcome"),
+    ("heads_ms", "outcome", "processes"),
     [
-        (1.0101, 1.02, (1.02, 1.01), SLOWER),
-        (1.0101, 1.02, (1.02,), UNDECIDED),
-        (1.0101, 1.02, (1.02, 0.999), UNDECIDED),
-        (1.0099, 1.02, (1.02, 1.01), SAME),
-        (1.009, 1.031, (1.02, 1.01), UNDECIDED),
-        (1 - ALIKE + 0.001, 1 + ALIKE, (1.0,), SAME),
-        (1 / (1 + ALIKE) - 1e-6, 1.0, (1.0,), UNDECIDED),
-        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98, 0.99), FASTER),
-        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98,), UNDECIDED),
-        (0.98, 1 / (1 + DUET_FLOOR) - 1e-6, (0.98, 1.001), UNDECIDED),
-        (0.98, 1 / (1 + DUET_FLOOR) + 1e-6, (0.98, 0.99), SAME),
-        (0.5, 2.0, (0.9, 1.0, 1.1), UNDECIDED),
+        ((10.0,), SAME, 1),
+        ((10.5, 10.5), UNDECIDED, 2),
+        ((10.5, 10.5, 10.5), SLOWER, 3),
+        ((9.5, 9.5, 9.5), FASTER, 3),
+        ((10.5, 9.9, 10.5), UNDECIDED, 3),
+        ((10.0, 10.5, 10.5), SAME, 1),  # the test ends with the process that decides
     ],
 )
-def test_the_borders_of_each_outcome(
-    low: float, high: float, processes: tuple[float, ...], outcome: DuetOutcome
+def test_the_outcome_is_that_of_the_process_which_decides(
+    heads_ms: Sequence[float], outcome: DuetOutcome, processes: int
 ) -> None:
-    assert judge_ratio(Estimate(math.sqrt(low * high), low, high), processes, builds=8) is outcome
-
-
-@pytest.mark.parametrize(("change", "outcome"), [(1.06, SLOWER), (1 / 1.06, FASTER)])
-def test_a_change_that_too_few_builds_have_seen_is_not_decided(change: float, outcome: DuetOutcome) -> None:
-    ratio = Estimate(change, change, change)
-    assert judge_ratio(ratio, (change, change), builds=2) is UNDECIDED
-    assert judge_ratio(ratio, (change, change), builds=3) is outcome
-    compiled = process(spread(10.0 * change, 0.0))
-    assert judge_duet(CASE, [compiled] * 2).outcome is UNDECIDED
-    assert judge_duet(CASE, [compiled] * 3).outcome is outcome
-
-
-@pytest.mark.parametrize(("change", "wanted"), [(1.0099, False), (1.0101, True), (1 / 1.0101, True), (1.2, True)])
-def test_a_change_beyond_the_floor_gets_another_process_although_the_interval_is_within_alike(
-    change: float, wanted: bool
-) -> None:
-    assert needs_process(judge_duet(CASE, [process(measured(10, 10 * change))])) is wanted
+    found = judge_duet(CASE, [process(measured(10.0, head_ms)) for head_ms in heads_ms])
+    assert (found.outcome, len(found.processes)) == (outcome, processes)
 
 
 def test_the_ratio_is_that_of_the_head_in_both_orders() -> None:
@@ -83,62 +64,13 @@ def test_the_ratio_is_that_of_the_head_in_both_orders() -> None:
     assert time_ratio(measured(10.5, 10.0), swapped=True).median == pytest.approx(1.05)
     plain = time_ratio(measured(10.0, 10.5), swapped=False)
     assert plain.low <= plain.median <= plain.high
+    both = [process(measured(10.0, 10.5)), process(measured(10.5, 10.0), swapped=True)]
+    assert judge_duet(CASE, [*both, both[0]]).ratio.median == pytest.approx(1.05)
 
 
-def spread(head_ms: float, *shifts: float) -> Measurement:
-    """Builds whose ratios differ by the shifts, which are shares; the base takes 10 ms."""
-    builds = [
-        TimedBuild(number % 2 == 0, (Pair(10.0, head_ms * (1 + shift), True),) * 8)
-        for number, shift in enumerate(shifts)
-    ]
-    return replace(measured(10.0, head_ms), instances=tuple(builds))
-
-
-def test_the_builds_of_all_processes_are_one_sample() -> None:
-    one = spread(10.5, -0.02, 0.02, 0.01, -0.01)
-    alone, both = combine([(one, False)]), combine([(one, False), (one, False)])
-    assert both.median == pytest.approx(1.05, rel=1e-3)
-    # t(3) * s / sqrt(4) becomes t(7) * s / sqrt(8): less than half.
-    assert math.log(both.high / both.low) < 0.5 * math.log(alone.high / alone.low)
-    with pytest.raises(ValueError, match="no samples"):
-        combine([])
-
-
-FEW_ARE_OFF = [0.25, 0.25, -0.25, *[0.001, -0.001] * 6]
-
-
-def test_a_few_builds_with_another_memory_do_not_hide_a_change_of_all_others() -> None:
-    slower = [process(spread(10.5, *FEW_ARE_OFF)), process(spread(10.5, *FEW_ARE_OFF[::-1]))]
-    duet = judge_duet(CASE, slower)
-    assert duet.outcome is SLOWER
-    assert 1.04 < duet.ratio.low <= duet.ratio.high < 1.06
-
-
-def test_a_change_of_a_few_builds_is_not_the_same_speed() -> None:
-    duet = judge_duet(CASE, [process(spread(10.0, *FEW_ARE_OFF)), process(spread(10.0, *FEW_ARE_OFF[::-1]))])
-    assert duet.outcome is UNDECIDED
-    assert duet.ratio.high > 1.05, "the interval of the mean has them"
-
-
-def test_the_effect_of_the_order_of_building_is_removed_in_both_roles() -> None:
-    """Building the base first makes the head 2 % slower, whichever role the head has."""
-    plain = spread(10.5, 0.02, -0.02, 0.02, -0.02)
-    pairs = [
-        tuple(replace(pair, reference_ms=pair.optimized_ms, optimized_ms=pair.reference_ms) for pair in one.pairs)
-        for one in plain.instances
-    ]
-    builds = [
-        replace(one, pairs=exchanged, reference_built_first=not one.reference_built_first)
-        for one, exchanged in zip(plain.instances, pairs, strict=True)
-    ]
-    found = combine([(plain, False), (replace(plain, instances=tuple(builds)), True)])
-    assert found.median == pytest.approx(1.05, rel=1e-3)
-    assert math.log(found.high / found.low) < 0.005
-
-
-def test_a_chance_of_one_process_is_no_change() -> None:
-    found = judge_duet(CASE, [process(measured(10, 10.6)), process(measured(10, 10.001), swapped=True)])
-    assert found.outcome is UNDECIDED
+def test_what_a_duet_would_have_seen_grows_with_the_noise_of_its_pairs() -> None:
+    quiet, noisy = (judge_duet(CASE, [process(measured(10, 10, spread_ms=spread))]) for spread in (0.0, 0.5))
+    assert quiet.detectable == 0.03 < 0.05 < noisy.detectable
 
 
 def test_a_duet_has_the_sides_of_both_versions_whichever_was_the_reference() -> None:
@@ -150,11 +82,73 @@ def test_a_duet_has_the_sides_of_both_versions_whichever_was_the_reference() -> 
         assert found.head.cost.build_s == (1.0 if swapped else 2.0)
 
 
-def test_the_detectable_slowdown_grows_with_the_noise() -> None:
-    quiet, noisy = (judge_duet(CASE, [process(measured(10, 10, spread_ms=spread))]) for spread in (0.0, 0.5))
-    half = math.log(noisy.ratio.high / noisy.ratio.low) / 2
-    # Four equal builds: BUILD_SPREAD is worth three further ones, and t(6) of the mean of four bounds it.
-    of_builds = 3.143 * math.sqrt(3 / 6) * BUILD_SPREAD / 2
-    assert quiet.detectable == pytest.approx((1 + DUET_FLOOR) * math.exp(2 * of_builds) - 1, rel=1e-3)
-    assert noisy.detectable == pytest.approx((1 + DUET_FLOOR) * math.exp(2 * half) - 1)
-    assert noisy.detectable > 0.03
+def record(
+    pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4, pairs: int = 16
+) -> Sequence[Sequence[TimedBuild]]:
+    """Recorded processes whose steps of 2 ms run in blocks of 5, with normal log-ratios."""
+    draw = np.random.default_rng(SEED)
+
+    def build(mean: float) -> TimedBuild:
+        ratios = np.exp(mean + pair_sd * draw.standard_normal(pairs))
+        taken = tuple(Pair(2.0 * ratio, 2.0, True) for ratio in ratios)
+        return TimedBuild(True, taken, optimized_steps_per_block=5)
+
+    return [[build(build_sd * draw.standard_normal()) for _ in range(builds)] for _ in range(processes)]
+
+
+@pytest.mark.parametrize(("pair_sd", "build_sd"), [(0.01, 0.0), (0.08, 0.0), (0.01, 0.05)])
+def test_the_noise_of_a_record_is_that_of_its_pairs_and_builds(pair_sd: float, build_sd: float) -> None:
+    noise = read_noise(record(pair_sd, build_sd, processes=40))
+    assert noise is not None
+    assert noise.pair_sd == pytest.approx(pair_sd, rel=0.1)
+    prior = PRIOR_BUILDS / (PRIOR_BUILDS + 120) * PRIOR_BUILD_SD**2
+    assert noise.build_sd == pytest.approx(math.sqrt(build_sd**2 + prior), rel=0.25, abs=0.004)
+    assert noise.pair_s == pytest.approx(2 * 5 * 2.0e-3)
+
+
+def test_records_of_one_build_have_the_spread_of_builds_that_is_known_of_others() -> None:
+    noise = read_noise(record(0.01, 0.05, builds=1))
+    assert noise is not None
+    assert noise.build_sd == pytest.approx(PRIOR_BUILD_SD)
+    assert read_noise([[TimedBuild(True, (Pair(1.0, 1.0, True),))]]) is None
+
+
+@pytest.mark.parametrize(
+    ("noise", "pairs", "builds", "processes"),
+    [
+        (Noise(0.002, 0.0, 0.05), 8, 1, 3),
+        (Noise(0.05, 0.0, 0.05), 64, 1, 4),  # pairs first
+        (Noise(0.08, 0.0, 1.8), 16, 1, 12),  # fewer where they are dear
+        (Noise(0.002, 0.04, 0.05), 8, 4, 9),  # builds only where they differ
+        (Noise(0.3, 0.3, 0.05), 8, 4, 12),  # no size suffices
+    ],
+)
+def test_the_size_is_the_cheapest_that_finds_the_slowdown(
+    noise: Noise, pairs: int, builds: int, processes: int
+) -> None:
+    found = plan(noise)
+    assert (found.pairs, found.builds, found.processes) == (pairs, builds, processes)
+    assert found.sampling_s == pytest.approx(pairs * builds * noise.pair_s + (builds - 1) * BUILD_S)
+
+
+def test_a_planned_duet_finds_the_slowdown_that_it_is_planned_for() -> None:
+    noise = Noise(0.06, 0.02, 0.5)
+    size = plan(noise)
+    assert size.sampling_s < 5 * PROCESS_S
+    found = [duet_of(noise, size, slowdown=0.05, seed=seed).outcome for seed in range(200)]
+    assert found.count(SLOWER) >= 190
+
+
+def duet_of(noise: Noise, size: DuetSize, slowdown: float, seed: int) -> Duet:
+    """A duet whose processes, builds and pairs vary as planned, with one process after another until it decides."""
+    draw, taken = np.random.default_rng(seed), list[DuetProcess]()
+    while len(taken) < 12 and (not taken or judge_duet(CASE, taken).outcome is UNDECIDED):
+        swapped, of_process = len(taken) % 2 == 1, math.log1p(slowdown) + 0.01 * draw.standard_normal()
+        builds = []
+        for _ in range(size.builds):
+            mean = of_process + noise.build_sd * draw.standard_normal()
+            ratios = np.exp(mean + noise.pair_sd * draw.standard_normal(size.pairs))
+            pairs = [Pair(ratio, 1.0, True) if swapped else Pair(1.0, ratio, True) for ratio in ratios.tolist()]
+            builds.append(TimedBuild(True, tuple(pairs)))
+        taken.append(process(replace(measured(1.0, 1.0), instances=tuple(builds)), swapped))
+    return judge_duet(CASE, taken)

@@ -45,11 +45,11 @@ FAST, SLOW = Confirmation(measured(3.0)), Confirmation(measured(2.5))
 
 
 def code(head_ms: float, spread_ms: float = 0.0, **changes: object) -> RecordedCode:
-    """Two processes in which a step of the recorded code took 10 ms."""
-    found: Measurement = replace(duet_measured(10.0, head_ms), case_id=CASE_ID)
+    """Three processes in which a step of the recorded code took 10 ms."""
+    found: Measurement = replace(duet_measured(10.0, head_ms, spread_ms=spread_ms), case_id=CASE_ID)
     swapped: Measurement = replace(duet_measured(head_ms, 10.0, spread_ms=spread_ms), case_id=CASE_ID)
     processes = tuple(
-        DuetProcess(number == 1, TWO_CORES, (CASE_ID,), {CASE_ID: one}) for number, one in enumerate((found, swapped))
+        DuetProcess(one is swapped, TWO_CORES, (CASE_ID,), {CASE_ID: one}) for one in (found, swapped, found)
     )
     return replace(RecordedCode(COMMIT, processes=processes, machine_changes=("another host",)), **changes)  # type: ignore[arg-type]
 

@@ -25,7 +25,6 @@ from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
-from gpugate.measurement.speedup import speedup_of
 from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome
@@ -105,16 +104,18 @@ def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_th
     assert bench.log == [*alone, *(reference_first + fast_first) * 2]
 
 
-@pytest.mark.parametrize("slower", [1.0, 1.05])
-def test_a_duet_builds_only_what_it_times_and_stops_when_the_change_is_decided(bench: Bench, slower: float) -> None:
-    """Pairs vary by 3 %, so that the interval of few pairs is never within 0.1 %."""
+@pytest.mark.parametrize(("build_s", "builds", "pairs"), [(0.0, 4, 16), (100.0, 1, 64)])
+def test_a_planned_duet_has_its_pairs_also_where_a_further_build_is_too_dear(
+    bench: Bench, build_s: float, builds: int, pairs: int
+) -> None:
+    """Pairs vary by 3 %, so that their interval is never as narrow as that of a measurement."""
     wobble = random.Random(1)  # noqa: S311  # for repeatability
-    fast = bench.side("fast", lambda: 30.0 * slower * wobble.uniform(0.985, 1.015))
+    fast = bench.side("fast", lambda: 30.0 * wobble.uniform(0.985, 1.015), build_s=build_s)
     case = bench.case(fast, bench.side("baseline", lambda: 30.0 * wobble.uniform(0.985, 1.015)))
-    found = bench.measure(case, half_width=0.001, budget_s=20.0, duet=True)
-    assert found.stopped_because == "narrow"
-    assert speedup_of(found.instances).half_width > 0.001
-    assert [bench.log.count(f"build {side}") for side in ("baseline", "fast")] == [len(found.instances)] * 2
+    settings = {"pairs_per_build": 16, "min_builds": 4, "duet": True, "planned": True}
+    found = bench.measure(case, budget_s=20.0, **settings)
+    assert [len(one.pairs) for one in found.instances] == [pairs] * builds
+    assert [bench.log.count(f"build {side}") for side in ("baseline", "fast")] == [builds] * 2
     assert {one.when for one in found.differences} == {"fresh inputs"}
     assert "counting" in found.spent_s
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.stopping import is_decided, pairs_worth_taking, stop_reason
-from gpugate.statistics.intervals import BUILD_SPREAD, Estimate
+from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
+from gpugate.statistics.intervals import BUILD_SPREAD
 
 SETTINGS = Settings(half_width=0.005, min_pairs=8)
 NARROW, WIDE = [0.005], [0.006]
@@ -70,21 +70,3 @@ def test_what_builds_differ_by_is_not_taken_for_noise_of_pairs() -> None:
 
 def test_a_single_pair_tells_no_spread() -> None:
     assert pairs_worth_taking([[0.1], []], 1.0, 0.01) == 1
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "decided"),
-    [
-        (0.981, 1.02, True),  # excludes a change of 2 %
-        (0.981, 1.021, False),
-        (0.979, 1.0, False),
-        (1.0101, 1.5, True),
-        (1.0099, 1.5, False),
-        (0.5, 0.99, True),
-        (0.5, 0.9902, False),
-    ],
-)
-def test_a_duet_is_decided_where_its_interval_shows_a_change_or_excludes_one_of_twice_the_floor(
-    low: float, high: float, decided: bool
-) -> None:
-    assert is_decided(Estimate((low + high) / 2, low, high)) is decided

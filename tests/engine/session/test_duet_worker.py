@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.measurement.settings import Settings
 from gpugate.session import duet_worker
-from gpugate.session.duets import DuetPlan
+from gpugate.session.duet_worker import plan_settings
+from gpugate.session.duets import BUDGET_S, DuetPlan
+from gpugate.store.baseline import Record
 from gpugate.store.codec import to_json
 from gpugate.store.version import git
+from tests.conftest import TWO_CORES
+from tests.engine.judging.test_duet import record
 
 
 def test_the_search_path_of_the_working_tree_means_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +32,24 @@ def test_the_search_path_of_the_working_tree_means_the_head(tmp_path: Path, monk
     monkeypatch.setattr(pytest, "main", lambda words, plugins: pytest.ExitCode.USAGE_ERROR)
     assert duet_worker.main([]) == pytest.ExitCode.USAGE_ERROR
     assert sys.path == [str(head / "lib"), *others, str(Path.cwd()), str(Path.cwd() / "src")]
+
+
+def settings_of(orders: DuetPlan, pair_sd: float) -> Settings:
+    return plan_settings(orders, Record("", "", "", "", TWO_CORES, tuple(map(tuple, record(pair_sd, 0.0)))))
+
+
+def test_the_record_of_a_case_plans_its_pairs() -> None:
+    quiet, noisy = (settings_of(DuetPlan(""), sd) for sd in (0.002, 0.1))
+    assert quiet.planned
+    assert noisy.planned
+    assert quiet.pairs_per_build < noisy.pairs_per_build
+    assert quiet.budget_s < noisy.budget_s
+    assert settings_of(DuetPlan("", 0.5), 0.1).budget_s == 0.5
+
+
+@pytest.mark.parametrize(("given_s", "budget_s"), [(None, BUDGET_S), (40.0, 40.0)])
+def test_a_case_without_a_record_is_sampled_until_its_interval_is_narrow(
+    given_s: float | None, budget_s: float
+) -> None:
+    found = plan_settings(DuetPlan("", given_s), None)
+    assert (found.budget_s, found.half_width, found.planned) == (budget_s, 0.0075, False)

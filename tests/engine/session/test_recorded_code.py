@@ -1,5 +1,6 @@
 """A gate in a git repository: the recorded commit, measured in turns, separates slower code from a slower machine."""
 
+import json
 import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,12 +18,13 @@ from gpugate.results.provenance import Provenance
 from gpugate.session import recorded_code
 from gpugate.session.duets import DuetPlan
 from gpugate.session.recorded_code import choose_ref
+from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
 from gpugate.store import version
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
 from tests.engine.store.test_version import commit as version_commit
-from tests.support.tiny_project import QUICK, TinyProject
+from tests.support.tiny_project import CONFTEST, QUICK, TinyProject
 
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.3")
 GONE = "1" * 40
@@ -89,10 +91,47 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     assert failed.status == 1, failed.text
     change = recorded_commit.reasons("throughput")["code_slower"]["change"]
     assert change == pytest.approx(0.1, abs=0.03)
-    assert len(code_of(recorded_commit)["processes"]) == 2
+    assert len(code_of(recorded_commit)["processes"]) == 3
     assert "the code is slower: in turns with the recorded code" in failed.text
     cache = recorded_commit.path / ".gpugate-cache" / "versions"
     assert list(cache.iterdir()) == []
+
+
+def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject, monkeypatch) -> None:
+    monkeypatch.setattr(DoubtTime, "affords", lambda *_: False)
+    recorded_commit.edit_baseline(spread_out)
+    recorded_commit.workload(SLOWER)
+    ended = recorded_commit.run(*GATE, "--perf-attempts=3")
+    assert "gate fewer cases, or use gpugate compare" in recorded_commit.reasons("throughput")["no_duet"]["problem"]
+    assert "\nnot gated tonight: 1 case (tiny/quick/cpu)" in ended.text
+    recorded_commit.quick_ms(3)
+    recorded_commit.run(*GATE, "--perf-attempts=3")
+    assert recorded_commit.outcomes()["throughput"] == "INCONCLUSIVE", "one process alone is no alarm"
+
+
+def test_a_duet_ends_with_the_time_of_its_case(recorded_commit: TinyProject, monkeypatch) -> None:
+    limits = []
+
+    def take_limit(*_: object, limit_s: float, **__: object) -> list[DuetProcess]:
+        limits.append(limit_s)
+        return [DuetProcess(False, TWO_CORES)]
+
+    monkeypatch.setattr(recorded_code, "measure_duets", take_limit)
+    recorded_commit.edit_baseline(spread_out)
+    recorded_commit.workload(SLOWER)
+    recorded_commit.run(*GATE)
+    assert limits == [CASE_DOUBT_S]
+
+
+def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> None:
+    source = recorded_commit.path / "tiny.py"
+    other = source.read_text().replace('Workload("tiny"', 'Workload("zeta"')
+    recorded_commit.write("zeta.py", other.replace("x + x", "x + x + 0"))
+    recorded_commit.write("conftest.py", CONFTEST + '    register_module("zeta")\n')
+    document = json.loads(recorded_commit.baseline.read_text())
+    recorded_commit.baseline.with_name("zeta.json").write_text(json.dumps({**document, "workload": "zeta"}))
+    recorded_commit.run(*GATE, "--against=off")
+    assert list(recorded_commit.json()["cases"]) == ["zeta/quick/cpu", "tiny/quick/cpu"]
 
 
 def test_slower_code_of_a_library_beside_the_build_functions_fails(recorded_commit: TinyProject) -> None:

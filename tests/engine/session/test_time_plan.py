@@ -1,4 +1,4 @@
-"""The time of each case where all cases of a session share it; made-up times alone."""
+"""The time of each case where all cases of a session share it, for sampling and for doubt; made-up times alone."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,19 @@ import pytest
 
 from gpugate.measurement.settings import Settings
 from gpugate.results.run import Mode
+from gpugate.session import time_plan
 from gpugate.session.opening import _plan_time
-from gpugate.session.time_plan import FEWEST_PAIRS, FIRST_OVERHEAD_S, LEAST_S, MOST_S, PLANNED_S, TimePlan
+from gpugate.session.time_plan import (
+    CASE_DOUBT_S,
+    FEWEST_PAIRS,
+    FIRST_OVERHEAD_S,
+    LEAST_S,
+    MOST_S,
+    PLANNED_S,
+    START_S,
+    DoubtTime,
+    TimePlan,
+)
 
 SETTINGS = Settings(budget_s=60.0)
 
@@ -64,3 +75,49 @@ def test_only_a_developers_run_on_a_cpu_without_a_given_time_is_planned(
     )
     cases = ["one", "needs a GPU", "two"]
     assert _plan_time(session, cases) == (TimePlan(2) if planned else None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cases", "begun", "spent_s", "of_case_s", "elapsed_s", "left_s"),
+    [
+        (1, 1, 0.0, 0.0, 6.0, CASE_DOUBT_S),  # a gate of one case is no night
+        (1, 1, 45.0, 45.0, 51.0, CASE_DOUBT_S - 45.0),
+        (100, 1, 0.0, 0.0, 12.0, CASE_DOUBT_S),  # of 400 s
+        (100, 50, 380.0, 0.0, 980.0, 20.0),
+        (100, 100, 390.0, 10.0, 1590.0, 10.0),  # a quarter of the whole night
+        (100, 50, 410.0, 0.0, 1010.0, -10.0),
+    ],
+)
+def test_doubt_takes_a_quarter_of_the_night_and_a_minute_of_a_case(
+    cases: int, begun: int, spent_s: float, of_case_s: float, elapsed_s: float, left_s: float
+) -> None:
+    doubt = DoubtTime(cases, begun, spent_s, of_case_s)
+    assert doubt.find_left_s(elapsed_s) == pytest.approx(left_s)
+
+
+def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
+    doubt = DoubtTime(1, begun=1)
+    assert doubt.affords(2 * CASE_DOUBT_S, 2 * CASE_DOUBT_S)
+    doubt.spent_s = doubt.of_case_s = 20.0
+    assert doubt.affords(CASE_DOUBT_S - 20.0 - START_S, 100.0)
+    assert not doubt.affords(CASE_DOUBT_S - 20.0, 100.0)
+
+
+def test_spent_time_is_that_of_the_case_and_of_the_night(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 5.0, 10.0, 17.0])
+    monkeypatch.setattr(time_plan, "perf_counter", lambda: next(clock))
+    doubt = DoubtTime(2)
+    for _ in range(2):
+        doubt.begin_case()
+        with doubt.spend():
+            pass
+    assert (doubt.begun, doubt.spent_s, doubt.of_case_s) == (2, 12.0, 7.0)
+
+
+def test_cases_that_were_left_out_are_counted_and_named_in_one_line() -> None:
+    doubt = DoubtTime(9)
+    assert doubt.describe() == []
+    for name in "abcdefa":
+        assert "of a night, and too little was left: gate fewer cases, or use gpugate compare" in doubt.leave_out(name)
+    (line,) = doubt.describe()
+    assert line.startswith("not gated tonight: 6 cases (a, b, c, d, e and 1 more)")

@@ -8,12 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from gpugate.statistics.intervals import (
-    BUILD_SPREAD,
     CONFIDENCE,
-    PREDICTED_BUILDS,
     Estimate,
     build_half_width,
-    builds_variation,
     coefficient_of_variation,
     machine_half_width,
     median_interval,
@@ -22,7 +19,6 @@ from gpugate.statistics.intervals import (
     speedup_estimate,
     time_interval,
 )
-from gpugate.statistics.policy import DUET_FLOOR
 from gpugate.statistics.variation import Variation
 
 DRAWS = 2000
@@ -200,48 +196,6 @@ def test_the_coefficient_of_variation_needs_two_values() -> None:
     assert coefficient_of_variation([9.0, 10.0, 11.0]) == pytest.approx(0.1)
     assert coefficient_of_variation([9.0, 11.0]) == pytest.approx(math.sqrt(2) / 10)
     assert coefficient_of_variation([9.0]) is None
-
-
-def test_the_spread_of_few_builds_is_shrunk_towards_what_their_pairs_and_other_builds_predict() -> None:
-    quiet = builds_variation([[0.05] * 8] * 4)
-    assert quiet.degrees_of_freedom == PREDICTED_BUILDS + 3
-    assert quiet.share == pytest.approx(BUILD_SPREAD * math.sqrt(3 / 6))
-    alone = builds_variation([[0.05] * 8])
-    assert (alone.share, alone.degrees_of_freedom) == (BUILD_SPREAD, PREDICTED_BUILDS)
-    assert builds_variation([[0.05] * 8] * 4, fitted=2).degrees_of_freedom == PREDICTED_BUILDS + 2
-    apart = builds_variation([[shift] * 8 for shift in (-0.03, -0.01, 0.01, 0.03)])
-    assert (apart.share, apart.degrees_of_freedom) == (pytest.approx(0.02582, rel=1e-3), 3), "they keep their own"
-
-
-def test_the_noise_of_pairs_is_a_part_of_the_predicted_spread_of_builds() -> None:
-    draw = np.random.default_rng(0)
-    pairs = [list(0.02 * draw.standard_normal(100)) for _ in range(4)]
-    of_median = math.sqrt(math.pi / 2) * 0.02 / math.sqrt(100)
-    assert builds_variation(pairs[:1]).share == pytest.approx(math.hypot(of_median, BUILD_SPREAD), rel=0.1)
-
-
-@pytest.mark.parametrize("count", [4, 8, 24])
-@pytest.mark.parametrize(("spread", "beyond"), [(0.001, 0.0), (0.003, 0.0), (0.01, DUET_FLOOR)])
-def test_shrunk_builds_miss_the_truth_seldom_and_by_less_than_a_duets_floor(
-    spread: float, beyond: float, count: int
-) -> None:
-    """Builds that differ by three times the prediction miss more often than 1 %, but hardly by more than the floor."""
-    draw, missed = np.random.default_rng(1), np.zeros(2)
-    for _ in range(DRAWS):
-        builds = [list(draw.normal(draw.normal(0.0, spread), 0.01, 8)) for _ in range(count)]
-        found = speedup_estimate(builds, [True, False] * (count // 2), shrink_builds=True, by_median=True)
-        missed += [found.low > 1 + beyond, found.high < 1 / (1 + beyond)]
-    assert max(missed) <= ALLOWED_TO_BE_WRONG * DRAWS / (3 if beyond else 1)
-
-
-def test_few_builds_with_another_memory_do_not_hide_what_all_others_show() -> None:
-    """A t interval of these builds would reach below 1."""
-    draw = np.random.default_rng(3)
-    levels = [*draw.normal(0.05, 0.005, 17), 0.22, 0.29, -0.16]
-    builds = [list(draw.normal(level, 0.02, 50)) for level in draw.permutation(levels)]
-    found = speedup_estimate(builds, [True, False] * 10, shrink_builds=True, by_median=True)
-    assert 1.03 < found.low < 1.05 < found.high < 1.07
-    assert speedup_estimate(builds, [True, False] * 10, shrink_builds=True).low < 1.02
 
 
 def test_few_times_have_a_wide_interval_that_stays_positive() -> None:

@@ -1,0 +1,153 @@
+"""A sequential test of a change: 0 against ALTERNATIVE, on one mean per process. Pure statistics on log-ratios.
+
+Wald's sequential probability ratio test (Sequential tests of statistical hypotheses, Annals of Mathematical Statistics
+16, 1945) takes one process after another: it ends above log((1 - MISS) / FALSE_ALARM) with a change, and below
+log(MISS / (1 - FALSE_ALARM)) without one. The means of n processes are normal about mu, and their variance is not
+known: its prior is a scaled inverse chi-square distribution about the predicted variance s0^2, worth PRIOR_WORTH = d0
+further processes. With Q = d0 s0^2 + sum((x - mean)^2), the marginal likelihood of mu is Student's t,
+(Q + n (mean - mu)^2)^(-(d0 + n) / 2) (Gelman et al., Bayesian Data Analysis, 3rd ed., 2013, section 3.3), and
+
+    log ratio = (d0 + n) / 2 * log((Q + n (mean - mu0)^2) / (Q + n (mean - mu1)^2))
+
+where mu0 <= 0 and mu1 >= ALTERNATIVE are those of their range with the largest likelihood, so that a change far beyond
+ALTERNATIVE is one as well (a generalized ratio: Lai, Nearly optimal sequential tests of composite hypotheses, Annals of
+Statistics 16, 1988). FASTER is the mirror. Wald's bounds hold for given mu0 and mu1. For this ratio, a simulation finds
+at most 0.5 % false alarms and at most MISS acquittals (tests/engine/statistics/test_sequential.py).
+
+The numbers were chosen on trials of CPUs alone (results/cpu/duets and results/xeon/duets, 2026-11-27). The likelihood
+of their 298 A/A trials is largest where a process varies as its pairs predict, and the prediction is worth 2 to 3
+processes. Of 0.5, 0.3, 0.2, 0.1 and 0.05 %, FALSE_ALARM is the largest rate with which at most 0.5 % of simulated duets
+of these cases end SLOWER where nothing changed. It is below 0.5 %, since a few cases vary far more than predicted, and
+FEWEST is 3 for the same reason: two means have one degree of freedom. `python -m tools.duet_figures` repeats this
+simulation, and tests the numbers on the trials of GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
+from gpugate.statistics.policy import SHARP
+from gpugate.statistics.tolerance import POWER
+
+ALTERNATIVE = 0.03  # a slowdown, as a share
+FALSE_ALARM, MISS = 0.002, 0.05  # the error rates, each of one direction
+PRIOR_SD, PRIOR_WORTH = BUILD_SPREAD, 2  # of process means beside the noise of their pairs; of the prior, in processes
+FEWEST, MOST_PROCESSES = 3, 12  # processes that a change needs, and that a duet has
+SE_OF_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, of a normal distribution
+_CHANGE = math.log1p(ALTERNATIVE)
+_ALARM, _ACQUITTAL = math.log((1 - MISS) / FALSE_ALARM), math.log(MISS / (1 - FALSE_ALARM))
+
+Decision = Literal["slower", "faster", "same", "undecided"]
+
+
+@dataclass(frozen=True)
+class ProcessMean:
+    """The log-ratio of one process, and the variance that the noise of its pairs alone gives it."""
+
+    log_ratio: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The processes of a duet so far: their number, their mean log-ratio and Q, see above."""
+
+    processes: int
+    mean: float
+    squares: float
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        return PRIOR_WORTH + self.processes - 1
+
+    @property
+    def standard_error(self) -> float:
+        return math.sqrt(self.squares / self.degrees_of_freedom / self.processes)
+
+    def log_ratio(self, sign: int) -> float:
+        """Computes the log of the likelihood ratio of a slowdown (`sign` 1) or of a speedup (-1) over no such one."""
+        mean, exponent = sign * self.mean, (PRIOR_WORTH + self.processes) / 2
+        without, with_change = min(0.0, mean), max(_CHANGE, mean)
+        return exponent * (self._log_width(mean - without) - self._log_width(mean - with_change))
+
+    def _log_width(self, distance: float) -> float:
+        return math.log(self.squares + self.processes * distance**2)
+
+    @property
+    def decision(self) -> Decision:
+        ratios = self.log_ratio(1), self.log_ratio(-1)
+        if self.processes >= FEWEST and max(ratios) >= _ALARM:
+            return "slower" if ratios[0] >= _ALARM else "faster"
+        return "same" if max(ratios) <= _ACQUITTAL else "undecided"
+
+    @property
+    def ratio(self) -> Estimate:
+        """The head's time over the base's, with the interval of Student's t about the mean."""
+        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * self.standard_error
+        return Estimate(*(math.exp(self.mean + sign * half_width) for sign in (0, -1, 1)))
+
+    @property
+    def detectable(self) -> float:
+        """The slowdown, a share, that processes as these find with a probability of about POWER, at least FEWEST of
+        them. A slowdown below ALTERNATIVE may end the test as none."""
+        count = max(FEWEST, self.processes)
+        variance = self.squares / self.degrees_of_freedom
+        per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
+        least = math.sqrt(variance) * (math.sqrt(per_process) + float(special.ndtri(POWER)) / math.sqrt(count))
+        return max(ALTERNATIVE, math.expm1(least))
+
+
+def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
+    """Computes the median of all pairs of a process, with its variance: 1.57 s^2 / n, s the robust spread of the pairs
+    about the median of their build. Each sequence has the pairs of one build. Raises ValueError without any pair."""
+    taken = [np.asarray(values, dtype=float) for values in log_ratios if len(values)]
+    if not taken:
+        raise ValueError("no samples: a process mean needs at least one pair")
+    residuals = np.concatenate([values - np.median(values) for values in taken])
+    free = max(1, len(residuals) - len(taken))
+    spread = robust_spread(residuals.tolist())
+    return ProcessMean(float(np.median(np.concatenate(taken))), (SE_OF_MEDIAN * spread) ** 2 / free)
+
+
+def collect_evidence(means: Sequence[ProcessMean]) -> Evidence:
+    """Collects the evidence of all means. Raises ValueError for none."""
+    values = np.array([one.log_ratio for one in means])
+    if not len(values):
+        raise ValueError("no processes: a duet needs at least one")
+    predicted = PRIOR_SD**2 + float(np.mean([one.variance for one in means]))
+    squares = PRIOR_WORTH * predicted + float(np.sum((values - values.mean()) ** 2))
+    return Evidence(len(values), float(values.mean()), squares)
+
+
+def decide_in_turn(means: Sequence[ProcessMean]) -> Evidence:
+    """Takes one mean after another until the test decides; returns the evidence by then. Raises ValueError for none."""
+    found = collect_evidence(means[:1])
+    for count in range(2, len(means) + 1):
+        if found.decision != "undecided":
+            break
+        found = collect_evidence(means[:count])
+    return found
+
+
+def expected_processes(sd: float) -> float:
+    """Computes the mean number of processes where nothing changed and process means have this standard deviation:
+    1 + 2 log(1 / MISS) (sd / log(1 + ALTERNATIVE))^2, Wald's approximation, and one more for the unknown variance."""
+    return min(MOST_PROCESSES, 1 - 2 * _ACQUITTAL * (sd / _CHANGE) ** 2)
+
+
+def needed_processes(sd: float) -> int | None:
+    """Computes the processes after which a slowdown of SHARP is found with a probability of POWER, where process means
+    have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
+    for count in range(FEWEST, MOST_PROCESSES + 1):
+        likely = math.log1p(SHARP) - float(special.ndtri(POWER)) * sd / math.sqrt(count)
+        squares = (PRIOR_WORTH + count - 1) * sd**2
+        if likely > 0 and Evidence(count, likely, squares).decision == "slower":
+            return count
+    return None

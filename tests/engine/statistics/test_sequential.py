@@ -1,0 +1,146 @@
+"""The sequential test of a duet: its decisions on given means, and its error rates on simulated processes.
+
+The simulated processes vary as no trial does that the numbers of the test were chosen on.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from gpugate.statistics.sequential import (
+    ALTERNATIVE,
+    FEWEST,
+    MISS,
+    MOST_PROCESSES,
+    PRIOR_SD,
+    PRIOR_WORTH,
+    ProcessMean,
+    collect_evidence,
+    decide_in_turn,
+    expected_processes,
+    mean_of_pairs,
+    needed_processes,
+)
+
+SEED = 20261127
+
+
+def means(*percents: float, sd_percent: float = 0.5) -> list[ProcessMean]:
+    return [ProcessMean(math.log1p(one / 100), (sd_percent / 100) ** 2) for one in percents]
+
+
+@pytest.mark.parametrize(
+    ("found", "decision", "processes"),
+    [
+        (means(0.0), "same", 1),
+        (means(1.0, 0.4), "same", 2),
+        (means(5.0, 5.3, 4.8), "slower", 3),
+        (means(-5.0, -5.3, -4.8), "faster", 3),
+        (means(2.4, 2.6, 2.2, 2.5), "slower", 4),
+        (means(50.0, 50.0, 51.0), "slower", 3),  # far beyond the alternative
+        (means(50.0, 50.0), "undecided", 2),  # a change needs more processes
+        (means(6.0, 5.0, -2.0), "undecided", 3),  # which differ too much
+        (means(4.0, 4.5, 5.0, sd_percent=3.0), "undecided", 3),  # the pairs predict that they may differ
+        (means(4.5, -0.5, 4.8, 5.2, 4.4, 4.9), "slower", 6),  # no process has a veto
+    ],
+)
+def test_the_decision_and_when_it_is_taken(found: Sequence[ProcessMean], decision: str, processes: int) -> None:
+    evidence = decide_in_turn(found)
+    assert (evidence.decision, evidence.processes) == (decision, processes)
+
+
+def test_the_other_direction_is_the_mirror() -> None:
+    there, back = (collect_evidence(means(*[sign * one for one in (2.0, 3.5, 4.0)])) for sign in (1, -1))
+    assert there.log_ratio(1) == pytest.approx(back.log_ratio(-1), rel=0.05)
+    assert there.log_ratio(1) > 0 > there.log_ratio(-1)
+
+
+def test_the_likelihood_ratio_is_that_of_students_t() -> None:
+    """Two means between both hypotheses: the density of t with the pool's variance, at 0 and at the alternative."""
+    values = [0.01, 0.016]
+    evidence = collect_evidence([ProcessMean(one, 1e-4) for one in values])
+    known = PRIOR_WORTH * (PRIOR_SD**2 + 1e-4)
+    apart = [known + sum((value - at) ** 2 for value in values) for at in (0.0, math.log1p(ALTERNATIVE))]
+    assert evidence.log_ratio(1) == pytest.approx((PRIOR_WORTH + 2) / 2 * math.log(apart[0] / apart[1]))
+
+
+def test_a_mean_of_pairs_ignores_a_few_that_are_far_off() -> None:
+    found = mean_of_pairs([[0.01, 0.012, 0.008, 0.011, 0.009], [0.03, 0.032, 0.028, 0.5, 0.03]])
+    assert found.log_ratio == pytest.approx(0.02, abs=0.009)
+    assert found.variance < 0.002**2  # of pairs alone: builds differ by 2 %
+    with pytest.raises(ValueError, match="at least one pair"):
+        mean_of_pairs([[], []])
+    with pytest.raises(ValueError, match="at least one"):
+        decide_in_turn([])
+
+
+def test_the_variance_of_a_mean_is_that_of_a_median_of_as_many_pairs() -> None:
+    draw = np.random.default_rng(SEED)
+    found = [mean_of_pairs(draw.normal(0, 0.05, (2, 8)).tolist()) for _ in range(1000)]
+    spread = float(np.std([one.log_ratio for one in found]))
+    assert math.sqrt(np.mean([one.variance for one in found])) == pytest.approx(spread, rel=0.1)
+
+
+def test_the_interval_is_students_t_and_what_would_have_been_seen_is_beyond_it() -> None:
+    quiet, noisy = collect_evidence(means(1.0, 1.2, 0.8)), collect_evidence(means(1.0, 4.0, -2.0))
+    assert quiet.ratio.low < 1.01 < quiet.ratio.high < noisy.ratio.high
+    assert quiet.detectable == ALTERNATIVE < 0.1 < noisy.detectable < 0.3
+    half = math.log(quiet.ratio.high / quiet.ratio.low) / 2
+    assert half == pytest.approx(3.747 * quiet.standard_error, rel=1e-3)  # t(4) at 99 %
+
+
+def simulate(change: float, sd: float, cases: int, known: float = 4.0) -> Counter[str]:
+    """Decides duets of cases whose pairs predict `sd`; the variance of their processes is an inverse chi-square one."""
+    draw = np.random.default_rng(SEED)
+    found: Counter[str] = Counter()
+    for _ in range(cases):
+        own_sd = sd * math.sqrt(known / draw.chisquare(known))
+        values = draw.normal(math.log1p(change), own_sd, MOST_PROCESSES)
+        found[decide_in_turn([ProcessMean(one, sd**2) for one in values]).decision] += 1
+    return found
+
+
+@pytest.mark.parametrize("sd", [0.002, 0.01, 0.03])
+def test_unchanged_code_is_slower_in_at_most_one_duet_of_two_hundred(sd: float) -> None:
+    found = simulate(0.0, sd, 2000)
+    assert found["slower"] <= 10
+    assert found["faster"] <= 10
+    assert found["same"] > 1900 or sd > 0.01
+
+
+@pytest.mark.parametrize(("change", "sd", "share"), [(0.05, 0.005, 0.98), (0.05, 0.015, 0.95), (0.03, 0.005, 0.9)])
+def test_slower_code_is_found(change: float, sd: float, share: float) -> None:
+    found = simulate(change, sd, 1000)
+    assert found["slower"] >= 1000 * share
+    assert found["same"] <= 1000 * MISS
+
+
+def test_what_would_have_been_seen_is_seen() -> None:
+    """Twelve processes of a spread of 4 %, as their pairs predict: the slowdown that they would have shown."""
+    draw = np.random.default_rng(SEED)
+    drawn = [draw.normal(0, 0.04, MOST_PROCESSES) for _ in range(500)]
+    detectable = np.median([collect_evidence([ProcessMean(one, 0.04**2) for one in few]).detectable for few in drawn])
+    assert 0.05 < detectable < 0.07
+    slowed = [[ProcessMean(one + math.log1p(detectable), 0.04**2) for one in few] for few in drawn]
+    assert 0.88 < np.mean([collect_evidence(few).decision == "slower" for few in slowed]) < 0.97
+
+
+def test_noisier_cases_need_more_processes_until_none_suffice() -> None:
+    needed = [needed_processes(sd / 100) for sd in (0.3, 1.0, 1.5, 2.0, 2.5, 6.0)]
+    assert needed[0] == FEWEST
+    assert needed[-1] is None
+    assert needed[:-1] == sorted(one for one in needed if one is not None)
+    assert [expected_processes(sd) for sd in (0.0, 0.2)] == [1, MOST_PROCESSES]
+
+
+def test_as_many_processes_as_needed_find_a_slowdown() -> None:
+    needed = needed_processes(0.02)
+    assert needed is not None
+    draw, found = np.random.default_rng(SEED), 0
+    for _ in range(1000):
+        values = draw.normal(math.log1p(0.05), 0.02, needed)
+        found += decide_in_turn([ProcessMean(one, 0.02**2) for one in values]).decision == "slower"
+    assert found >= 900
