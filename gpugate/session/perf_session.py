@@ -278,7 +278,7 @@ class PerfSession:
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
-        self.doubt.begin_case()
+        self.doubt.begin_case(self.has_changed(case))
         settings = self._plan_settings()
         longer = settings.escalate()
         result.measurement = self._measure_here(case, self._shorten(settings, case), report)

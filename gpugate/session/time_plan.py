@@ -7,6 +7,7 @@ of the cases before it. Further processes and duets share DOUBT_SHARE of the ses
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,24 +21,31 @@ PLANNED_S = 104.0  # for all cases; imports and the report come on top
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
 FIRST_OVERHEAD_S = 3.0  # of the first case, before any is known
 FEWEST_PAIRS = 4  # of a case whose time is spent: long steps would exceed it several times
-DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0  # of a session, and of a case: for further processes and duets
+# For further processes and duets: of a session, and of a case whose source is that of its record.
+DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0
 START_S = 5.0  # of a process, with its imports
 MOST_NAMED = 5
 
 
 @dataclass
 class DoubtTime:
-    """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case. A session has
-    at least CASE_DOUBT_S, since a gate of one case is no night. `left_out` are the cases that had too little."""
+    """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case.
+
+    A case whose source changed since its record may use all that is left of the session's time: a duet that finds 5 %
+    takes two minutes in the median, and this case is the one to look at. A session has at least CASE_DOUBT_S, since a
+    gate of one case is no night. `left_out` are the cases that had too little.
+    """
 
     cases: int
     begun: int = 0
     spent_s: float = 0.0
     of_case_s: float = 0.0
+    limit_s: float = CASE_DOUBT_S  # of the present case
     left_out: list[str] = field(default_factory=list)
 
-    def begin_case(self) -> None:
+    def begin_case(self, has_changed: bool) -> None:
         self.begun, self.of_case_s = self.begun + 1, 0.0
+        self.limit_s = math.inf if has_changed else CASE_DOUBT_S
 
     def find_left_s(self, elapsed_s: float) -> float:
         """The seconds that are left to the present case, `elapsed_s` after the beginning of the session.
@@ -46,7 +54,7 @@ class DoubtTime:
         """
         own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
         most_s = max(CASE_DOUBT_S, own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        return min(CASE_DOUBT_S - self.of_case_s, most_s - self.spent_s)
+        return min(self.limit_s - self.of_case_s, most_s - self.spent_s)
 
     def affords(self, measured_s: float, elapsed_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
@@ -67,8 +75,8 @@ class DoubtTime:
         if case_id not in self.left_out:
             self.left_out.append(case_id)
         return (
-            f"further processes and duets have {CASE_DOUBT_S:g} s of a case and {100 * DOUBT_SHARE:g} % of a night, "
-            "and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
+            f"further processes and duets have {CASE_DOUBT_S:g} s of an unchanged case and {100 * DOUBT_SHARE:g} % of a "
+            "night, and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
         )
 
     def describe(self) -> list[str]:

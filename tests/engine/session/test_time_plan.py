@@ -95,6 +95,14 @@ def test_doubt_takes_a_quarter_of_the_night_and_a_minute_of_a_case(
     assert doubt.find_left_s(elapsed_s) == pytest.approx(left_s)
 
 
+def test_a_case_whose_source_changed_may_use_all_that_the_night_has() -> None:
+    doubt = DoubtTime(100)
+    doubt.begin_case(has_changed=True)
+    assert doubt.find_left_s(12.0) == pytest.approx(400.0)
+    doubt.begin_case(has_changed=False)
+    assert doubt.find_left_s(24.0) == CASE_DOUBT_S
+
+
 def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
     doubt = DoubtTime(1, begun=1)
     assert doubt.affords(2 * CASE_DOUBT_S, 2 * CASE_DOUBT_S)
@@ -108,7 +116,7 @@ def test_spent_time_is_that_of_the_case_and_of_the_night(monkeypatch: pytest.Mon
     monkeypatch.setattr(time_plan, "perf_counter", lambda: next(clock))
     doubt = DoubtTime(2)
     for _ in range(2):
-        doubt.begin_case()
+        doubt.begin_case(has_changed=False)
         with doubt.spend():
             pass
     assert (doubt.begun, doubt.spent_s, doubt.of_case_s) == (2, 12.0, 7.0)
