@@ -75,8 +75,8 @@ class DoubtTime:
         if case_id not in self.left_out:
             self.left_out.append(case_id)
         return (
-            f"further processes and duets have {CASE_DOUBT_S:g} s of an unchanged case and {100 * DOUBT_SHARE:g} % of a "
-            "night, and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
+            f"further processes and duets have {CASE_DOUBT_S:g} s of an unchanged case and {100 * DOUBT_SHARE:g} % of "
+            "a night, and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
         )
 
     def describe(self) -> list[str]:
