@@ -90,7 +90,7 @@ def test_by_commit_the_table_counts_commits_and_names_them(printed: Printed) -> 
     text = printed("--by", "commit", "--machine", "500")
     assert text.startswith("nvidia-h200-500-w: 1 commit, 2030-01-04 03:00 cccc3333\n")
     assert "over commits" in text
-    assert "they need 18 commits, and" in text
+    assert "they need 16 commits, and" in text
 
 
 def test_folders_and_the_store_have_the_same_history(printed: Printed, project: Path) -> None:
