@@ -1,23 +1,21 @@
 """The simulated rates of false marks in tables that are looked at every night, and the delay of steps.
 
 `python -m tools.simulated_history` prints the tables of docs/nightly.md. With `--constants` it prints the simulation
-from which the constants of `level_changes` were chosen; its seed is another one.
+from which SPENDING was chosen; its seed is another one.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gpugate.commands.history.level_changes import (
-    LevelTest,
     Values,
     critical_sums,
-    cusum_threshold,
-    cusums,
     level_changes,
     level_of_one,
     split_sums,
@@ -37,7 +35,7 @@ AFTER = 40  # nights
 NEAR = 2  # nights
 NEVER = 10**6
 BATCH = 2000  # series
-Looks = Mapping[LevelTest, npt.NDArray[np.int64]]
+Looks: TypeAlias = npt.NDArray[np.int64]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Values]
 
 
@@ -75,18 +73,13 @@ NOISES: Mapping[str, Noise] = {
 
 
 def first_looks(values: Values, level: float) -> Looks:
-    """Returns for each test and series of shape (series, nights) the number of nights at its first mark, or NEVER."""
-    nights = values.shape[-1]
-    critical, threshold = critical_sums(nights, 0, level / 2), cusum_threshold(level / 2)
-    parts: dict[LevelTest, list[npt.NDArray[np.int64]]] = {test: [] for test in LevelTest}
+    """Returns for each series of shape (series, nights) the number of nights at its first mark, or NEVER."""
+    nights, looks = values.shape[-1], []
+    critical = critical_sums(nights, 0, level)
     for own in np.array_split(values, max(len(values) * nights**2 // (BATCH * 100**2), 1)):
-        marked = {
-            LevelTest.SPLIT: (np.abs(split_sums(own)) >= critical).any(axis=-2),
-            LevelTest.CUSUM: (cusums(own) >= threshold).any(axis=-1),
-        }
-        for test, at in marked.items():
-            parts[test].append(np.where(at.any(axis=-1), at.argmax(axis=-1) + 1, NEVER))
-    return {test: np.concatenate(looks) for test, looks in parts.items()}
+        marked = (np.abs(split_sums(own)) >= critical).any(axis=-2)
+        looks.append(np.where(marked.any(axis=-1), marked.argmax(axis=-1) + 1, NEVER))
+    return np.concatenate(looks)
 
 
 def false_tables(noise: Noise, series: int, repeats: int) -> list[float]:
@@ -95,14 +88,14 @@ def false_tables(noise: Noise, series: int, repeats: int) -> list[float]:
     These are all series that `level_changes` marks and those whose step is too small for it.
     """
     values = noise(np.random.default_rng(SEED), (repeats * series, max(LOOKED_AT)))
-    first = np.minimum(*first_looks(values, level_of_one(series)).values()).reshape(repeats, series).min(axis=-1)
+    first = first_looks(values, level_of_one(series)).reshape(repeats, series).min(axis=-1)
     return [float(np.mean(first <= nights)) for nights in LOOKED_AT]
 
 
 def delays(step: float, series: int, repeats: int = 4000) -> Looks:
-    """Returns the nights from a step after BEFORE nights to its mark, for each test; NEVER after AFTER nights."""
-    found = first_looks(_stepped(step, repeats), level_of_one(series))
-    return {test: np.where((looks > BEFORE) & (looks < NEVER), looks - BEFORE, NEVER) for test, looks in found.items()}
+    """Returns the nights from a step after BEFORE nights to its mark; NEVER after AFTER nights."""
+    looks = first_looks(_stepped(step, repeats), level_of_one(series))
+    return np.where((looks > BEFORE) & (looks < NEVER), looks - BEFORE, NEVER)
 
 
 def near_marks(step: float, series: int, repeats: int = 500) -> float:
@@ -132,14 +125,12 @@ def tables() -> str:
         for name, noise in NOISES.items()
     ]
     looked = columns("noise", *(f"{series} series, {nights} nights" for series in (1, SUITE) for nights in LOOKED_AT))
-    names = [
-        f"{series} series: {test}" for series in (1, SUITE) for test in (*(one.value for one in LevelTest), "both")
-    ]
+    names = [f"{series} series" for series in (1, SUITE)]
     steps = columns("step, in standard deviations", *names, f"placed within {NEAR} nights")
     caught = [
         (
             f"{step:g}",
-            *(cell for series in (1, SUITE) for cell in _delays(step, series)),
+            *(_delay(delays(step, series)) for series in (1, SUITE)),
             _percent(near_marks(step, SUITE)),
         )
         for step in STEPS
@@ -147,26 +138,21 @@ def tables() -> str:
     return "\n\n".join([Table("", looked, tuple(marked)).markdown(), Table("", steps, tuple(caught)).markdown()])
 
 
-def _delays(step: float, series: int) -> list[str]:
-    """Lists `median; 90th percentile; share found`, for each test and for whichever of them is first."""
-    each = delays(step, series)
-    return [_delay(waited) for waited in (*each.values(), np.minimum(*each.values()))]
-
-
-def _delay(waited: npt.NDArray[np.int64]) -> str:
+def _delay(waited: Looks) -> str:
+    """Writes `median; 90th percentile; share found`."""
     middle, late = (int(np.quantile(waited, share, method="higher")) for share in (0.5, 0.9))
     nights = "; ".join(f"> {AFTER}" if one == NEVER else str(one) for one in (middle, late))
     return f"{nights}; {100 * np.mean(waited < NEVER):.0f} %"
 
 
 def constants(series: int = 20_000) -> str:
-    """Returns as Markdown the share of unchanged series that each test marks within HORIZON nights, by its error."""
+    """Returns as Markdown the share of unchanged series that are marked within HORIZON nights, by the error."""
     values = np.random.default_rng(SEED_OF_CONSTANTS).random((series, HORIZON))
     rows = []
     for level in (0.1, 0.03, 0.01, 0.003, 0.001):
-        looks = first_looks(values, 2 * level).values()
-        rows.append((f"{100 * level:g} %", *(f"{100 * np.mean(first < NEVER):.2f} %" for first in looks)))
-    return Table("", columns("error", *(test.value for test in LevelTest)), tuple(rows)).markdown()
+        share = np.mean(first_looks(values, level) < NEVER)
+        rows.append((f"{100 * level:g} %", f"{100 * share:.2f} %"))
+    return Table("", columns("error", "marked"), tuple(rows)).markdown()
 
 
 def _percent(share: float) -> str:

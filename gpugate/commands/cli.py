@@ -77,7 +77,7 @@ COMMANDS = (
     Command(
         "site",
         "the trend of each case over many nights as a page of charts, in a folder that needs no server",
-        "gpugate.commands.site.command",
+        "gpugate.commands.site",
     ),
     Command(
         "store",

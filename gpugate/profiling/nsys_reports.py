@@ -99,7 +99,7 @@ def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kep
         problem, brief = None, []
         try:
             if found.suffix == NOT_IMPORTED:
-                raise ProfileError("nsys could not import it: run `gpugate doctor`")
+                raise ProfileError("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
             brief = _summarize(export_report(found, nsys), nsys, folder / stem, capture)
         except (GpugateError, OSError, sqlite3.Error) as error:
             problem = f"{found.name} was not summarized: {error}"

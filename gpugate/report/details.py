@@ -12,12 +12,12 @@ from gpugate.report.bill_table import bill_table
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.cost import list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, skips
+from gpugate.report.gains import whole_runs
 from gpugate.report.rows import results_table
 from gpugate.report.run_paragraphs import fault_line, last_lines, machine_lines
 from gpugate.report.series_tables import series_tables
 from gpugate.report.table import STYLES
 from gpugate.report.terminal import indent, section
-from gpugate.report.whole_runs import whole_runs
 from gpugate.results.run import RunResult
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gpugate.report.bounds import bounds, reasons
 from gpugate.report.findings import autopsies, errors, findings, mutation, skips, tally, warnings, worth
+from gpugate.report.gains import whole_runs
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import results_table
 from gpugate.report.series_tables import series_tables
 from gpugate.report.table import plain
-from gpugate.report.whole_runs import whole_runs
 from gpugate.results.run import RunResult
 
 

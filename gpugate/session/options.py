@@ -46,7 +46,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Tool = Literal["nsys", "ncu", "torch-trace"]
 # The option of each profiler, and the default folder of its profiles.
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
-DEFAULT_KERNELS = 10
+DEFAULT_KERNELS = 1000
 # The default and the effect of each setting of pytest's configuration.
 SETTINGS = {
     "perf_processes": (
@@ -75,7 +75,7 @@ class Profiling:
 
     tool: Tool
     folder: Path
-    kernels: int = DEFAULT_KERNELS  # how many of the longest ncu's table shows of a side
+    kernels: int = DEFAULT_KERNELS  # the number of launches of kernels that ncu counts
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         nargs="?",
         const=str(DEFAULT_KERNELS),
-        help="judge nothing; run one step of each side under Nsight Compute and list its N longest kernels, by default "
-        f"{DEFAULT_KERNELS}, in {PROFILERS['ncu']} (default: off)",
+        help="judge nothing; run one step of each side under Nsight Compute, which counts the first N launches of "
+        f"kernels, by default {DEFAULT_KERNELS}, and keep its report in {PROFILERS['ncu']} (default: off)",
     )
     add(
         "--torch-trace",

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from gpugate.commands.history.trends import build_histories
-from gpugate.commands.site.page import write_site
+from gpugate.commands.site import write_site
 from gpugate.report.night import write_night
 from gpugate.report.table import Table, columns
 from gpugate.report.terminal import render_text

@@ -9,7 +9,6 @@ from pathlib import Path
 from gpugate.store.store_url import VARIABLE
 
 DEFAULT_LAST = 42  # six weeks
-EXPORTS = ("csv", "hud", "bencher")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export",
         metavar="FORMAT",
-        choices=EXPORTS,
-        help="print all selected nights as csv (a line for each night and case, such as Apache Otava reads) or hud "
-        "(PyTorch HUD's benchmark JSON v3), or the newest one as bencher (Bencher Metric Format)",
+        choices=("csv",),
+        help="print all selected nights as csv: a line for each night and case, such as Apache Otava reads",
     )
 
 
@@ -66,7 +64,7 @@ def add_selection(parser: argparse.ArgumentParser, last: int) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the trends, and names on stderr each night that cannot be used. Raises HistoryError where none can."""
-    from gpugate.commands.history.exports import export
+    from gpugate.commands.history.csv_lines import write_csv
     from gpugate.commands.history.render import document, text
     from gpugate.commands.history.selected_nights import select_nights
     from gpugate.commands.history.trends import build_histories
@@ -78,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     for sentence in refused:
         print(f"gpugate history: {sentence}", file=sys.stderr)
     if arguments.export is not None:
-        sys.stdout.write(export(arguments.export, nights))
+        sys.stdout.write(write_csv(nights))
         return 0
     histories = build_histories(nights, last, arguments.by)
     if arguments.json:

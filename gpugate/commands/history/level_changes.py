@@ -1,25 +1,19 @@
 """Level changes of a series that is looked at every night, with a bounded chance that any mark is ever false. Pure.
 
-A series is judged as it stood after each of its nights, the oldest first, so that a mark that was made stays. Two tests
-look at the nights of the present level; both use ranks only, so that their errors do not depend on how the nights are
-distributed, as long as the nights of one level are exchangeable. Each test may use half of the error of a series.
-The new level begins at the split of least absolute deviations from the medians of both sides.
+A series is judged as it stood after each of its nights, the oldest first, so that a mark that was made stays. The test
+looks at the nights of the present level and uses their ranks only, so that its error does not depend on how the nights
+are distributed, as long as the nights of one level are exchangeable. The new level begins at the split of least
+absolute deviations from the medians of both sides.
 
-The split test is that of Mann and Whitney (1947) at every split that leaves MIN_SIDE nights on either side. Its error
+The test is that of Mann and Whitney (1947) at every split that leaves MIN_SIDE nights on either side. Its error
 is spent over the looks, as in Lan and DeMets, Discrete sequential boundaries for clinical trials (Biometrika 70, 1983):
 at look k a p-value counts from e / (SPENDING k^2) on, where e is the error of the test. What all looks spend together
 converges, and SPENDING makes it less than e, since splits and looks depend on each other. Beside one look at the level
 e, a clear step is marked a few nights later. P-values are exact where one side has at most LONGEST_EXACT_SIDE nights,
 else those of the normal approximation.
 
-The CUSUM (Page, Continuous inspection schemes, Biometrika 41, 1954) adds up the scores of the nights, less ALLOWANCE,
-and never falls below 0; one sum is kept for rises, one for falls. A score is the rank of a night among the reference,
-as a share, less its mean and divided by its standard deviation of 1 / sqrt(12) (McDonald, A cusum procedure based on
-sequential ranks, Naval Research Logistics 37, 1990). The reference is the first REFERENCE nights of the level, and
-later all nights but the newest LAG, so that a small step does not soon belong to its own reference.
-
-`python -m tools.simulated_history --constants` prints the simulation from which SPENDING and `cusum_threshold` were
-chosen, for a horizon of 365 nights; the figures of docs/nightly.md come from other seeds.
+`python -m tools.simulated_history --constants` prints the simulation from which SPENDING was chosen, for a horizon of
+365 nights; the figures of docs/nightly.md come from other seeds.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import TypeAlias
 
@@ -43,23 +36,14 @@ SMALLEST_STEP = RATIO_FLOOR_OVER_NIGHTS  # what no gate would see is no level ei
 FALSE_MARKS = 0.05  # the chance that a whole table of which nothing changes is ever marked
 SPENDING = 0.3
 LONGEST_EXACT_SIDE = 20  # nights
-REFERENCE = 20  # nights
-LAG = 30  # nights
-ALLOWANCE = 0.75  # standard deviations of a score
-
-
-class LevelTest(str, Enum):
-    SPLIT = "split test"
-    CUSUM = "CUSUM"
 
 
 @dataclass(frozen=True)
 class LevelChange:
-    """`first` is the index of the new level's first value, `found` that of the value at which `test` marked it."""
+    """`first` is the index of the new level's first value, `found` that of the value at which it was marked."""
 
     first: int
     found: int
-    test: LevelTest
 
 
 def level_of_one(series: int) -> float:
@@ -67,16 +51,11 @@ def level_of_one(series: int) -> float:
     return float(1 - (1 - FALSE_MARKS) ** (1 / max(series, 1)))
 
 
-def cusum_threshold(level: float) -> float:
-    """The sum that an unchanged series ever reaches with a chance of `level`, by simulation (see --constants)."""
-    return float(3.7 * level**-0.14 - 0.8)
-
-
 @cache
 def fewest_values(level: float) -> int:
     """The length from which on a series can be marked at all: that of the clearest step there is, in its middle."""
     length = 2 * MIN_SIDE
-    while 2 / math.comb(length, length // 2) > _spent_at(np.asarray(length), level / 2):
+    while 2 / math.comb(length, length // 2) > _spent_at(np.asarray(length), level):
         length += 1
     return length
 
@@ -94,17 +73,13 @@ def _next_change(values: Values, last: LevelChange | None, level: float) -> Leve
     """The first change of the level that began with `last`, at a look later than that which found `last`."""
     start, seen = (last.first, last.found + 1) if last else (0, 0)
     own = values[start:]
-    marked = {
-        LevelTest.SPLIT: np.any(np.abs(split_sums(own)) >= critical_sums(len(own), start, level / 2), axis=0),
-        LevelTest.CUSUM: np.any(cusums(own) >= cusum_threshold(level / 2), axis=-1),
-    }
+    marked = np.any(np.abs(split_sums(own)) >= critical_sums(len(own), start, level), axis=0)
     for now in range(max(seen - start, 0), len(own)):
-        test = next((test for test, looks in marked.items() if looks[now]), None)
-        if test is None:
+        if not marked[now]:
             continue
         first = _clearest_split(own[: now + 1])
         if abs(np.median(own[first : now + 1]) / np.median(own[:first]) - 1) >= SMALLEST_STEP:
-            return LevelChange(start + first, start + now, test)
+            return LevelChange(start + first, start + now)
     return None
 
 
@@ -156,16 +131,3 @@ def critical_sums(nights: int, earlier: int, level: float) -> Values:
 def _spent_at(look: npt.NDArray[np.int64], level: float) -> Values:
     spent: Values = level / (SPENDING * look.astype(float) ** 2)
     return np.minimum(spent, 1.0)
-
-
-def cusums(values: Values) -> Values:
-    """Computes the sums for rises and for falls after each night of series of shape (..., nights): (..., nights, 2)."""
-    nights = values.shape[-1]
-    sums = np.zeros((*values.shape, 2))
-    for night in range(REFERENCE, nights):
-        reference = values[..., : max(REFERENCE, night - LAG)]
-        rising = np.sign(values[..., night, np.newaxis] - reference).sum(axis=-1)
-        score = math.sqrt(3) * rising / (reference.shape[-1] + 1)
-        sums[..., night, :] = sums[..., night - 1, :] + np.stack([score, -score], axis=-1) - ALLOWANCE
-        np.maximum(sums[..., night, :], 0, out=sums[..., night, :])
-    return sums

@@ -24,7 +24,8 @@ from gpugate.store.json_file import pretty, with_header
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
 #          2: a step names the test that found it; level changes have no p-value.
-FORMAT_VERSION = 2
+#          3: there is one test, so that a step names none.
+FORMAT_VERSION = 3
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
@@ -134,7 +135,7 @@ def night_name(night: Night) -> str:
 
 
 def describe_mark(mark: Mark) -> str:
-    """`level changed: speedup 3.00x -> 2.80x (-6.7 %, split test); together with driver 580.1 -> 590.2`."""
+    """`level changed: speedup 3.00x -> 2.80x (-6.7 %); together with driver 580.1 -> 590.2`."""
     moved = [_describe_step("speedup", mark.speedup, units.ratio)] if mark.speedup else []
     moved += [_describe_step("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
     causes = f"; together with {'; '.join(mark.together_with)}" if mark.together_with else ""
@@ -142,8 +143,7 @@ def describe_mark(mark: Mark) -> str:
 
 
 def _describe_step(name: str, step: Step, written: Callable[[float], str]) -> str:
-    change = units.signed_percent(step.change)
-    return f"{name} {written(step.before)} -> {written(step.after)} ({change}, {step.test.value})"
+    return f"{name} {written(step.before)} -> {written(step.after)} ({units.signed_percent(step.change)})"
 
 
 def _events(history: MachineHistory) -> Iterator[str]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gpugate.commands.history.level_changes import LevelChange, LevelTest, fewest_values, level_changes, level_of_one
+from gpugate.commands.history.level_changes import LevelChange, fewest_values, level_changes, level_of_one
 from gpugate.machine.environment import compare
 from gpugate.results.night import CaseNight, Night, workload_of
 
@@ -18,11 +18,10 @@ SOURCE_CHANGED = "the workload's source changed"
 
 @dataclass(frozen=True)
 class Step:
-    """The medians before and after a level changed, each over the nights up to the next change; `test` found it."""
+    """The medians before and after a level changed, each over the nights up to the next change."""
 
     before: float
     after: float
-    test: LevelTest
 
     @property
     def change(self) -> float:
@@ -135,5 +134,5 @@ def _step(values: Sequence[float], changes: Sequence[LevelChange], index: int) -
     for place, change in enumerate(changes, start=1):
         if change.first == index:
             before, after = values[starts[place - 1] : index], values[index : starts[place + 1]]
-            return Step(float(np.median(before)), float(np.median(after)), change.test)
+            return Step(float(np.median(before)), float(np.median(after)))
     return None

@@ -25,7 +25,7 @@ from gpugate.report.findings import (
     tally,
     warnings,
 )
-from gpugate.report.gains import describe_gains
+from gpugate.report.gains import describe_gains, whole_runs
 from gpugate.report.last_night import Flip, NightChanges
 from gpugate.report.machine import facts, load
 from gpugate.report.moved_cases import Moved
@@ -36,7 +36,6 @@ from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_
 from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
-from gpugate.report.whole_runs import whole_runs
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep

@@ -1,7 +1,9 @@
-"""The doctor's findings: every probe and every end of its child, on a made-up machine."""
+"""`gpugate doctor`: its findings on a made-up H200, children that fail, and one real examination without a GPU."""
 
+import json
 import os
-import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,228 +11,259 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.doctor import examination, packages, tools
-from gpugate.commands.doctor.child import Described
-from gpugate.commands.doctor.finding import Group, Probe, ProbeState
-from gpugate.machine.environment import Missing
-from gpugate.machine.processes import list_children
+from gpugate.commands.cli import main
+from gpugate.commands.doctor import command, findings
+from gpugate.commands.doctor.findings import Finding, list_findings
+from gpugate.commands.doctor.measuring import FACTS, Facts, measure
+from gpugate.machine.environment import Environment, machine_name
+from gpugate.measurement import yardsticks
+from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.profiling import nsight_tools
-from gpugate.session.child_process import program_command
-from gpugate.session.run_child import Ended, run_child
+from gpugate.store import baseline
+from gpugate.store.baseline import BaselineFile, Entry, Record
+from gpugate.store.codec import from_json, to_json
 from tests.conftest import H200, TWO_CORES
-from tests.support.doctor_cases import (
-    GAUGE,
-    PROCESS,
-    YARDSTICKS,
-    Hospital,
-    Says,
-    ends,
-    fails,
-    healthy,
-    leaves,
-    says,
-)
-from tests.support.patience import wait_until
 
+ROOT = Path(__file__).parents[3]
+YARDSTICKS = {"matmul_bf16_tflops": 788.0, "pinned_copy_gb_per_s": 55.0, "launch_latency_us": 2.1}
 SLOW = {**YARDSTICKS, "matmul_bf16_tflops": 500.0}
 LATE = {**YARDSTICKS, "launch_latency_us": 3.0}
-FORBIDDEN = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n"
+PACKAGES = {**H200.packages, **dict.fromkeys(findings.PACKAGES, "1.2.3")}
+FULL = replace(H200, packages=PACKAGES)
+HEALTHY = Facts(0.5, 16, FULL, 1, (1965, 1980), yardsticks=(YARDSTICKS, YARDSTICKS), kernels=3)
+PROCESS = (TimedBuild(True, (Pair(2.0, 1.0, True),)),)
+OTHER_DRIVER = replace(FULL, driver="999.1")
+
+
+def record(path: Path, **changes: Any) -> Path:
+    """Writes one baseline below the folder `baselines`, by default of five processes on the healthy machine."""
+    kept = {"source_hash": "0" * 16, "environment": FULL, "processes": (PROCESS,) * 5, "yardsticks": YARDSTICKS}
+    made = Record("2030-01-01T00:00:00+00:00", "ada", "first", **{**kept, **changes})
+    folder = path / "baselines" / machine_name(made.environment)
+    baseline.write(folder, BaselineFile("net", folder.name, {"fused/cuda": Entry(made, made)}))
+    return folder / "net.json"
 
 
 @pytest.fixture
-def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hospital:
-    return healthy(tmp_path, monkeypatch)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the baselines of a machine that has both profilers and a compiler."""
+    monkeypatch.setattr(findings, "find_tool", lambda tool: f"/opt/{tool}")
+    monkeypatch.setattr(findings, "missing_needs", lambda needs, environment: None)
+    monkeypatch.setattr(findings, "DRIVER_SETTINGS", tmp_path / "params")
+    record(tmp_path)
+    return tmp_path
 
 
-def test_a_healthy_machine_is_ok_in_every_respect(hospital: Hospital) -> None:
-    found = hospital.diagnosis()
-    assert [finding.name for finding in found.findings if finding.state is not ProbeState.OK] == []
-    assert found.bad == []
-    assert found.environment == H200
-    assert list(dict.fromkeys(finding.group for finding in found.findings)) == list(Group)
+def find(path: Path, name: str, facts: Facts = HEALTHY, asked: str = "auto") -> Finding:
+    return {finding.name: finding for finding in list_findings(facts, asked, path / "baselines")}[name]
+
+
+def test_a_healthy_machine_is_ok_in_every_respect(machine: Path) -> None:
+    found = list(list_findings(HEALTHY, "auto", machine / "baselines"))
+    assert [finding.name for finding in found if finding.state != "ok"] == []
+    assert list(dict.fromkeys(finding.group for finding in found)) == ["machine", "packages", "tools", "trust"]
 
 
 @pytest.mark.parametrize(
-    ("child", "end", "name", "state", "words"),
+    ("changes", "name", "state", "words"),
     [
-        ("package", ends(-11), "av", "absent", "it was killed by SIGSEGV"),
-        ("package", ends(None), "av", "absent", "it did not end within 60 s"),
-        ("package", fails("ImportError: no libnvinfer"), "tensorrt", "absent", "no libnvinfer"),
-        ("package", says(""), "nvtx", "ok", "it can be imported"),
-        ("nsys", leaves("report.qdstrm", output="libdw.so.1: cannot open"), "nsys", "absent", "apt install libdw1"),
-        ("nsys", leaves("report.qdstrm"), "nsys", "absent", "its importer failed"),
-        ("nsys", leaves("report.qdstrm", "report.nsys-rep"), "nsys", "ok", "makes reports"),
-        ("nsys", ends(1, "no such option"), "nsys", "absent", "ended with status 1 (no such option)"),
-        ("nsys", ends(None), "nsys", "absent", "did not end within 60 s"),
-        ("ncu", ends(0, FORBIDDEN), "ncu", "absent", "NVreg_RestrictProfilingToAdminUsers=0"),
-        ("ncu", ends(1, "==ERROR== LibraryNotLoaded\nbye"), "ncu", "absent", "(LibraryNotLoaded)"),
-        ("ncu", ends(0, "sm__cycles_elapsed.max (!) nan"), "ncu", "absent", "read no hardware counter"),
-        ("ncu", ends(None), "ncu", "absent", "did not end within 60 s"),
-        ("cupti", says(0), "CUPTI", "bad", "sees no kernel"),
-        ("cupti", ends(-6), "CUPTI", "bad", "it was killed by SIGABRT"),
-        ("gauge", says(replace(GAUGE, foreign=(41, 42))), "other processes", "bad", "process 41, 42 also uses the GPU"),
-        ("gauge", says(replace(GAUGE, throttled_by=("power brake",))), "clocks", "bad", "slowed by power brake"),
-        ("gauge", says(replace(GAUGE, clock_mhz=())), "clocks", "ok", "NVML reports no clock here"),
-        ("gauge", says(replace(GAUGE, clock_mhz=(1980, 1980))), "clocks", "ok", "SM 1980 MHz during"),
-        ("gauge", ends(None), "yardsticks", "bad", "nothing could be measured (it did not end within 60 s)"),
-        ("machine", fails("ModuleNotFoundError: torch"), "machine", "bad", "(ModuleNotFoundError: torch)"),
-        ("machine", ends(None), "machine", "bad", "it did not end within 60 s"),
+        ({"environment": None, "error": "no torch"}, "machine", "bad", "torch cannot describe it (no torch)"),
+        ({"environment": replace(FULL, cpu_quota=1.0)}, "machine", "ok", "16 cores, a quota of 1 core"),
+        ({"environment": H200}, "av", "absent", "not installed: pip install av"),
+        ({}, "tensorrt", "ok", "1.2.3"),
+        ({"kernels": 0}, "CUPTI", "bad", "sees no kernel"),
+        ({"kernels": None, "error": "it was killed by SIGABRT"}, "CUPTI", "bad", "(it was killed by SIGABRT)"),
+        ({"foreign": (41, 42)}, "other processes", "bad", "process 41, 42 also uses the GPU"),
+        ({"throttled_by": ("power brake",)}, "clocks", "bad", "slowed by power brake"),
+        ({"clock_mhz": ()}, "clocks", "ok", "NVML reports no clock here"),
+        ({"load": 8.1}, "load", "bad", "load average 8.1 of the last minute on 16 cores: end"),
+        ({"load": 8.0}, "load", "ok", "load average 8.0"),
+        ({"yardsticks": (), "error": "it did not end"}, "yardsticks", "bad", "nothing could be measured (it did not"),
+        (
+            {"quota_throttled": 0.77},
+            "yardsticks",
+            "bad",
+            "throttled in 77 % of the periods of a quota of CPU time: rai",
+        ),
+        ({"yardsticks": (SLOW, SLOW)}, "yardsticks", "bad", "500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
+        ({"yardsticks": (SLOW, YARDSTICKS)}, "yardsticks", "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
+        ({"yardsticks": (YARDSTICKS, LATE)}, "yardsticks", "ok", "as recorded"),
+        ({"yardsticks": (LATE, LATE)}, "yardsticks", "bad", "launch latency 2.1 us -> 3 us: launch-bound cases would"),
     ],
 )
-def test_each_child_that_fails_is_one_finding_with_its_sentence(
-    hospital: Hospital, child: str, end: Says, name: str, state: str, words: str
-) -> None:
-    hospital.script[child] = end
-    found = hospital.finding(name)
-    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
-    bad = hospital.diagnosis().bad
+def test_each_fact_is_one_finding(machine: Path, changes: dict[str, Any], name: str, state: str, words: str) -> None:
+    facts = replace(HEALTHY, **changes)
+    found = find(machine, name, facts)
+    assert (found.state, words in found.sentence) == (state, True), found.sentence
+    bad = [one.name for one in list_findings(facts, "auto", machine / "baselines") if one.state == "bad"]
     assert bad == ([name] if state == "bad" else [])
 
 
 @pytest.mark.parametrize(
-    ("recorded", "probes", "state", "words"),
+    ("probes", "state", "words"),
     [
-        (True, (SLOW, SLOW), "bad", "matmul bf16 500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
-        (True, (SLOW, YARDSTICKS), "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
-        (True, (YARDSTICKS, {**YARDSTICKS, "launch_latency_us": 99.0}), "ok", "as recorded"),
-        (True, (LATE, LATE), "bad", "launch latency 2.1 us -> 3 us: launch-bound cases would be slower than recorded"),
-        (False, (LATE, LATE), "ok", "steady, and none recorded"),
-        (False, (SLOW, SLOW), "ok", "steady, and none recorded"),
-        (False, (SLOW, YARDSTICKS), "bad", "500 TFLOP/s instead of 788 TFLOP/s a moment apart"),
+        ((LATE, LATE), "ok", "steady, and none recorded"),
+        ((SLOW, SLOW), "ok", "steady, and none recorded"),
+        ((SLOW, YARDSTICKS), "bad", "500 TFLOP/s instead of 788 TFLOP/s a moment apart"),
     ],
 )
-def test_yardsticks_against_recorded_ones_else_against_each_other(
-    hospital: Hospital, recorded: bool, probes: tuple[dict[str, float], ...], state: str, words: str
+def test_yardsticks_without_recorded_ones_are_compared_with_each_other(
+    machine: Path, probes: tuple[dict[str, float], ...], state: str, words: str
 ) -> None:
-    if not recorded:
-        hospital.record(environment=replace(H200, driver="999.1"))
-    hospital.script["gauge"] = says(replace(GAUGE, yardsticks=probes))
-    found = hospital.finding("yardsticks")
-    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
-
-
-def test_a_quota_that_throttles_makes_yardsticks_worthless(hospital: Hospital) -> None:
-    hospital.script["machine"] = says(Described(replace(H200, cpu_quota=1.0), 1))
-    hospital.script["gauge"] = says(replace(GAUGE, throttled=0.77))
-    found = hospital.finding("yardsticks")
-    assert found.state is ProbeState.BAD
-    assert found.sentence.startswith("throttled in 77 % of the periods of a quota of CPU time: raise it")
-    assert hospital.finding("machine").sentence.endswith("16 cores, a quota of 1 core")
-
-
-def knows(hospital: Hospital, answer: Says) -> None:
-    """A child's answer about the workloads that pytest would know."""
-    hospital.script["workloads"] = answer
-
-
-def put_a_file(folder: Path) -> None:
-    shutil.rmtree(folder)
-    folder.touch()
+    record(machine, environment=OTHER_DRIVER)
+    found = find(machine, "yardsticks", replace(HEALTHY, yardsticks=probes))
+    assert (found.state, words in found.sentence) == (state, True), found.sentence
 
 
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
-        (lambda hospital: None, "ok", "1 case of 1 workload, recorded with the present software"),
-        (
-            lambda h: h.record().unlink(),
-            "bad",
-            "has none for this machine, and a gate fails without: pytest perf_tests",
-        ),
-        (lambda h: h.record().unlink(), "bad", "/baselines --update-baselines --perf-reason"),
-        (lambda h: put_a_file(h.path / "baselines"), "bad", "/baselines is no folder: give the folder of baselines"),
-        (lambda h: h.record().write_text("{"), "bad", "net.json cannot be used because it is cut off"),
-        (lambda h: h.record(processes=(PROCESS,)), "bad", "fewer than 5 processes"),
-        (lambda h: h.record(environment=replace(H200, driver="999.1")), "ok", "judged loosely: driver 999.1 -> 580.65"),
-        (lambda h: knows(h, says(["other"])), "bad", "net.json is for the unknown workload 'net': restore the workl"),
-        (lambda h: knows(h, says(["other", "net"])), "ok", "recorded with the present software"),
-        (lambda h: knows(h, says([])), "ok", "recorded with the present software"),  # in a folder without workloads
-        (lambda h: knows(h, fails("CatalogueError: no")), "ok", "could not be found out (CatalogueError: no)"),
+        (record, "ok", "1 case, recorded with the present software"),
+        (lambda path: record(path).unlink(), "bad", "none for this machine, and a gate fails without: pytest perf_te"),
+        (lambda path: record(path).unlink(), "bad", "/baselines --update-baselines --perf-reason"),
+        (lambda path: record(path).write_text("{"), "bad", "net.json cannot be used because it is cut off"),
+        (lambda path: record(path, processes=(PROCESS,)), "bad", "fewer than 5 processes (net/fused/cuda), and a gate"),
+        (lambda path: record(path, environment=OTHER_DRIVER), "ok", "judged loosely: driver 999.1 -> 580.65"),
     ],
 )
-def test_baselines(hospital: Hospital, change: Callable[[Hospital], Any], state: str, words: str) -> None:
-    change(hospital)
-    found = hospital.finding("baselines")
-    assert (found.state.value, words in found.sentence) == (state, True), found.sentence
+def test_baselines(machine: Path, change: Callable[[Path], Any], state: str, words: str) -> None:
+    change(machine)
+    found = find(machine, "baselines")
+    assert (found.state, words in found.sentence) == (state, True), found.sentence
 
 
-@pytest.mark.parametrize(("average", "state"), [(8.0, "ok"), (8.1, "bad")])
-def test_a_busy_machine(hospital: Hospital, monkeypatch: pytest.MonkeyPatch, average: float, state: str) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (average, 0.0, 0.0))
-    found = hospital.finding("load")
-    assert (found.state.value, f"load average {average:.1f}" in found.sentence) == (state, True)
-
-
-@pytest.mark.parametrize(("shown", "words"), [(0, "no GPU"), (1, "not looked at: the device is the CPU")])
-def test_without_a_gpu_only_the_cpu_is_judged(hospital: Hospital, shown: int, words: str) -> None:
-    hospital.script["machine"] = says(Described(TWO_CORES, shown))
-    found = hospital.diagnosis("cpu").findings
-    names = ("GPU", "ncu", "CUPTI", "other processes", "clocks")
-    told = [finding for finding in found if finding.name in names]
-    assert [finding.state for finding in told] == [ProbeState.ABSENT] * len(names)
-    assert all(finding.sentence.startswith(words) for finding in told)
-    assert [finding.name for finding in found if finding.state is ProbeState.BAD] == ["baselines"]
-
-
-def test_a_gpu_that_torch_cannot_use_is_bad_unless_the_cpu_was_asked_for(hospital: Hospital) -> None:
-    hospital.script["machine"] = says(Described(TWO_CORES, 2))
-    found = hospital.finding("GPU")
-    assert (found.state, "the driver shows 2 and torch 2.11.0+cpu none" in found.sentence) == (ProbeState.BAD, True)
+def test_a_cpu_has_no_findings_of_a_gpu(machine: Path) -> None:
+    found = list_findings(replace(HEALTHY, environment=TWO_CORES, driver_gpus=0), "auto", machine / "baselines")
+    states = {finding.name: finding.state for finding in found}
+    assert (states["GPU"], states["baselines"], states["yardsticks"]) == ("absent", "bad", "ok")
+    assert not {"CUPTI", "other processes", "clocks"} & states.keys()
 
 
 @pytest.mark.parametrize(
-    ("visible", "index", "passed_on"), [(None, None, None), (None, 2, "2"), ("4, GPU-abc", 1, "GPU-abc"), ("7", 0, "7")]
+    ("asked", "state", "words"),
+    [("auto", "bad", "the driver shows 2 and torch 2.11.0+cpu none"), ("cpu", "absent", "the device is the CPU")],
 )
-def test_children_see_the_chosen_gpu_alone(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, index: int | None, passed_on: str | None
+def test_a_gpu_that_torch_cannot_use_is_bad_unless_the_cpu_was_asked_for(
+    machine: Path, asked: str, state: str, words: str
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert examination._visible(index) == passed_on
+    found = find(machine, "GPU", replace(HEALTHY, environment=TWO_CORES, driver_gpus=2), asked)
+    assert (found.state, words in found.sentence) == (state, True), found.sentence
 
 
-def test_a_package_that_is_not_installed_is_not_asked(hospital: Hospital, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "missing_needs", lambda needs, environment: Missing(needs.packages, ""))
-    hospital.script.pop("package")
-    found = {finding.name: finding for finding in hospital.diagnosis().findings}
-    assert found["av"].sentence == "av not installed: pip install av"
-    assert {found[name].state for name in ("av", "tensorrt")} == {ProbeState.ABSENT}
+@pytest.mark.parametrize(
+    ("restricted", "capabilities", "state"),
+    [(None, "0", "ok"), (0, "0", "ok"), (1, "00000000a80425fb", "absent"), (1, "000001ffffffffff", "ok")],
+)
+def test_ncu_needs_a_permission_where_the_driver_is_restricted(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, restricted: int | None, capabilities: str, state: str
+) -> None:
+    (machine / "status").write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t000001ffffffffff\n")
+    monkeypatch.setattr(findings, "OWN_STATUS", machine / "status")
+    if restricted is not None:
+        (machine / "params").write_text(f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {restricted}\n")
+    found = find(machine, "ncu")
+    assert (found.state, "NVreg_RestrictProfilingToAdminUsers=0" in found.sentence) == (state, state == "absent")
+    assert find(machine, "nsys").state == "ok"
 
 
 def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(nsight_tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
-    assert tools.find_tool("nsys") is None
+    assert find(tmp_path, "nsys").sentence == "not found: install Nsight Systems, or put its nsys on PATH"
     for version in ("2025.1", "2025.3"):
         (tmp_path / version).mkdir()
         (tmp_path / version / "nsys").touch(mode=0o755)
-    assert tools.find_tool("nsys") == f"{tmp_path}/2025.3/nsys"
+    assert find(tmp_path, "nsys").sentence == f"{tmp_path}/2025.3/nsys"
     (tmp_path / "nsys").touch(mode=0o755)
-    assert tools.find_tool("nsys") == f"{tmp_path}/nsys"
+    assert find(tmp_path, "nsys").sentence == f"{tmp_path}/nsys"
 
 
-@pytest.mark.parametrize(("vital", "state"), [(True, ProbeState.BAD), (False, ProbeState.ABSENT)])
-def test_a_probe_of_ours_that_fails_is_a_finding(
-    hospital: Hospital, monkeypatch: pytest.MonkeyPatch, vital: bool, state: ProbeState
+def answer_with(monkeypatch: pytest.MonkeyPatch, *facts: Facts, end: str = "") -> None:
+    """Puts a child in place of the doctor's, which prints the facts between other lines, and then runs `end`."""
+    lines = [line for one in facts for line in ("noise", f"{FACTS}{json.dumps(to_json(one))}")]
+    program = f"import os, time\nfor line in {lines!r}: print(line, flush=True)\n{end}"
+    monkeypatch.setattr(command, "module_command", lambda module, words: [sys.executable, "-S", "-c", program])
+
+
+@pytest.mark.parametrize(
+    ("facts", "end", "bad", "words"),
+    [
+        ((), "print('no disk', flush=True); os._exit(3)", ["machine"], "it ended with status 3 (no disk)"),
+        ((replace(HEALTHY, yardsticks=(), kernels=None),), "time.sleep(600)", ["CUPTI", "yardsticks"], "within 5 s"),
+        ((replace(HEALTHY, kernels=None),), "os.kill(os.getpid(), 11)", ["CUPTI"], "it was killed by SIGSEGV),"),
+        ((HEALTHY, replace(HEALTHY, kernels=None, error="no memory")), "", ["CUPTI"], "(no memory)"),
+    ],
+)
+def test_a_child_that_fails_costs_what_it_had_not_measured(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[Facts, ...], end: str, bad: list[str], words: str
 ) -> None:
-    def fail(machine: object) -> Any:
-        raise ZeroDivisionError("by 0")
+    answer_with(monkeypatch, *facts, end=end)
+    monkeypatch.setattr(command, "MEASURING_S", 5.0)
+    found = command.diagnose("auto", machine / "baselines")
+    assert found.bad == bad
+    assert all(words in finding.sentence for finding in found.findings if finding.state == "bad")
 
-    monkeypatch.setattr(packages, "PROBES", (Probe(Group.PACKAGES, "av", fail, vital=vital),))
-    found = hospital.finding("av")
-    assert (found.state, found.sentence[:51]) == (state, "it could not be looked at (ZeroDivisionError: by 0)")
+
+def test_the_table_fits_80_columns_and_has_every_finding(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    answer_with(monkeypatch, replace(HEALTHY, kernels=None, error="ImportError: [Errno 5] is no markup"))
+    assert main(["doctor", "--baselines", str(machine / "baselines")]) == 1
+    printed = capsys.readouterr().out
+    lines, shown = printed.splitlines(), " ".join(printed.split())
+    assert max(map(len, lines)) <= 80
+    for finding in command.diagnose("auto", machine / "baselines").findings:
+        assert f"{finding.name} {finding.state} {finding.sentence}" in shown
+    assert lines[-1] == "a gate run here would not be trustworthy: CUPTI"
 
 
-def test_an_interruption_kills_the_children(hospital: Hospital) -> None:
-    def sleep(folder: Path) -> Ended:
-        return run_child(program_command(["sleep", "600"]))
+def test_status_0_is_a_gate_run_that_would_be_trustworthy_and_2_a_wrong_device(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["doctor", "--json", "--baselines", str(machine / "baselines")]
+    answer_with(monkeypatch, HEALTHY)
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["format"], told["format_version"], told["trustworthy"]) == ("gpugate-doctor", 1, True)
+    assert from_json(Environment, told["environment"]) == FULL
+    assert [Finding(**finding) for finding in told["findings"]] == list(
+        list_findings(HEALTHY, "auto", machine / "baselines")
+    )
+    answer_with(monkeypatch, Facts(0.5, 16, refused="there is no device 'cuda:7', torch sees 1 GPU(s): use another"))
+    assert main([*words, "--device", "cuda:7"]) == 2
+    assert capsys.readouterr().err.startswith("gpugate doctor: there is no device 'cuda:7', torch sees 1")
 
-    def interrupt(folder: Path) -> Ended:
-        wait_until(list_children)
-        raise KeyboardInterrupt
 
-    hospital.script.update(nsys=interrupt, ncu=sleep)
-    with pytest.raises(KeyboardInterrupt):
-        hospital.diagnosis()
-    wait_until(lambda: not list_children())
+def test_a_cpu_is_measured_by_two_probes_and_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no library:\n  Error code : 2\n" + "TROUBLESHOOTING\n" * 99)
+
+    monkeypatch.setattr(yardsticks, "CPU_MATMUL", 64)
+    monkeypatch.setattr(yardsticks, "CPU_COPY_BYTES", 2**16)
+    described, probed = measure("cpu")
+    assert (described.yardsticks, len(probed.yardsticks), probed.error) == ((), 2, None)
+    assert "memcpy_gb_per_s" in probed.yardsticks[0]
+    monkeypatch.setattr(yardsticks, "probe", fail)
+    *_, failed = measure("cpu")
+    assert failed.error is not None
+    assert failed.error.startswith("RuntimeError: no library: Error code : 2 TROUBLESHOOTING")
+    assert (failed.environment, len(failed.error)) == (described.environment, 160)
+    (refused,) = measure("cuda:99")
+    assert "there is no device 'cuda:99'" in str(refused.refused)
+
+
+def test_this_machine_is_examined_without_a_gpu(tmp_path: Path) -> None:
+    """In a folder without baselines, which passes no gate."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    environment["GPUGATE_TEST_SECRET"] = "a-value-of-the-environment"
+    words = [sys.executable, "-m", "gpugate", "doctor", "--json"]
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    told = json.loads(ended.stdout)
+    found = {finding["name"]: finding for finding in told["findings"]}
+    assert ended.returncode == 1
+    assert told["environment"]["device_kind"] == "cpu"
+    assert (found["GPU"]["state"], found["baselines"]["state"]) == ("absent", "bad")
+    assert "matmul" in found["yardsticks"]["sentence"]
+    assert "a-value-of-the-environment" not in ended.stdout
+    assert list(tmp_path.iterdir()) == [], "something was left behind"

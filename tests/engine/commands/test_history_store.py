@@ -1,4 +1,4 @@
-"""`gpugate history` of the store: its selections, the view by commit, and the formats of other programs."""
+"""`gpugate history` of the store: its selections, the view by commit, and its lines of CSV."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.history.exports import write_csv
+from gpugate.commands.history.csv_lines import write_csv
 from gpugate.results.night import Metric
 from gpugate.results.provenance import Provenance
 from gpugate.store.adding import add_folder
@@ -91,7 +90,7 @@ def test_by_commit_the_table_counts_commits_and_names_them(printed: Printed) -> 
     text = printed("--by", "commit", "--machine", "500")
     assert text.startswith("nvidia-h200-500-w: 1 commit, 2030-01-04 03:00 cccc3333\n")
     assert "over commits" in text
-    assert "they need 18 commits, and" in text
+    assert "they need 16 commits, and" in text
 
 
 def test_folders_and_the_store_have_the_same_history(printed: Printed, project: Path) -> None:
@@ -121,38 +120,6 @@ def test_no_text_of_a_csv_is_a_formula_and_numbers_stay_numbers(begins: str, tmp
         f"'{begins.strip()}cmd|' /C calc'!A0 =cmd"
     }
     assert (cells["case"], cells["speedup"]) == ("tiny/fused/cuda", "-2.0")
-
-
-def test_the_hud_gets_a_record_for_each_metric(printed: Printed) -> None:
-    records = json.loads(printed("--export", "hud", "--case", "fused", "--branch", "topic"))
-    (record,) = [one for one in records if one["metric"]["name"] == "speedup"]
-    metric = record.pop("metric")
-    assert metric["benchmark_values"] == pytest.approx([5.0], rel=1e-3)
-    assert metric["target_value"] == 3.0
-    assert set(metric["extra_info"]) == {"low", "high"}
-    assert record["dependencies"].pop("torch") == {"version": "2.11.0+cu130", "repo": "", "branch": "", "sha": ""}
-    picked: dict[str, Any] = {
-        name: record[name] for name in ("timestamp", "schema_version", "repo", "head_sha", "model")
-    }
-    assert picked == {
-        "timestamp": 1893639600,
-        "schema_version": "v3",
-        "repo": "https://example.org/a.git",
-        "head_sha": "bbbb2222",
-        "model": {"name": "tiny", "type": "workload", "backend": "fused"},
-    }
-    assert record["runners"][0]["gpu_info"] == "NVIDIA H200"
-
-
-def test_bencher_gets_the_newest_night_of_one_machine(printed: Printed, capsys: pytest.CaptureFixture[str]) -> None:
-    report = json.loads(printed("--export", "bencher", "--machine", "500"))
-    assert set(report) == {"tiny/fused/cuda", "tiny/graph/cuda"}
-    speedup = report["tiny/fused/cuda"]["speedup"]
-    assert speedup["value"] == pytest.approx(6.0, rel=1e-3)
-    assert speedup["lower_value"] <= speedup["value"] <= speedup["upper_value"]
-    assert report["tiny/fused/cuda"]["kernels"] == {"value": 57.0}
-    assert main(["history", "--export", "bencher"]) == 2
-    assert "the nights are of nvidia-h200, nvidia-h200-500-w: give --machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.commands.history.trends import MachineHistory, build_histories
-from gpugate.commands.site.page import DATA, FINE_PARTS, INDEX, LIBRARIES, PARTS, document, site_page, write_site
+from gpugate.commands.site import DATA, FINE_PARTS, INDEX, LIBRARIES, PARTS, document, site_page, write_site
 from gpugate.results.night import Metric, Night
 from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze

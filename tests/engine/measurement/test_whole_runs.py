@@ -9,9 +9,9 @@ from gpugate.judging.counters import broken_limit
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.details import details
+from gpugate.report.gains import whole_runs
 from gpugate.report.markdown import results_page
 from gpugate.report.terminal import render_text
-from gpugate.report.whole_runs import whole_runs
 from gpugate.results.case import CaseResult
 from gpugate.workload import Limit, Size
 from tests.support.stored_runs import case, measured, stored

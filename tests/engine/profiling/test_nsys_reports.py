@@ -129,7 +129,7 @@ def test_a_report_of_other_steps_is_not_summarized(
 
 def test_a_report_that_could_not_be_imported_is_kept(tmp_path: Path, nsys: FakeNsys) -> None:
     (problem,), _, folder = kept(tmp_path, [captured(1)], ["capture.1.qdstrm"])
-    assert problem.endswith("nsys could not import it: run `gpugate doctor`")
+    assert problem.endswith("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
     assert names(folder) == ["a+b+cuda.optimized.qdstrm", "summary.md"]
 
 

@@ -25,7 +25,7 @@ from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
-for _name in ("ncu_kernels", "nsys_reports", "session", "profiled_sides"):
+for _name in ("ncu_report", "nsys_reports", "session", "profiled_sides"):
     importlib.import_module(f"gpugate.profiling.{_name}")
 
 SECRET = "hunter2-of-a-ci-job"

@@ -14,7 +14,7 @@ import pytest
 
 from gpugate.commands.compare.page import compare_page
 from gpugate.commands.history.trends import build_histories
-from gpugate.commands.site.page import write_site
+from gpugate.commands.site import write_site
 from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.pages.night import night_page
 from gpugate.results.run import RunResult

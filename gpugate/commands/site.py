@@ -1,13 +1,15 @@
-"""The files of `gpugate site`: a page, its data, its script and the libraries that draw, in one folder.
+"""`gpugate site DIR`: the trends of the store as a folder of files that a browser opens without a server.
 
-The data is a script, since a page of `file:` may read no other file. Numbers are short: a year of nights of 89 cases
-with all files has less than 2 MB.
+The folder has a page, its data, its script and the libraries that draw. The data is a script, since a page of `file:`
+may read no other file. Numbers are short: a year of nights of 89 cases with all files has less than 2 MB.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +17,18 @@ from statistics import median
 from typing import Any
 
 from gpugate import units
+from gpugate.commands.history.command import add_selection
 from gpugate.commands.history.render import describe_anchor, describe_mark, night_name
-from gpugate.commands.history.trends import MachineHistory, Mark, Trend
+from gpugate.commands.history.selected_nights import select_nights
+from gpugate.commands.history.trends import MachineHistory, Mark, Trend, build_histories
 from gpugate.errors import GpugateError
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.results.night import CaseNight, Night
+from gpugate.session.options import whole_number
 from gpugate.store.json_file import write_atomically
 
+DEFAULT_LAST = 365  # a year
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"
 # The page runs the scripts of its folder alone, evaluates no text, and loads nothing else.
@@ -34,6 +40,23 @@ DIGITS = 6  # significant ones of a value
 FINE_PARTS = 100_000  # of the middle of a series, in which its values are written
 PARTS = 10_000  # of a value, in which its interval is written
 WIDEST = 99_999  # of such parts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 written, 2 no night can be used, an option is wrong, or SITE cannot be written"
+    parser.add_argument("site", metavar="SITE", type=Path, help="the folder to write: open its index.html")
+    add_selection(parser, DEFAULT_LAST)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the site, and names on stderr each night that cannot be used. Raises HistoryError where none can."""
+    last = whole_number("--last", arguments.last, DEFAULT_LAST)
+    nights, refused = select_nights(arguments)
+    for sentence in refused:
+        print(f"gpugate site: {sentence}", file=sys.stderr)
+    histories = build_histories(nights, last, arguments.by)
+    print(f"{write_site(arguments.site, histories)}: open it in a browser")
+    return 0
 
 
 class SiteError(GpugateError):

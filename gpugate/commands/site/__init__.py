@@ -1,1 +1,0 @@
-"""`gpugate site`: the trend of each case as a page of charts."""
