@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -111,6 +112,13 @@ def slower_launches(last: Sequence[Yardstick], recorded: Mapping[str, float]) ->
         return None
     before, now = (units.yardstick_value(LAUNCH_LATENCY, us) for us in (then, min(latencies)))
     return f"{LAUNCHES} {before} -> {now}"
+
+
+def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) -> float | None:
+    """The median launch latency of the probes over the recorded one; None where one of them is not known."""
+    latencies = [probe.values[LAUNCH_LATENCY] for probe in probes if LAUNCH_LATENCY in probe.values]
+    then = recorded.get(LAUNCH_LATENCY)
+    return statistics.median(latencies) / then if latencies and then else None
 
 
 def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:

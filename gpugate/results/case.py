@@ -12,7 +12,7 @@ from gpugate.results.duet import RecordedCode
 from gpugate.results.needs_host import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
-from gpugate.units import Natural, Positive, Processes
+from gpugate.units import Natural, Positive, Processes, stored_unless
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
 # Times as many bytes from the host, which no change of one reference explains.
@@ -100,6 +100,7 @@ class CaseResult:
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
     cores_changed: CoresChanged | None = None  # since this CPU was recorded, so that no record is of this machine
+    launch_slowdown: Positive | None = stored_unless(None)  # the launch latency of this host over the recorded one
     rung: Natural | None = None  # of its workload's ladder, from 1
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says

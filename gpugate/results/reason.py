@@ -100,6 +100,21 @@ class ReasonCode(str, Enum):
     DISTURBED = "disturbed"
     ALL_DISTURBED = "all_disturbed"
     BEING_RECORDED = "being_recorded"
+    # New
+    EARLIER_RULE = "earlier_rule"
+    OUTPUTS_DIFFER = "outputs_differ"
+    PROMISE_KEPT = "promise_kept"
+    PROMISE_OPEN = "promise_open"
+    SLOW_HOST = "slow_host"
+    WALL_AS_RECORDED = "wall_as_recorded"
+    WALL_OPEN = "wall_open"
+    THE_MACHINE = "the_machine"
+    WORK_NOT_SEEN = "work_not_seen"
+    LIMIT_BROKEN = "limit_broken"
+    ITEM_GREW = "item_grew"
+    BOTH_SIDES_GREW = "both_sides_grew"
+    NO_BILL = "no_bill"
+    KNEE = "knee"
 
 
 Fact = Annotated[float | str, NotFinite()]

@@ -125,6 +125,23 @@ _WORDS: Mapping[ReasonCode, str] = {
         "{optimized_then:ms}, which the reference, at {reference_now:ms} instead of {reference_then:ms}, may hide"
     ),
     ReasonCode.BEING_RECORDED: "measured for the baseline that is recorded",
+    # Of the rules that stand beside today's: the facts of several kinds get their sentences with them.
+    ReasonCode.EARLIER_RULE: "an earlier gpugate decided it by other rules: gpugate replay decides it again",
+    ReasonCode.OUTPUTS_DIFFER: "on {when}, the outputs differ",
+    ReasonCode.PROMISE_KEPT: "the promise is kept",
+    ReasonCode.PROMISE_OPEN: "the interval of the speedup crosses its promise",
+    ReasonCode.SLOW_HOST: (
+        "slow host: launches take {times:.2g} times the recorded time, so its wall times are no evidence"
+    ),
+    ReasonCode.WALL_AS_RECORDED: "wall {change:change} against the record",
+    ReasonCode.WALL_OPEN: "wall {change:change} against the record, with an interval that crosses the tolerance",
+    ReasonCode.THE_MACHINE: "wall {change:change}, bill {bill}: the machine",
+    ReasonCode.WORK_NOT_SEEN: "the reference's work was not seen of the side, and nothing declares why",
+    ReasonCode.LIMIT_BROKEN: "{counter} breaks its limit",
+    ReasonCode.ITEM_GREW: "{item} {then:g} -> {now:g} per step",
+    ReasonCode.BOTH_SIDES_GREW: "{item} {then:g} -> {now:g} per step, and the reference's alike",
+    ReasonCode.NO_BILL: "the record has no bill",
+    ReasonCode.KNEE: "the knee is at {knee:.0f}",
 }
 # Of one process, and of several that agree.
 _VERBS: Mapping[ReasonCode, tuple[str, str]] = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
+from gpugate.results.bill import Bills
 from gpugate.statistics.intervals import (
     Estimate,
     coefficient_of_variation,
@@ -23,8 +24,8 @@ from gpugate.statistics.intervals import (
 )
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
 from gpugate.statistics.tolerance import detectable_slowdown, median_variance, shortfall_chance, speedup_tolerance
-from gpugate.statistics.variation import Observed, Variation, fit_prior
-from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
+from gpugate.statistics.variation import Control, Observed, Variation, fit_control, fit_prior
+from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
 ALWAYS_NARROW = 0.01  # relative half-width
@@ -115,14 +116,28 @@ class History:
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
     usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
+    control: Control | None = stored_unless(None)  # of the optimized side's time; None: of an older run
+    bills: tuple[Bills | None, ...] = stored_unless(())  # of the recorded processes; empty: the record has no bill
 
     @property
     def variation(self) -> Variation | None:
         """The variation of the speedup by which it is judged; None with a single process."""
         if self.shrunk is not None or self.speedup_cv is None:
             return self.shrunk
-        values = self.sittings if self.sittings >= MIN_NIGHTS else self.processes
-        return Variation(self.speedup_cv, values - 1)
+        return Variation(self.speedup_cv, self.values - 1)
+
+    @property
+    def wall(self) -> Control | None:
+        """The control of the optimized side's time; None for fewer than MIN_PROCESSES. A history of an older run has
+        the variation of the time alone."""
+        if self.processes < MIN_PROCESSES or self.optimized_ms_cv is None:
+            return None
+        return self.control or Control(0.0, Variation(self.optimized_ms_cv, self.processes - 1))
+
+    @property
+    def values(self) -> int:
+        """The number of values that the variations are of: processes, or nights from MIN_NIGHTS on."""
+        return self.sittings if self.sittings >= MIN_NIGHTS else self.processes
 
     @property
     def half_widths(self) -> tuple[float | None, float | None]:
@@ -237,10 +252,16 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
     processes, summaries = [processes[index] for index in kept], [summaries[index] for index in kept]
     groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
-    speedups = [one.speedup.median for one in summaries]
-    if len(groups) >= MIN_NIGHTS:
-        speedups = [median([speedups[index] for index in group]) for group in groups]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
+    values = [(index,) for index in range(len(kept))] if len(groups) < MIN_NIGHTS else groups
+
+    def medians(of_processes: Sequence[float]) -> list[float]:
+        return [median([of_processes[index] for index in value]) for value in values]
+
+    speedups = medians([one.speedup.median for one in summaries])
+    log_times, log_references = (
+        [math.log(ms) for ms in medians(times)] for times in (optimized, [one.reference_ms for one in summaries])
+    )
     return History(
         speedup=median(speedups),
         speedup_cv=coefficient_of_variation(speedups),
@@ -256,6 +277,7 @@ def history(processes: Sequence[Sequence[TimedBuild]], started_at: Sequence[str]
         pair_noise=median(_pair_noise(process) for process in processes),
         # Of all nights together: the next one may differ from them as they differ among themselves.
         usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
+        control=fit_control(log_times, log_references),
     )
 
 
@@ -287,8 +309,24 @@ def shrink_records(current: Sequence[History], anchors: Sequence[History]) -> li
     units of s^2 of the current record and of s'^2 of the anchor. Without that, a case whose noise rose would alarm
     against an anchor of quieter days.
     """
-    both = zip(shrink(current, current), shrink(anchors, current), strict=True)
+    both = zip(shrink(_shrink_controls(current), current), shrink(anchors, current), strict=True)
     return [(now, _judging_tonight(anchor, now)) for now, anchor in both]
+
+
+def _shrink_controls(histories: Sequence[History]) -> list[History]:
+    """Shrinks the variations of the times beyond their controls, as `shrink` does those of the speedups."""
+    known = {
+        index: Observed(one.control.variation, one.pair_noise)
+        for index, one in enumerate(histories)
+        if one.control is not None and one.pair_noise is not None and one.processes >= MIN_PROCESSES
+    }
+    prior = fit_prior(list(known.values()))
+    return [
+        replace(one, control=replace(one.control, variation=prior.shrink(known[index])))
+        if prior is not None and one.control is not None and index in known
+        else one
+        for index, one in enumerate(histories)
+    ]
 
 
 def _judging_tonight(anchor: History, now: History) -> History:
