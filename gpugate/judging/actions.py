@@ -44,17 +44,14 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     return Action.DUET if allowed.duet and _wants_duet(evidence, allowed) else Action.STOP
 
 
-def _is_open(evidence: Evidence) -> bool:
-    """True where a limit crosses the interval of a time; on a CPU that other work keeps busy, nothing narrows it."""
-    is_busy = evidence.on_cpu and evidence.busy is not None
-    wall_open = evidence.wall_open and not evidence.slow_host
-    return not is_busy and (evidence.promise_open or evidence.too_wide or wall_open)
+def _may_settle(evidence: Evidence) -> bool:
+    return evidence.is_open and not evidence.is_loaded
 
 
 def _wants_pairs(evidence: Evidence) -> bool:
     """Pairs are measured on once, before any further process."""
     is_first = evidence.tried == 1 and evidence.first.attempts == 1 and bool(evidence.timed)
-    return is_first and not evidence.no_result and _is_open(evidence) and evidence.can_narrow
+    return is_first and not evidence.no_result and _may_settle(evidence) and evidence.can_narrow
 
 
 def _wants_process(evidence: Evidence) -> bool:
@@ -62,10 +59,12 @@ def _wants_process(evidence: Evidence) -> bool:
 
     A process whose reference was slowed may be spoiled, and a fresh one is not.
     """
-    if evidence.no_result or (_is_open(evidence) and evidence.record is not None):
+    if evidence.no_result or (_may_settle(evidence) and evidence.record is not None):
         return True
-    slower = evidence.slower and not evidence.slow_host  # on a slow host, no process is spent on wall times
-    return evidence.alone and (evidence.missed or slower or evidence.costs_more)
+    slower = (
+        evidence.wall_is == "slower" and not evidence.slow_host
+    )  # on a slow host, no process is spent on wall times
+    return evidence.alone and (evidence.promise_is == "missed" or slower or evidence.costs_more)
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
@@ -73,4 +72,4 @@ def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
     recorded = evidence.record is not None or evidence.other_cores is not None
     if evidence.code is not None or not evidence.timed or not (recorded or allowed.any_code):
         return False
-    return evidence.missed or evidence.not_within or evidence.is_blunt
+    return evidence.promise_is == "missed" or evidence.not_within or evidence.is_blunt

@@ -105,7 +105,7 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
     by_kernel = {
         name: _item(name, now, then, _kernel(name))
         for name, one in kernels.items()
-        if one.grew and GPU_TIME not in grown
+        if one.grew and GPU_TIME not in grown  # else the sum names it
     }
     least_ms = SAME * record.current.optimized_ms
     grown = {name: one for name, one in grown.items() if name == GPU_TIME or _rise_ms(one) >= least_ms}
@@ -208,6 +208,8 @@ def _item(name: str, now: Bills, then: Sequence[Bills], ours: Value) -> Reason:
         "then": statistics.median([value for one in then if (value := ours(one.optimized))]),
         "now": ours(now.optimized) or 0.0,
     }
+    if name not in TIMES:
+        facts["kernel"] = name
     if name == GPU_TIME and now.optimized.kernels_ms:
         usual = {
             one: statistics.median([bills.optimized.kernels_ms.get(one, 0.0) for bills in then])

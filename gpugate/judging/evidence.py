@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpugate.judging.bill import (
     BillChange,
@@ -26,13 +27,15 @@ from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
-from gpugate.results.summary import Summary
+from gpugate.results.summary import History, Summary
 from gpugate.statistics.intervals import LAST_DIGIT, Estimate, machine_half_width, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES, SHARP
-from gpugate.statistics.tolerance import detectable_rise, wall_tolerance
-from gpugate.statistics.variation import Control
+from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Contract
 
+PromiseStand = Literal["", "kept", "open", "missed"]
+WallStand = Literal["", "slower", "open", "as recorded", "faster"]
+CodeStand = Literal["", "slower", "not slower", "undecided"]
 SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
 WIDEST_HALF_WIDTH = 0.15  # of the interval of a speedup without a record, relative to its median
 
@@ -59,6 +62,14 @@ class Wall(NamedTuple):
     value: Estimate
     allowed: float
     detectable: float
+
+    @property
+    def stand(self) -> WallStand:
+        if self.value.low > 1 + self.allowed:
+            return "slower"
+        if self.value.high > 1 + self.allowed:
+            return "open"
+        return "faster" if self.value.high < 1 / (1 + self.allowed) else "as recorded"
 
 
 class Confirmed(NamedTuple):
@@ -100,14 +111,20 @@ class Evidence:
     promise: Promise
     record: Remembered | None
     other_cores: tuple[float, float] | None  # of the record, and now
+    ranks_share_cores: bool  # of one CPU
     unfit: str | None  # why times of this machine are no evidence
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
     no_result: tuple[Reason, ...]  # why the times are no result
     busy: float | None  # cores that other processes kept busy
+    not_comparable: str | None  # why the outputs cannot be compared, so that nothing was timed
+    not_engaged: str | None  # why the optimized side of some process did not engage, by its own account
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
     allowed: float  # the share by which the speedup may fall short of its promise by chance
-    wall: Wall | None  # None without a record of enough processes
+    promise_is: PromiseStand  # empty without times
+    wall: Wall | None
+    wall_is: WallStand  # empty without times, and without a record of enough processes
+    code_is: CodeStand  # empty where the code was not to be compared with the recorded one
     bills: tuple[BillChange, ...]
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
@@ -132,18 +149,8 @@ class Evidence:
         return bool(self.outputs.problems)
 
     @property
-    def not_comparable(self) -> str | None:
-        """Why the outputs cannot be compared, so that nothing was timed."""
-        return next((one.problem for one in self.first.differences if one.problem and not self.timed), None)
-
-    @property
     def uncounted(self) -> bool:
         return not self.first.optimized_counters and self.first.counters_missing is None
-
-    @property
-    def ranks_share_cores(self) -> bool:
-        """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
-        return self.on_cpu and self.first.optimized_counters.get("ranks", 1.0) > 1
 
     @property
     def times_ceiling(self) -> float | None:
@@ -152,37 +159,26 @@ class Evidence:
         return float(found[0]) if found else None
 
     @property
-    def not_engaged(self) -> str | None:
-        return next((one.not_engaged for one in self.processes if one.not_engaged is not None), None)
-
-    @property
     def inert(self) -> bool:
         """True where the optimized side did nothing, at the same speed."""
         value = self.timed[0].speedup if self.timed else None
         return self.first.inert and value is not None and value.low <= 1 + SAME_SPEED and value.high >= 1 - SAME_SPEED
 
     @property
+    def is_open(self) -> bool:
+        """True where a limit crosses the interval of a time. On a slow host, no limit of the record does."""
+        wall_open = self.wall_is == "open" and self.slow_host is None
+        return self.promise_is == "open" or self.too_wide or wall_open
+
+    @property
+    def is_loaded(self) -> bool:
+        """True on a CPU that other work keeps busy: further measurements narrow no interval there."""
+        return self.on_cpu and self.busy is not None
+
+    @property
     def is_certain(self) -> bool:
         """True for what no further process changes: a wrong output, and a side that did not engage but for times."""
         return self.is_wrong or self.inert or self.not_engaged is not None or bool(self.idle.sure)
-
-    # The speedup against its promise.
-
-    @property
-    def minimum(self) -> float:
-        return (self.promise.min_speedup or 0.0) * (1 - self.allowed)
-
-    @property
-    def missed(self) -> bool:
-        return self.speedup is not None and self.speedup.high < self.minimum
-
-    @property
-    def kept(self) -> bool:
-        return self.speedup is not None and self.speedup.low >= self.minimum
-
-    @property
-    def promise_open(self) -> bool:
-        return self.speedup is not None and not self.missed and not self.kept
 
     @property
     def half_width(self) -> float:
@@ -232,64 +228,34 @@ class Evidence:
 
     # The wall time, and the recorded code.
 
-    @property
-    def recorded_processes(self) -> int:
-        return self.record.current.processes if self.record is not None else 0
+    # The wall time, and the recorded code.
 
     @property
     def few_recorded(self) -> bool:
-        return self.record is not None and self.recorded_processes < MIN_PROCESSES
-
-    @property
-    def slower(self) -> bool:
-        return self.wall is not None and self.wall.value.low > 1 + self.wall.allowed
-
-    @property
-    def wall_open(self) -> bool:
-        return self.wall is not None and not self.slower and self.wall.value.high > 1 + self.wall.allowed
-
-    @property
-    def faster(self) -> bool:
-        return self.wall is not None and self.wall.value.high < 1 / (1 + self.wall.allowed)
+        return self.record is not None and self.record.current.processes < MIN_PROCESSES
 
     @property
     def not_within(self) -> bool:
-        return self.slower or self.wall_open
-
-    @property
-    def as_recorded(self) -> bool:
-        return self.wall is not None and not (self.not_within or self.faster)
-
-    @property
-    def code_slower(self) -> bool:
-        return self.duet is not None and self.duet.outcome is DuetOutcome.SLOWER
-
-    @property
-    def code_not_slower(self) -> bool:
-        """True where the duet shows it, and where the code is that of the record."""
-        unchanged = self.code is not None and self.code.unchanged
-        return unchanged or (self.duet is not None and self.duet.outcome in (DuetOutcome.SAME, DuetOutcome.FASTER))
-
-    @property
-    def code_undecided(self) -> bool:
-        return self.code is not None and not self.code_slower and not self.code_not_slower
+        return self.wall_is in ("slower", "open")
 
     @property
     def gained(self) -> bool:
         """True where more than the wall time shows a gain, or where nothing else could show it."""
         code_faster = self.duet is not None and self.duet.outcome is DuetOutcome.FASTER
         bill_fell = bool(self.bills) and all(one.fell for one in self.bills)
-        return code_faster or bill_fell or (self.has_no_bill and not self.code_not_slower)
+        return code_faster or bill_fell or (self.has_no_bill and self.code_is != "not slower")
 
     @property
     def only_the_machine(self) -> bool:
         """True for a wall time outside its tolerance that the code does not explain."""
-        return (self.not_within and self.code_not_slower) or (self.faster and not self.gained)
+        longer = self.not_within and self.slow_host is None and self.code_is == "not slower"
+        return longer or (self.wall_is == "faster" and not self.gained)
 
     @property
     def slow_host_acquits(self) -> bool:
         """True where a slow host explains the wall time, and the bill or the duet shows no slower step."""
-        return self.slow_host is not None and self.not_within and (self.bill_holds or self.code_not_slower)
+        acquitted = self.bill_holds or self.code_is == "not slower"
+        return self.slow_host is not None and self.not_within and acquitted
 
     @property
     def record_alone(self) -> bool:
@@ -327,7 +293,7 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
     measurement, promise, record = result.measurement, result.promise, result.remembered
     if measurement is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
-    processes, timed, contract = _list_processes(result), _list_timed(result), promise.contract or Contract()
+    processes, timed, contract = result.processes, result.timed, promise.contract or Contract()
     summaries = tuple(result.summarize(one) for one in timed)
     first = timed[0] if timed else measurement
     impossible = impossible_rate(first, summaries[0], result.size) if summaries else None
@@ -341,6 +307,9 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
     bills = tuple(compare_bill(one, record) for one in counted)
     idle = [broken_limits(contract.engaged, one) for one in counted]
     outputs = [compare_outputs(one, promise.tolerance) for one in processes]
+    speedup = find_middle([one.speedup for one in summaries], worse_is_more=False) if summaries else None
+    wall = _compare_wall(timed, record, asked_tolerance)
+    duet = duet_of(result.recorded_code) if result.recorded_code is not None else None
     cores, slow = result.cores_changed, result.launch_slowdown
     slow_host = slow if slow is not None and slow > SLOW_LAUNCH and record is not None else None
     return Evidence(
@@ -354,14 +323,20 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
         promise=promise,
         record=record,
         other_cores=(cores.recorded, cores.now) if cores is not None and record is None else None,
+        ranks_share_cores=result.ranks_share_cores,
         unfit=result.environment_problem,
         slow_host=slow_host,
         no_result=(no_result,) if no_result is not None else (),
         busy=busy_cores(measurement),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
-        speedup=find_middle([one.speedup for one in summaries], worse_is_more=False) if summaries else None,
+        not_comparable=next((one.problem for one in measurement.differences if one.problem and not timed), None),
+        not_engaged=next((one.not_engaged for one in processes if one.not_engaged is not None), None),
+        speedup=speedup,
         allowed=allowed,
-        wall=_compare_wall(timed, record, asked_tolerance),
+        promise_is=_stand_of_promise(speedup, (promise.min_speedup or 0.0) * (1 - allowed)),
+        wall=wall,
+        wall_is=wall.stand if wall is not None else "",
+        code_is=_stand_of_code(result.recorded_code, duet),
         bills=bills,
         grown=confirm([{**bill.grown, **find_leak(one)} for bill, one in zip(bills, counted, strict=True)]),
         idle=confirm([_select(one, of_time=False) for one in idle], needed=1),
@@ -370,23 +345,8 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
         unseen=(unseen,) if unseen is not None else (),
         unchecked=unchecked,
         code=result.recorded_code,
-        duet=duet_of(result.recorded_code) if result.recorded_code is not None else None,
+        duet=duet,
     )
-
-
-def _list_processes(result: CaseResult) -> tuple[Measurement, ...]:
-    """The processes that count: this one, and those that confirm it."""
-    found = [result.measurement, *(one.measurement for one in result.attempts if one.problem is None)]
-    return tuple(one for one in found if one is not None)
-
-
-def _list_timed(result: CaseResult) -> list[Measurement]:
-    """The processes with times: those with a slowed reference only where every process has one; none where this
-    process itself has none."""
-    if result.measurement is None or not result.measurement.pairs:
-        return []
-    timed = [one for one in _list_processes(result) if one.pairs]
-    return [one for one in timed if slowed_reference(one) is None] or timed
 
 
 def _allow_chance(minimum: float, record: Remembered) -> float:
@@ -397,35 +357,48 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     then = record.current
     if then.speedup < minimum or then.processes < MIN_PROCESSES:
         return 0.0
-    return max(0.0, 1 - then.speedup * (1 - min(1.0, then.tolerance(record.checks))) / minimum)
+    return max(0.0, 1 - then.speedup * (1 - then.tolerance(record.checks)) / minimum)
 
 
 def _select(found: Found, of_time: bool) -> Found:
     return {name: reason for name, reason in found.items() if is_of_time(reason) is of_time}
 
 
+def _stand_of_promise(speedup: Estimate | None, minimum: float) -> PromiseStand:
+    if speedup is None:
+        return ""
+    return "kept" if speedup.low >= minimum else "missed" if speedup.high < minimum else "open"
+
+
+def _stand_of_code(code: RecordedCode | None, duet: Duet | None) -> CodeStand:
+    """The code is not slower where the duet shows it, and where it is that of the record."""
+    if code is None:
+        return ""
+    if code.unchanged or (duet is not None and duet.outcome in (DuetOutcome.SAME, DuetOutcome.FASTER)):
+        return "not slower"
+    return "slower" if duet is not None and duet.outcome is DuetOutcome.SLOWER else "undecided"
+
+
 def _compare_wall(timed: Sequence[Measurement], record: Remembered | None, asked: float | None) -> Wall | None:
     """None without a record of enough processes."""
-    control = record.current.wall if record is not None else None
-    if record is None or control is None or not timed:
+    if record is None or not timed or (allowed := record.current.wall_tolerance(record.checks)) is None:
         return None
-    then = record.current
-    allowed = wall_tolerance(control.variation, then.values, record.checks) if asked is None else math.log1p(asked)
-    changes = [_change(one, then.reference_ms, then.optimized_ms, control) for one in timed]
-    detectable = detectable_rise(control.variation, then.values, allowed)
-    return Wall(find_middle(changes, worse_is_more=True), math.expm1(allowed), detectable)
+    allowed = allowed if asked is None else asked
+    changes = [_change(one, record.current) for one in timed]
+    return Wall(find_middle(changes, worse_is_more=True), allowed, record.current.detectable_slowdown(allowed))
 
 
-def _change(measurement: Measurement, reference_ms: float, optimized_ms: float, control: Control) -> Estimate:
+def _change(measurement: Measurement, then: History) -> Estimate:
     """The change of one process, with an interval that contains the variation between processes.
 
     A step that takes no longer than recorded is not slower, whatever its reference does, and a longer one is no gain.
     """
+    control = then.wall or Control(0.0, Variation(0.0, 1.0))
     now = time_interval([pair.optimized_ms for pair in measurement.pairs])
-    reference = time_interval([pair.reference_ms for pair in measurement.pairs]).median / reference_ms
-    explained = optimized_ms * reference**control.slope
+    reference_ms = statistics.median(pair.reference_ms for pair in measurement.pairs)
+    explained = then.optimized_ms * (reference_ms / then.reference_ms) ** control.slope
     change = Estimate(now.median / explained, now.low / explained, now.high / explained)
-    if (change.median > 1) is not (now.median > optimized_ms):
+    if (change.median > 1) is not (now.median > then.optimized_ms):
         change = Estimate(1.0, change.low / change.median, change.high / change.median)
     return widen(change, machine_half_width(control.variation))
 
@@ -434,16 +407,3 @@ def duet_of(code: RecordedCode) -> Duet | None:
     """The duet of the case with the recorded code; None where no process measured one."""
     duets, _ = judge_duets(code.processes)
     return duets[0] if duets else None
-
-
-class Decider(NamedTuple):
-    """The process whose speedup decided about a case, and how many processes count."""
-
-    summary: Summary
-    processes: int
-
-
-def decider(result: CaseResult) -> Decider | None:
-    """None for a case without times."""
-    ordered = sorted(map(result.summarize, _list_timed(result)), key=lambda one: one.speedup.median)
-    return Decider(ordered[(len(ordered) - 1) // 2], len(ordered)) if ordered else None

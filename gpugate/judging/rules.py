@@ -51,7 +51,7 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
 def decide_by(evidence: Evidence) -> list[Verdict]:
     """The four verdicts of a case, from its evidence."""
     return [
-        judge(check, evidence.case_id, rules, evidence, _find_facts, NUMBERS[check](evidence))
+        judge(check, evidence.case_id, rules, FACTS, evidence, NUMBERS[check](evidence))
         for check, rules in RULES.items()
     ]
 
@@ -60,17 +60,17 @@ def judge(
     check: Check,
     case_id: str,
     rules: Sequence[Rule[E]],
+    facts: Mapping[ReasonCode, Callable[[E], Facts]],
     evidence: E,
-    find_facts: Callable[[ReasonCode, E], Facts],
     numbers: Numbers,
 ) -> Verdict:
-    """The verdict of one check by its rules; INCONCLUSIVE where no rule with an outcome applies."""
+    """The verdict of one check by its rules, with the `facts` of each code; INCONCLUSIVE where no rule decides."""
 
     def find_reasons(rule: Rule[E]) -> Reasons:
         if not isinstance(rule.reasons, ReasonCode):
             return rule.reasons(evidence)
-        facts = find_facts(rule.reasons, evidence)
-        return [Reason(rule.reasons, {name: value for name, value in facts.items() if value is not None})]
+        found = facts[rule.reasons](evidence) if rule.reasons in facts else {}
+        return [Reason(rule.reasons, {name: value for name, value in found.items() if value is not None})]
 
     applying = [rule for rule in rules if rule.applies(evidence)]
     deciding = next((rule for rule in applying if rule.outcome is not None), None)
@@ -132,7 +132,8 @@ def _of_wall(one: Evidence) -> Facts:
 
 def _of_machine(one: Evidence) -> Facts:
     bill = "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not recorded"
-    return {**_of_wall(one), "bill": bill, "code": "not slower" if one.duet else "unchanged"}
+    code = None if one.code_is != "not slower" else "not slower" if one.duet is not None else "unchanged"
+    return {**_of_wall(one), "bill": bill, "code": code}
 
 
 def _of_code(one: Evidence) -> Facts:
@@ -164,7 +165,10 @@ FACTS: Mapping[ReasonCode, Callable[[Evidence], Facts]] = {
     ReasonCode.INTERVAL_TOO_WIDE: lambda one: {"half_width": one.half_width, "widest": WIDEST_HALF_WIDTH},
     ReasonCode.PAIRS: _of_pairs,
     ReasonCode.NO_RECORD: lambda one: {"purpose": one.mode.value},
-    ReasonCode.TOO_FEW_PROCESSES: lambda one: {"processes": one.recorded_processes, "needed": MIN_PROCESSES},
+    ReasonCode.TOO_FEW_PROCESSES: lambda one: {
+        "processes": one.record.current.processes if one.record else None,
+        "needed": MIN_PROCESSES,
+    },
     ReasonCode.OTHER_CORES: _of_cores,
     ReasonCode.SLOW_HOST: lambda one: {"times": one.slow_host},
     ReasonCode.WALL_AS_RECORDED: _of_wall,
@@ -189,10 +193,6 @@ def _list_others(one: Evidence) -> Reasons:
     return [Reason(ReasonCode.FRESH_PROCESS, _of_speedup(each.speedup)) for each in one.timed[1:]]
 
 
-def _find_facts(code: ReasonCode, evidence: Evidence) -> Facts:
-    return FACTS[code](evidence) if code in FACTS else {}
-
-
 # The rules.
 
 OUTPUT_RULES: tuple[Rule[Evidence], ...] = (
@@ -202,7 +202,12 @@ OUTPUT_RULES: tuple[Rule[Evidence], ...] = (
 )
 NOT_TIMED: tuple[Rule[Evidence], ...] = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.RAISE_BUDGET),
+    Rule(
+        lambda one: not one.timed,
+        lambda one: _nothing("no pairs"),
+        Outcome.INCONCLUSIVE,
+        NextStep.RAISE_BUDGET,
+    ),
 )
 NO_EVIDENCE: tuple[Rule[Evidence], ...] = (
     Rule(lambda one: one.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
@@ -214,17 +219,17 @@ SPEEDUP_RULES: tuple[Rule[Evidence], ...] = (
     Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, NextStep.TRACE),
     *NO_EVIDENCE,
     Rule(
-        lambda one: one.missed and one.alone and one.failures,
+        lambda one: one.promise_is == "missed" and one.alone and one.failures,
         ReasonCode.NOT_CONFIRMED,
         Outcome.INCONCLUSIVE,
         NextStep.REPEAT,
     ),
-    Rule(lambda one: one.missed, ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
+    Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
     Rule(lambda one: one.too_wide, ReasonCode.INTERVAL_TOO_WIDE, Outcome.UNDECIDED, _longer),
-    Rule(lambda one: one.promise_open, ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.kept, ReasonCode.PROMISE_KEPT, Outcome.PASS),
+    Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
+    Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
     Rule(lambda one: one.timed[1:], _list_others),
-    Rule(lambda one: one.busy and (one.promise_open or one.too_wide), ReasonCode.OTHER_WORK),
+    Rule(lambda one: one.busy and (one.promise_is == "open" or one.too_wide), ReasonCode.OTHER_WORK),
     Rule(lambda one: one.timed, ReasonCode.PAIRS),
 )
 BILL_RULES: tuple[Rule[Evidence], ...] = (
@@ -252,7 +257,7 @@ BILL_RULES: tuple[Rule[Evidence], ...] = (
 WALL_RULES: tuple[Rule[Evidence], ...] = (
     *NOT_TIMED,
     *NO_EVIDENCE,
-    Rule(lambda one: one.code_slower, ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
+    Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
     Rule(lambda one: one.other_cores, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
     Rule(lambda one: one.record is None and one.mode is Mode.GATE, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
     Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
@@ -266,26 +271,26 @@ WALL_RULES: tuple[Rule[Evidence], ...] = (
     ),
     Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
     Rule(
-        lambda one: one.slower and one.alone and one.failures,
+        lambda one: one.wall_is == "slower" and one.alone and one.failures,
         ReasonCode.NOT_CONFIRMED,
         Outcome.INCONCLUSIVE,
         NextStep.REPEAT,
     ),
     Rule(
-        lambda one: one.slower and (one.grown.sure or one.record_alone),
+        lambda one: one.wall_is == "slower" and (one.grown.sure or one.record_alone),
         ReasonCode.SLOWER_THAN_RECORD,
         Outcome.REGRESSED,
         _longer,
     ),
-    Rule(lambda one: one.slower, ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.wall_open, ReasonCode.WALL_OPEN, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.faster and one.gained, ReasonCode.FASTER_THAN_RECORD, Outcome.IMPROVED, _record),
-    Rule(lambda one: one.as_recorded, ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
-    Rule(lambda one: one.code_not_slower, ReasonCode.CODE_NOT_SLOWER),
-    Rule(lambda one: one.code_undecided, ReasonCode.CODE_UNDECIDED),
+    Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
+    Rule(lambda one: one.wall_is == "open", ReasonCode.WALL_OPEN, Outcome.INCONCLUSIVE, _longer),
+    Rule(lambda one: one.wall_is == "faster" and one.gained, ReasonCode.FASTER_THAN_RECORD, Outcome.IMPROVED, _record),
+    Rule(lambda one: one.wall_is == "as recorded", ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
+    Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
+    Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
     Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
     Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
-    Rule(lambda one: one.busy and one.wall_open, ReasonCode.OTHER_WORK),
+    Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
 )
 
 

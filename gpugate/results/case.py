@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpugate.measurement.record import Counters, Measurement
+from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
 from gpugate.results.needs_host import needs_host
@@ -118,10 +119,24 @@ class CaseResult:
         return summarize(measurement, self.remembered.current if self.remembered else None)
 
     @property
+    def processes(self) -> tuple[Measurement, ...]:
+        """The processes that count: this one, and those that confirm it."""
+        found = [self.measurement, *(one.measurement for one in self.attempts if one.problem is None)]
+        return tuple(one for one in found if one is not None) if self.measurement is not None else ()
+
+    @property
+    def timed(self) -> list[Measurement]:
+        """The processes with times: those with a slowed reference only where every process has one; none where this
+        process itself has none."""
+        if self.measurement is None or not self.measurement.pairs:
+            return []
+        timed = [one for one in self.processes if one.pairs]
+        return [one for one in timed if (one.reference_slowdown or 1.0) <= SLOWED] or timed
+
+    @property
     def detectable_slowdown(self) -> float | None:
-        """The smallest slowdown, a share, that a gate catches 95 times in 100, by the speedup or by the time."""
-        known = [self.number(name) for name in ("detectable_slowdown", "detectable_by_time")]
-        return min((one for one in known if one is not None), default=None)
+        """The smallest slowdown, a share, that the record catches 95 times in 100, by the wall time."""
+        return self.number("detectable_by_time")
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -156,5 +171,23 @@ class CaseResult:
         return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
 
     @property
+    def ranks_share_cores(self) -> bool:
+        """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
+        return self.device_kind == "cpu" and self.gpus > 1
+
+    @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]
+
+
+class Decider(NamedTuple):
+    """The process whose speedup decided about a case, and how many processes count."""
+
+    summary: Summary
+    processes: int
+
+
+def decider(result: CaseResult) -> Decider | None:
+    """The middle process by its speedup, of two the lower one; None for a case without times."""
+    ordered = sorted(map(result.summarize, result.timed), key=lambda one: one.speedup.median)
+    return Decider(ordered[(len(ordered) - 1) // 2], len(ordered)) if ordered else None

@@ -22,8 +22,8 @@ from gpugate.statistics.intervals import (
     time_interval,
     widen,
 )
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, median_variance, shortfall_chance, speedup_tolerance
+from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.tolerance import WALL_FACTOR, detectable_slowdown, log_tolerance
 from gpugate.statistics.variation import Control, Observed, Variation, fit_control, fit_prior
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
@@ -31,6 +31,7 @@ DISTURBED = 4.0  # times the others' median half-width, or standard deviations a
 ALWAYS_NARROW = 0.01  # relative half-width
 ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
 ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
+UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
 NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
 
@@ -137,7 +138,11 @@ class History:
     @property
     def values(self) -> int:
         """The number of values that the variations are of: processes, or nights from MIN_NIGHTS on."""
-        return self.sittings if self.sittings >= MIN_NIGHTS else self.processes
+        return self.sittings if self.are_nights else self.processes
+
+    @property
+    def are_nights(self) -> bool:
+        return self.sittings >= MIN_NIGHTS
 
     @property
     def half_widths(self) -> tuple[float | None, float | None]:
@@ -149,22 +154,26 @@ class History:
         return machine_half_width(self.variation), machine_half_width(of_time)
 
     def tolerance(self, checks_per_night: int) -> float:
-        """The share by which a speedup may fall short of this one, in a night of so many checks of times."""
-        known = self.variation
-        share, degrees_of_freedom = (known.share, known.degrees_of_freedom) if known else (None, None)
-        return speedup_tolerance(share, self.processes, self.sittings, checks_per_night, degrees_of_freedom)
+        """The share by which a speedup may fall short of this one by chance, in a night of so many checks of times."""
+        if self.variation is None or self.processes < MIN_PROCESSES:
+            return UNKNOWN_TOLERANCE
+        return -math.expm1(-log_tolerance(self.variation, self.values, checks_per_night, self.are_nights))
+
+    def wall_tolerance(self, checks_per_night: int) -> float | None:
+        """The share by which the wall time may rise beyond its control by chance; None for too few processes."""
+        if self.wall is None:
+            return None
+        variation, values = self.wall.variation, self.values
+        return math.expm1(log_tolerance(variation, values, checks_per_night, self.are_nights, times=WALL_FACTOR))
 
     def detectable_slowdown(self, allowed: float) -> float:
-        """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
-        known = self.variation
-        return detectable_slowdown(known.share if known else None, self.processes, self.sittings, allowed)
+        """The smallest slowdown that the wall time shows where it may rise by `allowed`, both as shares.
 
-    def shortfall_chance(self, promised: float) -> float:
-        """The chance with which the deciding process falls below a promise where nothing changed."""
-        known = self.variation
-        if known is None:
-            return 0.0
-        return shortfall_chance(self.speedup, promised, known, self.processes)
+        Infinite for too few processes.
+        """
+        if self.wall is None:
+            return math.inf
+        return detectable_slowdown(self.wall.variation, self.values, math.log1p(allowed), self.are_nights)
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
@@ -301,16 +310,9 @@ def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[His
     ]
 
 
-def shrink_records(current: Sequence[History], anchors: Sequence[History]) -> list[tuple[History, History]]:
-    """Shrinks the variations of the current records of one machine, and those of their anchors, case by case.
-
-    An anchor is compared with the processes of tonight, which vary as the current record does: its variation becomes
-    sqrt((v s^2 + w s'^2) / (v + w)), where v and w are the variances of the deciding median and of the anchor's, in
-    units of s^2 of the current record and of s'^2 of the anchor. Without that, a case whose noise rose would alarm
-    against an anchor of quieter days.
-    """
-    both = zip(shrink(_shrink_controls(current), current), shrink(anchors, current), strict=True)
-    return [(now, _judging_tonight(anchor, now)) for now, anchor in both]
+def shrink_records(current: Sequence[History]) -> list[History]:
+    """Shrinks the variations of the current records of one machine, of their speedups and of their wall times."""
+    return shrink(_shrink_controls(current), current)
 
 
 def _shrink_controls(histories: Sequence[History]) -> list[History]:
@@ -327,15 +329,6 @@ def _shrink_controls(histories: Sequence[History]) -> list[History]:
         else one
         for index, one in enumerate(histories)
     ]
-
-
-def _judging_tonight(anchor: History, now: History) -> History:
-    if now.shrunk is None or anchor.shrunk is None:
-        return anchor
-    deciding, recorded = median_variance(DECIDING_PROCESSES), median_variance(anchor.processes)
-    variance = deciding * now.shrunk.share**2 + recorded * anchor.shrunk.share**2
-    share = math.sqrt(variance / (deciding + recorded))
-    return replace(anchor, shrunk=replace(anchor.shrunk, share=share))
 
 
 def _observed(history: History) -> Observed | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.bill import Bill, Bills
@@ -15,6 +16,7 @@ from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
+from gpugate.results.verdict import Check, Verdict
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import TWO_CORES
@@ -41,14 +43,14 @@ def measured(
 
 
 def with_bill(
-    found: Measurement, kernels: Mapping[str, float] = KERNELS, reference: Counters = COSTS, **items: float
+    found: Measurement, kernels_ms: Mapping[str, float] = KERNELS, reference: Counters = COSTS, **items: float
 ) -> Measurement:
     """The measurement with a bill: the counters of both sides are COSTS, but for the `items` of the optimized one."""
-    profile = StepProfile(kernels={name: (1, ms) for name, ms in kernels.items()})
+    profile = StepProfile(kernels={name: (1, ms) for name, ms in kernels_ms.items()})
     return replace(
         found,
         reference_counters={**found.reference_counters, **reference},
-        optimized_counters={**found.optimized_counters, **COSTS, "kernel_ms": sum(kernels.values()), **items},
+        optimized_counters={**found.optimized_counters, **COSTS, "kernel_ms": sum(kernels_ms.values()), **items},
         reference_profile=profile,
         optimized_profile=profile,
     )
@@ -82,6 +84,28 @@ def case(first: Measurement, *others: Confirmation | Measurement, **changed: Any
     result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
     result.remembered = record()
     return replace(result, **changed)
+
+
+def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
+    """The verdict about the outputs of one process."""
+    return _judge("equivalence", measurement, Promise(None, allowed, None), None)
+
+
+def judge_counters(
+    measurement: Measurement, contract: Contract | None, remembered: Remembered | None = None
+) -> Verdict:
+    """The verdict about the bill and the contract of one process."""
+    return _judge("counters", measurement, Promise(None, LOOSE, contract), remembered)
+
+
+def _judge(check: Check, measurement: Measurement, promise: Promise, remembered: Remembered | None) -> Verdict:
+    result = replace(case(measurement, promise=promise, remembered=remembered), case_id=measurement.case_id)
+    return verdicts(result)[check]
+
+
+def verdicts(result: CaseResult, mode: Mode = Mode.GATE) -> dict[str, Verdict]:
+    """The verdicts of a case by their checks."""
+    return {one.check: one for one in decide(result, mode, None)}
 
 
 def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> RecordedCode:

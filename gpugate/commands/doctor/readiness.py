@@ -19,7 +19,7 @@ from gpugate.commands.doctor.child import Gauge
 from gpugate.commands.doctor.children import ChildError
 from gpugate.commands.doctor.finding import Answer, Group, Machine, Probe, bad, ok
 from gpugate.errors import BaselineError
-from gpugate.judging.machine_state import describe_throttling, fallen_yardstick, slower_launches
+from gpugate.judging.machine_state import SLOW_LAUNCH, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine.environment import Match, compare, machine_name
 from gpugate.measurement.record import Yardstick
 from gpugate.report.next_step import BASELINES, REASON, RECORD, SUITE
@@ -137,8 +137,9 @@ def yardsticks(gauge: Gauge, machine: Machine) -> Answer:
     )
     if recorded and None not in problems:
         return bad(f"{problems[-1]} recorded: repeat when the machine is idle and cool")
-    if (launches := slower_launches(probes, recorded)) is not None:
-        return bad(f"{launches}: launch-bound cases would be slower than recorded: repeat when the machine is idle")
+    if (times := launch_slowdown(probes, recorded) or 0.0) > SLOW_LAUNCH:
+        slow = f"slow host: launches take {times:.2g} times the recorded time"
+        return bad(f"{slow}, so that no wall time would be compared with its record: repeat when the machine is idle")
     if not recorded and any(problems):
         return bad(f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool")
     return ok(f"{values}; {'as recorded' if recorded else 'steady, and none recorded to compare them with'}")
