@@ -65,7 +65,6 @@ SEVERITY = (
     Outcome.IMPROVED,
     Outcome.PASS,
 )
-OPEN = (Outcome.INCONCLUSIVE, Outcome.UNDECIDED)  # which more pairs may settle
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
 

@@ -251,7 +251,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-tolerance",
         metavar="PERCENT",
-        help="let a speedup be PERCENT below the recorded one (default: the smallest fall that the machine can show)",
+        help="let a wall time be PERCENT above the recorded one (default: the smallest rise that the machine can show)",
     )
     add(
         "--explain",

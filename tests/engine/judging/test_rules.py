@@ -267,6 +267,13 @@ def test_rules_that_do_not_decide_add_their_reasons() -> None:
         ReasonCode.NO_BILL,
         ReasonCode.RECORD_DIFFERS,
     ]
+    on_slow_host = case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0))
+    assert reasons(on_slow_host, "throughput") == [
+        ReasonCode.SLOW_HOST,  # which the machine need not explain again
+        ReasonCode.SLOWER_THAN_RECORD,
+        ReasonCode.CODE_NOT_SLOWER,
+        ReasonCode.NO_BILL,
+    ]
     several = case(FAST, FAST)
     assert reasons(several, "speedup") == [ReasonCode.PROMISE_KEPT, ReasonCode.FRESH_PROCESS, ReasonCode.PAIRS]
     once = case(with_bill(measured(), kernel_ms=9.0), with_bill(measured()), remembered=billed())
