@@ -164,7 +164,7 @@ def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> No
     assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
     assert rows(words, "workload")[-1][0] == f"{21 - MAX_WORKLOADS} further workloads"
     assert len(rows(words, "case")) == MAX_MOVES
-    assert f"the {MAX_MOVES} furthest of 49" in words
+    assert f"the {MAX_MOVES} furthest of 40" in words
     assert f"- and {40 - MAX_REASONS} more" in words
     assert f"- and {100 - MAX_CAUSES} more" in words
 
