@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpugate.judging.next_step import next_step
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
-from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.workload import Size
 
 if TYPE_CHECKING:
@@ -80,7 +79,14 @@ def measured(made: CaseResult, reference_ms: float, optimized_ms: float, counter
     return made
 
 
-PASSED = Reason(ReasonCode.BEING_RECORDED)
+PASSED = Reason(ReasonCode.NO_RECORD, {"purpose": "recording"})
+STEPS = {
+    Outcome.NO_BASELINE: NextStep.RECORD,
+    Outcome.IMPROVED: NextStep.RECORD,
+    Outcome.NOT_ENGAGED: NextStep.TRACE,
+    Outcome.WRONG: NextStep.REPEAT,
+    Outcome.PASS: None,
+}
 
 
 def judged(made: CaseResult, reason: Reason, **outcomes: Outcome) -> CaseResult:
@@ -88,7 +94,8 @@ def judged(made: CaseResult, reason: Reason, **outcomes: Outcome) -> CaseResult:
     checks: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
     for check in checks:
         outcome = outcomes.get(check, Outcome.PASS)
-        made.verdicts.append(Verdict(check, made.case_id, outcome, (reason,), next_step(outcome)))
+        step = STEPS.get(outcome, NextStep.MEASURE_LONGER)
+        made.verdicts.append(Verdict(check, made.case_id, outcome, (reason,), step))
     return made
 
 
@@ -102,9 +109,10 @@ def run_of(environment: Environment, cases: list[CaseResult], yardsticks: list[M
 @pytest.fixture
 def gpu_run() -> RunResult:
     """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
-    missing = Reason(ReasonCode.NO_RECORD)
+    missing = Reason(ReasonCode.NO_RECORD, {"purpose": "gate"})
     no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
-    slow = Reason(ReasonCode.COUNTER_BELOW_LIMIT, {"counter": "whole_run_speedup", "value": 8.87, "limit": 9.0})
+    limit = {"counter": "whole_run_speedup", "value": 8.87, "side": "below", "limit": 9.0}
+    slow = Reason(ReasonCode.LIMIT_BROKEN, limit)
     passed = measured(case(f"{RESNET}/channels-last-fp16/cuda", RESNET_SIZE), 35.9, 8.1, EAGER)
     improved = measured(
         case(f"{NET}/pinned-async/cuda", NET_SIZE), 0.0655, 0.0212, {"kernels": 6, "kernel_launches": 6}
@@ -119,7 +127,7 @@ def gpu_run() -> RunResult:
     failed.error = "fp16 failed while building: OutOfMemoryError: CUDA out of memory"
     cases = [
         judged(passed, PASSED),
-        judged(improved, Reason(ReasonCode.BOUNDS_NOTHING), throughput=Outcome.IMPROVED),
+        judged(improved, Reason(ReasonCode.NO_BILL), throughput=Outcome.IMPROVED),
         judged(measured(graph, 8.1, 7.79, GRAPH), missing, **no_baseline),
         judged(inductor, missing, **no_baseline),
         judged(fused, slow, speedup=Outcome.REGRESSED),

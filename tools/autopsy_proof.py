@@ -19,7 +19,7 @@ from gpugate.errors import SideError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, TIMED, Fault
-from gpugate.judging.decide import decide
+from gpugate.judging.rules import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode

@@ -21,13 +21,12 @@ from pathlib import Path
 from gpugate import units
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
-from gpugate.judging.decide import decider
 from gpugate.measurement.record import Process
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.machine import facts
 from gpugate.report.markdown import results_page
 from gpugate.report.table import Column, Markdown, Table
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
 from gpugate.statistics.intervals import Estimate

@@ -18,12 +18,6 @@ from gpugate import units
 from gpugate.report.table import Markdown, Table, columns
 from gpugate.results.summary import History
 from gpugate.statistics.policy import SHARP
-from gpugate.statistics.tolerance import (
-    BOUNDS_NOTHING,
-    detectable_slowdown,
-    false_alarm_chance,
-    time_tolerance,
-)
 from gpugate.store import baseline
 from gpugate.store.json_file import write_atomically
 from gpugate.store.source_code import collect_code
@@ -38,26 +32,28 @@ Its figures belong to the rules, the records and the promises of the hash `{rule
 """
 SIMULATED = """## Simulated nights
 
-Each night, the whole suite is judged by the gate's own rules: records, anchors and promises, disturbed processes at the
-recorded rate and up to three processes, with up to two spare ones in place of disturbed ones. All processes of a case
-share the loan of its night, which moves the optimized side. "As git shows" is a standard deviation of 0.41 %, the
-largest of the loans in the history of the records, and 0.51 % for `inductor-fp16`; with the loan before the engine
-removed the order effect of building, `inductor-fp16` has 2.15 %. 1.4 % is the largest distance of two loans.
+Each night, the whole suite is judged by the gate's own rules: records and promises, disturbed processes at the recorded
+rate and up to three processes. Neither a bill nor a duet is simulated. All processes of a case share the loan of its
+night, which moves the optimized side. "As git shows" is a standard deviation of 0.41 %, the largest of the loans in the
+history of the records, and 0.51 % for `inductor-fp16`; with the loan before the engine removed the order effect of
+building, `inductor-fp16` has 2.15 %. 1.4 % is the largest distance of two loans.
 "As recorded", the variations and medians of a case are those of its record, which is in-sample. "Unknown", each night
 draws them from what the record leaves open. "Recorded anew", the record is drawn from such a variation, too.
 """
 LEFT_OUT = "## Each recorded process, judged by the record of the others\n"
 OF_CASES = """## Cases
 
-A case catches a slowdown by its speedup or by its time, whichever detects the smaller one, 95 times in 100. The
-variation of a time is that of the recorded processes, and that of a speedup is shrunk over the cases.
+A case catches a slowdown by its wall time, 95 times in 100: log time less slope x log reference time. The slope and the
+variation are shrunk over the cases.
 """
 NIGHTS, SLOW_NIGHTS, RECORDINGS = 500, 150, 15
 RULES = (
-    "gpugate/judging/processes.py",
-    "gpugate/judging/times.py",
+    "gpugate/judging/actions.py",
+    "gpugate/judging/duet.py",
+    "gpugate/judging/evidence.py",
+    "gpugate/judging/rules.py",
     "gpugate/measurement/speedup.py",
-    "gpugate/results/moved_side.py",
+    "gpugate/results/case.py",
     "gpugate/results/summary.py",
     "gpugate/statistics/intervals.py",
     "gpugate/statistics/policy.py",
@@ -65,41 +61,33 @@ RULES = (
     "gpugate/statistics/variation.py",
     "tools/sharpness.py",
     "tools/simulated_nights.py",
+    "tools/trust/our_rule.py",
 )
 
 
 class CaseSharpness(NamedTuple):
-    """Tolerances and detectable slowdowns of one case are shares; `alarms` is the number expected a night."""
+    """The wall time of one case: shares, and the slope of its reference."""
 
     case_id: str
-    by_speedup: float
-    by_time: float
-    speedup_tolerance: float
-    time_tolerance: float
-    alarms: float
-
-    @property
-    def detectable(self) -> float:
-        return min(self.by_speedup, self.by_time)
+    detectable: float
+    tolerance: float
+    slope: float
 
 
 def judge_cases(machine: Machine = H200) -> list[CaseSharpness]:
     """Every recorded case of a machine, the sharpest first."""
-    promises, files = nights.load_promises(machine), baseline.load_all(machine.baselines)
+    files = baseline.load_all(machine.baselines)
     checks = 2 * sum(len(file.cases) for file in files.values())
     recorded = baseline.histories_of(files)
-    found = (_case(case_id, then, checks, promises[case_id]) for case_id, (then, _) in recorded.items())
+    found = (_case(case_id, then, checks) for case_id, (then, _) in recorded.items())
     return sorted(found, key=lambda one: (one.detectable, one.case_id))
 
 
-def _case(case_id: str, then: History, checks: int, promise: float | None) -> CaseSharpness:
-    of_speedup = then.tolerance(checks)
-    of_time = time_tolerance(then.optimized_ms_cv, then.processes, then.sittings, checks)
-    alarms = false_alarm_chance(checks)
-    bounded = of_speedup < BOUNDS_NOTHING or promise is None
-    alarms += alarms if bounded else then.shortfall_chance(promise or 0)
-    by_time = detectable_slowdown(then.optimized_ms_cv, then.processes, then.sittings, of_time)
-    return CaseSharpness(case_id, then.detectable_slowdown(of_speedup), by_time, of_speedup, of_time, alarms)
+def _case(case_id: str, then: History, checks: int) -> CaseSharpness:
+    allowed, slope = then.wall_tolerance(checks), then.wall.slope if then.wall is not None else 0.0
+    if allowed is None:
+        return CaseSharpness(case_id, math.inf, math.inf, slope)
+    return CaseSharpness(case_id, then.detectable_slowdown(allowed), allowed, slope)
 
 
 def hash_rules(machine: Machine) -> str:
@@ -191,11 +179,10 @@ def format_cases(found: list[CaseSharpness]) -> str:
     sharp, median = sum(one.detectable <= SHARP for one in found), statistics.median(one.detectable for one in found)
     summary = (
         f"**{sharp} of {len(found)} cases** catch a slowdown of {units.percent(SHARP)}; the median detectable slowdown "
-        f"is {units.percent(median)}; {sum(one.alarms for one in found):.2g} false alarms are expected a night."
+        f"is {units.percent(median)}."
     )
-    headings = columns("case", "detectable", "by speedup", "by time", "tolerance of the speedup", "of the time")
-    shares = [(one.detectable, one.by_speedup, one.by_time, one.speedup_tolerance, one.time_tolerance) for one in found]
-    rows = tuple((one.case_id, *map(_percent, values)) for one, values in zip(found, shares, strict=True))
+    headings = columns("case", "detectable", "tolerance", "slope of the reference")
+    rows = tuple((one.case_id, _percent(one.detectable), _percent(one.tolerance), f"{one.slope:.2f}") for one in found)
     return f"{OF_CASES}\n{summary}\n\n{Table('', headings, rows).markdown()}\n"
 
 

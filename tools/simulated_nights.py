@@ -1,8 +1,8 @@
 """Simulated nights of the recorded suite: its false alarms, and the slowdowns that it catches, by the gate's own rules.
 
-A process is drawn from the joint normal distribution of its case's log speedup and log time; its intervals are those of
-a recorded process. Disturbed processes are recorded ones, at the recorded rate of the case. `judge_speedup` and
-`judge_throughput` judge each process with the record, the anchor and the promise, and up to three processes decide.
+A process is a recorded one whose times are drawn from the joint normal distribution of its case's log reference time
+and of the log time beyond its control. Disturbed processes are recorded ones, at the recorded rate of the case. The
+gate's own rules decide, with up to three processes.
 `python -m tools.sharpness` writes the figures.
 """
 
@@ -19,28 +19,24 @@ import numpy as np
 import numpy.typing as npt
 
 from gpugate.catalogue import Catalogue
-from gpugate.judging.times import MOVED, judge_speedup, judge_throughput, judged_summaries
-from gpugate.measurement.record import Measurement, Process, SideCost
-from gpugate.results.case import Remembered
-from gpugate.results.summary import ProcessSummary, Summary, shrink, shrink_records, summarize, summarize_process
-from gpugate.results.verdict import Outcome
-from gpugate.statistics.intervals import Estimate, coefficient_of_variation, widen
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES, SPARE_PROCESSES
+from gpugate.measurement.record import Process
+from gpugate.results.case import CaseResult, Promise, Remembered
+from gpugate.results.summary import history, shrink_records, summarize, summarize_process
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
 from gpugate.statistics.tolerance import median_variance
-from gpugate.statistics.variation import Variation
+from gpugate.statistics.variation import Control, Variation
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
+from gpugate.workload import Size, Tolerance
 from tools.machines import H200, Machine
+from tools.trust.our_rule import measure, run_gate
 
 SEED = 20261124
 SLOWDOWN = 0.05
 CAUGHT = 0.95
-MOST_PROCESSES = DECIDING_PROCESSES + SPARE_PROCESSES
 NIGHTS_OF_A_RECORD = 10
-GOOD = (Outcome.PASS, Outcome.IMPROVED)
 Nights = npt.NDArray[np.bool_]
 Draw = np.random.Generator
-_COST = SideCost(0.1, 0.1)
 
 
 class Loans(NamedTuple):
@@ -63,32 +59,28 @@ HARD_LOANS = Loans(0.014)
 
 
 @dataclass(frozen=True)
-class DrawnProcess:
-    """One process of a night: its numbers as a record judges them, and whether it was disturbed."""
-
-    summary: Summary
-    disturbed: bool
-
-
-@dataclass(frozen=True)
 class Case:
-    """A recorded case. `processes` are its recorded ones, with intervals of their pairs alone; `counted` and `left_out`
-    are the indices of the undisturbed and the disturbed ones. `spread` is the covariance of log speedup and log time
-    over the undisturbed ones."""
+    """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes.
+
+    `spread` is the covariance of log reference time and of the log time beyond its control over the undisturbed ones.
+    """
 
     case_id: str
     promise: float | None
     remembered: Remembered
-    processes: tuple[Summary, ...]
-    raw: tuple[ProcessSummary, ...]
+    processes: tuple[Process, ...]
     counted: tuple[int, ...]
     left_out: tuple[int, ...]
     spread: npt.NDArray[np.float64]
 
+    @property
+    def control(self) -> Control:
+        return self.remembered.current.control or Control(0.0, Variation(0.0, 1.0))
+
 
 @dataclass(frozen=True)
 class Truth:
-    """The distribution of the processes of one case: means and covariance of log speedup and log time."""
+    """The distribution of the processes of one case: means and covariance, as `Case.spread` has it."""
 
     mean: npt.NDArray[np.float64]
     spread: npt.NDArray[np.float64]
@@ -118,10 +110,15 @@ def load_cases(without: int | None = None, machine: Machine = H200) -> list[Case
     kept = {case_id: _leave_out(entry, without) for case_id, entry in load_entries(machine).items()}
     found = {case_id: entry for case_id, entry in kept.items() if entry is not None}
     current = [entry.current.history for entry in found.values()]
-    histories = shrink_records(current, [entry.anchor.history for entry in found.values()])
-    checks = 2 * len(load_entries(machine))  # a speedup and a time of each case
+    histories = shrink_records(current)
+    checks = 2 * len(load_entries(machine))
     return [
-        _case(case_id, entry.current, Remembered(*of_case, "exact", checks=checks), load_promises(machine)[case_id])
+        _case(
+            case_id,
+            entry.current,
+            Remembered(of_case, of_case, "exact", checks=checks),
+            load_promises(machine)[case_id],
+        )
         for (case_id, entry), of_case in zip(found.items(), histories, strict=True)
     ]
 
@@ -144,104 +141,77 @@ def _drop(record: Record, index: int) -> Record:
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
     then = remembered.current
-    raw = tuple(summarize_process(process) for process in record.processes)
-    of_process = replace(then, shrunk=Variation(0.0, 1.0), optimized_ms_cv=0.0)
-    found = tuple(summarize(_measurement(case_id, process), of_process) for process in record.processes)
-    left_out = tuple(i for i, one in enumerate(raw) if then.usual is not None and then.usual.disturbance(one) > 1)
-    counted = tuple(index for index in range(len(raw)) if index not in left_out)
-    logs = [(math.log(found[index].speedup.median), math.log(found[index].optimized_ms.median)) for index in counted]
-    return Case(case_id, promise, remembered, found, raw, counted, left_out, np.cov(np.array(logs).T))
+    found = [summarize_process(process) for process in record.processes]
+    left_out = tuple(i for i, one in enumerate(found) if then.usual is not None and then.usual.disturbance(one) > 1)
+    counted = tuple(index for index in range(len(found)) if index not in left_out)
+    case = Case(case_id, promise, remembered, record.processes, counted, left_out, np.zeros((2, 2)))
+    return replace(case, spread=np.cov(np.array([_locate(case, record.processes[index]) for index in counted]).T))
 
 
-def _measurement(case_id: str, builds: Process) -> Measurement:
-    return Measurement(case_id, builds, "narrow", (), _COST, _COST)
+def _locate(case: Case, builds: Process) -> tuple[float, float]:
+    """The log reference time of a process, and its log time beyond its control."""
+    reference, optimized = _log_times(builds)
+    return reference, case.control.change(optimized, reference)
+
+
+def _log_times(builds: Process) -> tuple[float, float]:
+    pairs = [pair for build in builds for pair in build.pairs]
+    return math.log(median(one.reference_ms for one in pairs)), math.log(median(one.optimized_ms for one in pairs))
 
 
 def copy_record(case: Case) -> Truth:
-    then = case.remembered.current
-    return Truth(np.log([then.speedup, then.optimized_ms]), case.spread)
+    reference, optimized = (
+        math.log(case.remembered.current.reference_ms),
+        math.log(case.remembered.current.optimized_ms),
+    )
+    return Truth(np.array([reference, case.control.change(optimized, reference)]), case.spread)
 
 
 def draw_truth(case: Case, draw: Draw) -> Truth:
     """A distribution that the record leaves possible: each variance is s^2 f / chi^2(f), and the mean differs from the
     recorded median by the error of that median."""
-    recorded, known = copy_record(case), case.remembered.current.variation
-    if known is None:
-        raise ValueError(f"{case.case_id} has a record of one process: its variation is not known")
+    recorded, known = copy_record(case), case.control.variation
     own = len(case.counted) - 1
-    of_speedup = known.share**2 * known.degrees_of_freedom / draw.chisquare(known.degrees_of_freedom)
-    of_time = float(case.spread[1, 1]) * own / draw.chisquare(own)
-    scale = np.sqrt(np.array([of_speedup, of_time]) / np.maximum(np.diag(case.spread), 1e-12))
+    of_reference = float(case.spread[0, 0]) * own / draw.chisquare(own)
+    beyond = known.share**2 * known.degrees_of_freedom / draw.chisquare(known.degrees_of_freedom)
+    scale = np.sqrt(np.array([of_reference, beyond]) / np.maximum(np.diag(case.spread), 1e-12))
     spread = case.spread * np.outer(scale, scale)
     error = draw.multivariate_normal([0.0, 0.0], spread * median_variance(len(case.counted)), method="eigh")
     return Truth(recorded.mean + error, spread)
 
 
-def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> DrawnProcess:
+def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Process:
     """One process; `shift` is the log by which the optimized side takes longer than the truth."""
-    if draw.random() < len(case.left_out) / len(case.raw):
-        index = case.left_out[draw.integers(len(case.left_out))]
-        return replace(replay_process(case, case.processes[index], case.raw[index], math.expm1(shift)), disturbed=True)
+    if draw.random() < len(case.left_out) / len(case.processes):
+        return scale(case.processes[case.left_out[draw.integers(len(case.left_out))]], 0.0, shift)
     template = case.processes[case.counted[draw.integers(len(case.counted))]]
-    log_speedup, log_ms = draw.multivariate_normal(np.add(truth.mean, [-shift, shift]), truth.spread, method="eigh")
-    summary = replace(
-        template,
-        speedup=_scale(template.speedup, math.exp(log_speedup) / template.speedup.median),
-        optimized_ms=_scale(template.optimized_ms, math.exp(log_ms) / template.optimized_ms.median),
-        reference_ms=_scale(template.reference_ms, math.exp(log_speedup + log_ms) / template.reference_ms.median),
-    )
-    return DrawnProcess(_widen_for_machine(case, summary), disturbed=False)
+    reference, beyond = draw.multivariate_normal(truth.mean, truth.spread, method="eigh")
+    was_reference, was_optimized = _log_times(template)
+    optimized = beyond + case.control.slope * reference + shift
+    return scale(template, reference - was_reference, optimized - was_optimized)
 
 
-def replay_process(case: Case, process: Summary, raw: ProcessSummary, slowdown: float = 0.0) -> DrawnProcess:
-    """A recorded process as a process of the night, its optimized side slowed."""
-    usual = case.remembered.current.usual
-    summary = replace(
-        process,
-        speedup=_scale(process.speedup, 1 / (1 + slowdown)),
-        optimized_ms=_scale(process.optimized_ms, 1 + slowdown),
-    )
-    return DrawnProcess(_widen_for_machine(case, summary), usual is not None and usual.disturbance(raw) > 1)
-
-
-def _widen_for_machine(case: Case, process: Summary) -> Summary:
-    """The process with the intervals that it gives for its machine, as `summarize` makes them."""
-    of_speedup, of_time = case.remembered.current.half_widths
-    return replace(
-        process,
-        speedup=widen(process.speedup, of_speedup or 0.0),
-        optimized_ms=widen(process.optimized_ms, of_time or 0.0),
+def scale(builds: Process, reference: float, optimized: float) -> Process:
+    """The builds with all times changed, by the logs of their factors."""
+    longer, slower = math.exp(reference), math.exp(optimized)
+    return tuple(
+        replace(
+            build,
+            pairs=tuple(
+                replace(pair, reference_ms=pair.reference_ms * longer, optimized_ms=pair.optimized_ms * slower)
+                for pair in build.pairs
+            ),
+        )
+        for build in builds
     )
 
 
-def _scale(estimate: Estimate, factor: float) -> Estimate:
-    return Estimate(*(factor * end for end in (estimate.median, estimate.low, estimate.high)))
-
-
-def is_red(case: Case, processes: Iterable[DrawnProcess]) -> bool:
-    """True where a gate is red by a time, by the rules of `gpugate.judging.decide` about fresh processes."""
-    measurement, then = _measurement(case.case_id, ()), case.remembered.current
-    taken: list[DrawnProcess] = []
-    outcomes: list[Outcome] = []
-    for process in processes:
-        if len(taken) == DECIDING_PROCESSES + min(SPARE_PROCESSES, sum(one.disturbed for one in taken)):
-            break
-        taken.append(process)
-        undisturbed = [one.summary for one in taken if not one.disturbed]
-        counted = judged_summaries(undisturbed, [one.summary for one in taken if one.disturbed])
-        speedup = judge_speedup(measurement, counted, case.promise, case.remembered)
-        outcomes = [speedup.outcome, judge_throughput(measurement, counted, case.remembered).outcome]
-        if not undisturbed:
-            middle = sorted(counted, key=lambda one: one.speedup.median)[(len(counted) - 1) // 2]
-            slower = middle.optimized_ms.median > then.optimized_ms * (1 + then.tolerance(case.remembered.checks))
-            outcomes += [Outcome.INCONCLUSIVE] if slower else []
-            if len(taken) > 1 and all(outcome in GOOD for outcome in outcomes):
-                break
-            continue
-        alone = len(undisturbed) == 1 and (Outcome.REGRESSED in outcomes or MOVED in speedup.numbers)
-        if not alone and Outcome.INCONCLUSIVE not in outcomes:
-            break
-    return any(outcome not in GOOD for outcome in outcomes)
+def is_red(case: Case, processes: Iterable[Process]) -> bool:
+    """True where a gate is red by a time."""
+    first, *others = map(measure, processes)
+    result = CaseResult(case.case_id, "", "", "", Size(1, 0, 0), first, remembered=case.remembered)
+    result.promise = Promise(case.promise, Tolerance(1, 1), None)
+    return any(not one.good for one in run_gate(result, others))
 
 
 def simulate_nights(
@@ -259,7 +229,7 @@ def simulate_nights(
             shift = math.log1p(slowdown) + draw.normal(0.0, loans.sd(case.case_id))
             of_night = draw_truth(case, draw) if truth is None else truth
             found[night, number] = is_red(
-                case, (draw_process(case, of_night, shift, draw) for _ in range(MOST_PROCESSES))
+                case, [draw_process(case, of_night, shift, draw) for _ in range(DECIDING_PROCESSES)]
             )
     return found
 
@@ -272,21 +242,12 @@ def record_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> lis
     truths = [draw_truth(case, draw) for case in suite]
     histories = []
     for case, truth in zip(suite, truths, strict=True):
-        count = processes or case.remembered.current.processes
-        speedups, times = np.exp(draw.multivariate_normal(truth.mean, truth.spread, count, method="eigh")).T.tolist()
-        new = replace(
-            case.remembered.current,
-            speedup=median(speedups),
-            speedup_cv=coefficient_of_variation(speedups),
-            optimized_ms=median(times),
-            optimized_ms_cv=coefficient_of_variation(times),
-            processes=count,
-            shrunk=None,
-        )
-        histories.append(new)
+        builds = [draw_process(case, truth, 0.0, draw) for _ in range(processes or case.remembered.current.processes)]
+        histories.append(history(builds))
+    anew = shrink_records(histories)
     return [
         (replace(case, remembered=replace(case.remembered, current=then, anchor=then)), truth)
-        for case, truth, then in zip(suite, truths, shrink(histories, histories), strict=True)
+        for case, truth, then in zip(suite, truths, anew, strict=True)
     ]
 
 
@@ -316,14 +277,14 @@ def leave_one_out(machine: Machine = H200) -> LeftOut:
     for index in range(max(len(entry.current.processes) for entry in load_entries(machine).values())):
         for case in load_cases(index, machine):
             builds, then = load_entries(machine)[case.case_id].current.processes[index], case.remembered.current
-            first, raw = summarize(_measurement(case.case_id, builds), then), summarize_process(builds)
-            order = [(index + step) % len(case.raw) for step in range(MOST_PROCESSES - 1)]
-            night = [(first, raw), *((case.processes[one], case.raw[one]) for one in order)]
+            order = [(index + step) % len(case.processes) for step in range(DECIDING_PROCESSES - 1)]
+            night = [builds, *(case.processes[one] for one in order)]
             red = [
-                is_red(case, [replay_process(case, *process, slowdown) for process in night])
-                for slowdown in (0.0, SLOWDOWN)
+                is_red(case, [scale(one, 0.0, math.log1p(slowdown)) for one in night]) for slowdown in (0.0, SLOWDOWN)
             ]
+            raw, of_machine = summarize_process(builds), summarize(measure(builds), then)
             undisturbed = then.usual is None or then.usual.disturbance(raw) <= 1
-            outside = [not one.low <= then.speedup <= one.high for one in (first.speedup, raw.speedup)]
+            intervals = of_machine.speedup, raw.speedup
+            outside = [not one.low <= then.speedup <= one.high for one in intervals]
             found += [1, *red, undisturbed, *(undisturbed and one for one in outside)]
     return LeftOut(*found.tolist())

@@ -16,13 +16,12 @@ from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
-from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.moved_side import Times, in_words
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome

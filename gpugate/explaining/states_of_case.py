@@ -16,11 +16,6 @@ from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
 from gpugate.results.verdict import Outcome
 
-ERRORS = (
-    ReasonCode.RELATIVE_ERROR_TOO_LARGE,
-    ReasonCode.LARGEST_ERROR_TOO_LARGE,
-    ReasonCode.TOP1_AGREEMENT_TOO_LOW,
-)
 RECORDED, BASE = "what was recorded", "the base"
 
 
@@ -113,7 +108,8 @@ def _find_largest_error(found: Measurement, result: CaseResult) -> float | None:
 def _is_off(result: CaseResult) -> bool:
     """True where the size of an error decided, and fresh inputs show it: an output of timed steps alone is remembered,
     or its step was left out, however small the error is."""
-    wrong = [one.reasons[0] for one in result.verdicts if one.code in ERRORS]
+    differ = [one.reasons[0] for one in result.verdicts if one.code is ReasonCode.OUTPUTS_DIFFER]
+    wrong = [reason for reason in differ if "measure" in reason.facts]
     return any(not str(reason.facts["when"]).endswith("timed steps") for reason in wrong)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpugate.errors import ReplayError
-from gpugate.judging.decide import decide
+from gpugate.judging.machine_state import launch_slowdown
+from gpugate.judging.rules import decide
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Outcome, Verdict
@@ -26,13 +27,20 @@ class Change:
 def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
     """The run with the summaries and verdicts that its measurements give now; skips, errors and a lost device stay.
 
-    `asked_tolerance` is the share by which a speedup may fall, None for what the run was decided with. Raises
+    `asked_tolerance` is the share by which a time may rise, None for what the run was decided with. Raises
     ReplayError for a case that holds what no measurement gives.
     """
     tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
     again = replace(run, asked_tolerance=tolerance)
-    cases = {case_id: _decide_case(case, again) for case_id, case in run.cases.items()}
+    cases = {case_id: _decide_case(_with_launches(case, run), again) for case_id, case in run.cases.items()}
     return replace(again, cases=cases)
+
+
+def _with_launches(case: CaseResult, run: RunResult) -> CaseResult:
+    """The case with the launch latency of its run, which an older run has in its probes alone."""
+    if case.remembered is None or case.launch_slowdown is not None:
+        return case
+    return replace(case, launch_slowdown=launch_slowdown(run.yardsticks, case.remembered.yardsticks))
 
 
 def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:

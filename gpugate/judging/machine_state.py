@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
-from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.verdict import OPEN, NextStep, Outcome, Verdict
 
 MIN_EVENT_SHARE = 0.9  # of a pipeline's window on the host clock that CUDA events around it must cover
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so: slow launches
@@ -21,7 +19,6 @@ SICK_SHARE: Mapping[str, float] = {
 }
 
 LAUNCH_LATENCY = "launch_latency_us"
-LAUNCHES = units.yardstick_label(LAUNCH_LATENCY)
 SLOW_LAUNCH = 1.2  # times the recorded latency; results/h100/lessons.md has the two gates that it was chosen on
 
 THROTTLED = "throttled in"  # by a quota; a GPU's own throttling discards pairs
@@ -32,31 +29,6 @@ def busy_cores(measurement: Measurement) -> float | None:
     """The cores that other processes kept busy meanwhile; None where they were too few to matter, or are not known."""
     cores = measurement.optimized_counters.get("other_cores", 0.0)
     return cores if cores >= BUSY_CORES else None
-
-
-def with_other_work(verdict: Verdict, measurement: Measurement, on_cpu: bool) -> Verdict:
-    """The verdict with the load among its reasons, where a time stayed open or says nothing.
-
-    The next step on a CPU that is loaded or noisy is one that helps there: a larger budget does not.
-    """
-    if verdict.outcome not in (*OPEN, Outcome.ENV_INVALID) or verdict.next_step is NextStep.RAISE_QUOTA:
-        return verdict
-    cores = busy_cores(measurement)
-    noisy = verdict.outcome in OPEN and measurement.stopped_because == "noise"
-    load = () if cores is None else (Reason(ReasonCode.OTHER_WORK, {"cores": cores}),)
-    other = on_cpu and (cores is not None or noisy) and verdict.next_step is not NextStep.KEEP_APART
-    step = NextStep.FREE_CORES if other else verdict.next_step
-    return replace(verdict, reasons=(*verdict.reasons, *load), next_step=step)
-
-
-def with_environment(verdict: Verdict, problem: str | None) -> Verdict:
-    """With a problem, ENV_INVALID for all outcomes but WRONG and NOT_ENGAGED, which no state of a machine causes."""
-    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
-        return verdict
-    found = () if verdict.outcome is Outcome.NO_BASELINE else verdict.reasons
-    reasons = (Reason(ReasonCode.MACHINE_UNFIT, {"problem": problem}), *found)
-    step = NextStep.RAISE_QUOTA if problem.startswith(THROTTLED) else NextStep.COOL_MACHINE
-    return replace(verdict, outcome=Outcome.ENV_INVALID, reasons=reasons, next_step=step)
 
 
 def environment_problem(
@@ -100,17 +72,11 @@ def _risen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float])
     return None
 
 
-def slower_launches(last: Sequence[Yardstick], recorded: Mapping[str, float]) -> str | None:
-    """The change of the launch latency, where each of the last probes is far above the recorded one; else None.
-
-    Such a host may be slow for a moment only: an alarm names the change, and it alone is no reason to record again.
-    """
-    latencies = [probe.values[LAUNCH_LATENCY] for probe in last if LAUNCH_LATENCY in probe.values]
+def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) -> float | None:
+    """The median launch latency of the probes over the recorded one; of two, the lower one counts."""
+    latencies = [probe.values[LAUNCH_LATENCY] for probe in probes if LAUNCH_LATENCY in probe.values]
     then = recorded.get(LAUNCH_LATENCY)
-    if not latencies or then is None or min(latencies) <= SLOW_LAUNCH * then:
-        return None
-    before, now = (units.yardstick_value(LAUNCH_LATENCY, us) for us in (then, min(latencies)))
-    return f"{LAUNCHES} {before} -> {now}"
+    return statistics.median_low(latencies) / then if latencies and then else None
 
 
 def _ceilings(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> Iterator[tuple[str, float, float, float]]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Contract, Size
 
 MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
@@ -29,7 +27,7 @@ def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> R
                 beyond: dict[str, Fact] = {"ceiling": ceiling, TIMES_CEILING: rate / ceiling}
                 return Reason(ReasonCode.IMPOSSIBLE_RATE, {"side": side, "yardstick": name, **beyond})
     share = measurement.optimized_counters.get("bus_share", 0.0)
-    return Reason(ReasonCode.IMPOSSIBLE_BUS_RATE, {TIMES_CEILING: share}) if share > MOST else None
+    return Reason(ReasonCode.IMPOSSIBLE_RATE, {TIMES_CEILING: share}) if share > MOST else None
 
 
 def slowed_reference(measurement: Measurement) -> Reason | None:
@@ -53,16 +51,6 @@ def uncached_bytes(measurement: Measurement, size: Size) -> float:
     return max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
 
 
-def without_result(verdict: Verdict, problem: Reason | None) -> Verdict:
-    """INCONCLUSIVE for an impossible time or a slowed reference, whatever its outcome was but WRONG or NOT_ENGAGED."""
-    if problem is None or verdict.outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED):
-        return verdict
-    beyond = problem.facts.get(TIMES_CEILING)
-    numbers = verdict.numbers if beyond is None else {**verdict.numbers, TIMES_CEILING: beyond}
-    step = NextStep.KEEP_APART if beyond is None else NextStep.CHECK_SIZE
-    return replace(verdict, outcome=Outcome.INCONCLUSIVE, reasons=(problem,), next_step=step, numbers=numbers)
-
-
 def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:
     """Work of the reference that was not seen of the optimized side, or None.
 
@@ -76,9 +64,9 @@ def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason
     if counted:
         both = measurement.optimized_counters, measurement.reference_counters
         ran, reference_ran = (counters.get("kernels") for counters in both)
-        return Reason(ReasonCode.NO_KERNEL_SEEN) if reference_ran and ran == 0 else None
+        return Reason(ReasonCode.WORK_NOT_SEEN) if reference_ran and ran == 0 else None
     share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
     reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)
     if share >= FEW_OPERATORS or reference_share < MOSTLY_OPERATORS:
         return None
-    return Reason(ReasonCode.FEW_OPERATORS_SEEN, {"share": share, "reference_share": reference_share})
+    return Reason(ReasonCode.WORK_NOT_SEEN, {"share": share, "reference_share": reference_share})

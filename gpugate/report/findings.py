@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.asked_tolerance import write_rounded_up
-from gpugate.judging.recorded_code import duet_of
+from gpugate.judging.evidence import duet_of
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.results.case import CaseResult
@@ -124,10 +124,21 @@ def tally(run: RunResult) -> str:
     order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
     words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
     parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
-    others = {"skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
+    not_gated = sum(map(is_not_gated, measured)) if run.gate else 0
+    others = {"not gated tonight": not_gated, "skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
     parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
     parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
     return ", ".join(parts)
+
+
+def is_not_gated(case: CaseResult) -> bool:
+    """True where neither the wall time nor a duet decided about the time of a case: its record misses a slowdown of
+    SHARP, and its duet stayed undecided, or its wall time did."""
+    wall = next((one for one in case.verdicts if one.check == "throughput"), None)
+    if wall is None or case.remembered is None:
+        return False
+    undecided = any(reason.code is ReasonCode.CODE_UNDECIDED for reason in wall.reasons)
+    return wall.outcome is Outcome.INCONCLUSIVE or (undecided and wall.good and _detectable(case) > SHARP)
 
 
 def worth(run: RunResult) -> list[str]:
@@ -164,21 +175,19 @@ def code_comparisons(run: RunResult) -> str | None:
 
 
 def sharpness(run: RunResult) -> str | None:
-    """The share of cases that would catch a slowdown, and the false alarms of a night; None where no case has a record.
+    """The share of cases that would catch a slowdown; None where no case has a record.
 
-    A case catches a slowdown by its speedup, by its time or by a duet, whichever shows the smaller one.
+    A case catches a slowdown by its wall time or by a duet, whichever shows the smaller one.
     """
-    recorded = [case for case in run.cases.values() if case.number("false_alarms") is not None]
+    recorded = [case for case in run.cases.values() if case.remembered is not None and case.verdicts]
     if not recorded:
         return None
     found = [_detectable(case) for case in recorded]
     sharp, middle = sum(one <= SHARP for one in found), statistics.median(found)
-    chances = [one.numbers.get("false_alarms") for case in recorded for one in case.verdicts]
-    alarms = sum(one for one in chances if isinstance(one, float))
     median = f"{100 * middle:.2g} %" if math.isfinite(middle) else "none"
     return (
-        f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} (median "
-        f"detectable {median}); false alarms expected a night: {alarms:.2g}"
+        f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} by the wall "
+        f"time or a duet (median detectable {median})"
     )
 
 
@@ -197,8 +206,9 @@ def mutation(run: RunResult) -> str | None:
 def below_floor(run: RunResult) -> str | None:
     """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
     asked = run.asked_tolerance
-    floors = ((case.number("smallest_tolerance"), case.case_id) for case in run.cases.values())
-    above = [(floor, case_id) for floor, case_id in floors if asked is not None and floor is not None and asked < floor]
+    recorded = ((case.remembered, case.case_id) for case in run.cases.values() if case.remembered and case.verdicts)
+    floors = ((then.current.wall_tolerance(then.checks) or 0.0, case_id) for then, case_id in recorded)
+    above = [(floor, case_id) for floor, case_id in floors if asked is not None and asked < floor]
     if asked is None or not above:
         return None
     smallest, case_id = max(above)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from gpugate import units
-from gpugate.judging.decide import decider
+from gpugate.judging.evidence import WIDEST_HALF_WIDTH
 from gpugate.judging.machine_state import busy_cores
-from gpugate.judging.series_of_cases import sweeps
-from gpugate.judging.unrecorded import WIDEST_HALF_WIDTH
 from gpugate.measurement.whole_run import whole_run
 from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.report.rows import worst_of
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
+from gpugate.results.series import sweeps
 from gpugate.results.verdict import NextStep, Outcome
 
 MOST_NAMED = 3  # optimizations by name

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.judging.decide import decider
 from gpugate.machine.environment import compare, machine_name
 from gpugate.report.moved_cases import Moved, find_moved
 from gpugate.report.rows import NOT_JUDGED
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Check, Outcome

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from gpugate.judging.next_step import without_recording
 from gpugate.results.verdict import NextStep, Verdict
 
 if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
@@ -34,13 +33,10 @@ _WORDS: Mapping[NextStep, str] = {
         "if these outputs are meant, give the Optimization a wider Tolerance"
     ),
     NextStep.RECORD: "{record}",
-    NextStep.RECORD_NEW_REFERENCE: "{record}, if the reference is meant to take what it takes now",
-    NextStep.RECORD_NEW_ANCHOR: "{record}, and gpugate record --new-anchor on its runs, if this is the new normal",
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}",
     NextStep.SAME_CORES: "give this process as many cores as the record has, by OMP_NUM_THREADS or a quota, or record",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time, or use fewer threads than it has cores by OMP_NUM_THREADS",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
-    NextStep.RECORD_THIS_MACHINE: "run it on the machine of the record, or record this one: {record}",
     NextStep.RAISE_BUDGET: "raise --perf-budget",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: (
@@ -88,7 +84,9 @@ def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
     """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording."""
-    step = (without_recording(verdict) if run.mutated else verdict).next_step
+    step = verdict.next_step
+    if run.mutated and step is NextStep.RECORD:
+        step = None
     return None if step in (NextStep.TRACE, NextStep.TRACE_BOTH_SIDES) and _spans_gpus(verdict, run) else step
 
 

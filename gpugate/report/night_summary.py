@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.judging.decide import decider
-from gpugate.judging.series_of_cases import sweeps
 from gpugate.report.cost import describe_cost, list_longest
 from gpugate.report.findings import Finding, autopsies, errors, findings, mutation, skips, tally, warnings, worth
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Table, code, columns, plain
-from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.case import CaseResult, Remembered, decider
 from gpugate.results.run import RunResult
-from gpugate.results.summary import History, Summary
+from gpugate.results.series import sweeps
+from gpugate.results.summary import Summary
 from gpugate.results.verdict import SEVERITY, Outcome
 from gpugate.store.night_files import RUN
 
@@ -112,7 +111,7 @@ def _describe(found: Finding) -> str:
 
 @dataclass(frozen=True)
 class Move:
-    """A case that is no longer where its baseline was: `share` is the larger of both moves, in tolerances."""
+    """A case that is no longer where its baseline was: `share` is the move of its wall time, in tolerances."""
 
     case_id: str
     then: Remembered
@@ -128,20 +127,15 @@ def moves(run: RunResult) -> list[Move]:
         if case.remembered is not None
         and (decided := decider(case))
         and (now := decided.summary)
-        and (share := _share(case, case.remembered.current, now)) is not None
+        and (share := _share(case)) is not None
     ]
     return sorted((move for move in found if move.share > WORTH_TELLING), key=lambda move: -move.share)
 
 
-def _share(case: CaseResult, then: History, now: Summary) -> float | None:
+def _share(case: CaseResult) -> float | None:
     """None for a case whose times were not judged."""
-    speedup, time = case.number("speedup_tolerance"), case.number("time_tolerance")
-    if speedup is None or time is None:
-        return None
-    return max(
-        abs(now.speedup.median / then.speedup - 1) / speedup,
-        abs(now.optimized_ms.median / then.optimized_ms - 1) / time,
-    )
+    change, allowed = case.number("wall_change"), case.number("time_tolerance")
+    return None if change is None or allowed is None else abs(change) / allowed
 
 
 def _list_moves(run: RunResult) -> list[str]:

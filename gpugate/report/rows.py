@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
-from gpugate.judging.decide import Decider, decider
 from gpugate.judging.plausibility import uncached_bytes
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import Outcome, worst
@@ -191,7 +190,7 @@ def _other_ratio(summary: Summary) -> str:
 
 
 def _detectable(case: CaseResult) -> str:
-    if not any("detectable_slowdown" in one.numbers for one in case.verdicts):
+    if case.remembered is None or not case.verdicts:
         return ""
     found = case.detectable_slowdown
     return UNDETECTABLE if found is None else units.percent(found)

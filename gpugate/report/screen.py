@@ -14,7 +14,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
-from gpugate.judging.series_of_cases import ladders
 from gpugate.report.findings import (
     Attention,
     attention,
@@ -32,6 +31,7 @@ from gpugate.report.terminal import indent, section
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
+from gpugate.results.series import ladders
 from gpugate.results.verdict import Outcome
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
@@ -155,5 +155,5 @@ def next_command(run: RunResult) -> list[str]:
 def _is_unrecorded(case: CaseResult) -> bool:
     if worst_of(case) is not Outcome.PASS:
         return False
-    codes = {reason.code for verdict in case.verdicts for reason in verdict.reasons}
-    return ReasonCode.NOT_RECORDED_YET in codes
+    found = (verdict.reasons[0] for verdict in case.verdicts if verdict.code is ReasonCode.NO_RECORD)
+    return any(reason.facts.get("purpose") == "developer" for reason in found)

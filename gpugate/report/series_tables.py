@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gpugate import units
-from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint
+from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.statistics.intervals import Estimate
 
 

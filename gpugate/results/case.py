@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpugate.measurement.record import Counters, Measurement
+from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
 from gpugate.results.needs_host import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Verdict
-from gpugate.units import Natural, Positive, Processes
+from gpugate.units import Natural, Positive, Processes, stored_unless
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
 # Times as many bytes from the host, which no change of one reference explains.
@@ -100,6 +101,7 @@ class CaseResult:
     promise: Promise | None = None
     remembered: Remembered | None = None  # None: this machine has no baseline of it
     cores_changed: CoresChanged | None = None  # since this CPU was recorded, so that no record is of this machine
+    launch_slowdown: Positive | None = stored_unless(None)  # the launch latency of this host over the recorded one
     rung: Natural | None = None  # of its workload's ladder, from 1
     point: Point | None = None  # of a sweep
     why: str = ""  # what bounds it, as its author says
@@ -117,10 +119,24 @@ class CaseResult:
         return summarize(measurement, self.remembered.current if self.remembered else None)
 
     @property
+    def processes(self) -> tuple[Measurement, ...]:
+        """The processes that count: this one, and those that confirm it."""
+        found = [self.measurement, *(one.measurement for one in self.attempts if one.problem is None)]
+        return tuple(one for one in found if one is not None) if self.measurement is not None else ()
+
+    @property
+    def timed(self) -> list[Measurement]:
+        """The processes with times: those with a slowed reference only where every process has one; none where this
+        process itself has none."""
+        if self.measurement is None or not self.measurement.pairs:
+            return []
+        timed = [one for one in self.processes if one.pairs]
+        return [one for one in timed if (one.reference_slowdown or 1.0) <= SLOWED] or timed
+
+    @property
     def detectable_slowdown(self) -> float | None:
-        """The smallest slowdown, a share, that a gate catches 95 times in 100, by the speedup or by the time."""
-        known = [self.number(name) for name in ("detectable_slowdown", "detectable_by_time")]
-        return min((one for one in known if one is not None), default=None)
+        """The smallest slowdown, a share, that the record catches 95 times in 100, by the wall time."""
+        return self.number("detectable_by_time")
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -155,5 +171,23 @@ class CaseResult:
         return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
 
     @property
+    def ranks_share_cores(self) -> bool:
+        """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
+        return self.device_kind == "cpu" and self.gpus > 1
+
+    @property
     def device_kind(self) -> str:
         return self.case_id.rpartition("/")[2]
+
+
+class Decider(NamedTuple):
+    """The process whose speedup decided about a case, and how many processes count."""
+
+    summary: Summary
+    processes: int
+
+
+def decider(result: CaseResult) -> Decider | None:
+    """The middle process by its speedup, of two the lower one; None for a case without times."""
+    ordered = sorted(map(result.summarize, result.timed), key=lambda one: one.speedup.median)
+    return Decider(ordered[(len(ordered) - 1) // 2], len(ordered)) if ordered else None

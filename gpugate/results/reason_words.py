@@ -1,152 +1,89 @@
 """The reasons of a verdict in words: the only place that words them. Pure.
 
-The template of a code names its facts and the numbers of the verdict. The reasons that name a bound share one part of
-the sentence, which begins with what was measured: `2.50x (2.49..2.51) is below the promised 3.00x`.
+The template of a code names its facts and the numbers of the verdict.
 """
 
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from gpugate import units
-from gpugate.results.moved_side import Times, in_words
 from gpugate.results.reason import Reason, ReasonCode
 
 Facts = Mapping[str, Any]
+LONGEST_NAME = 40  # characters of a kernel's name, whose templates go on for hundreds
 _IN_TURNS = (
     "in turns with the recorded code ({commit:.12}), a step takes {change:change} ({change_low:change}.."
     "{change_high:change})"
 )
 _WORDS: Mapping[ReasonCode, str] = {
-    ReasonCode.NOTHING_MEASURED: "nothing was measured yet",
+    ReasonCode.EARLIER_RULE: "an earlier gpugate decided this by other rules: gpugate replay decides it again",
+    # Every check.
+    ReasonCode.MACHINE_UNFIT: "no evidence on this machine state: {problem}",
+    ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
+    ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
+    ReasonCode.IN_SOME_PROCESSES: "found in {found:.0f} of {processes:.0f} processes",
     # Outputs.
-    ReasonCode.NO_OUTPUT_COMPARED: "no output was compared",
-    ReasonCode.OUTPUTS_AGREE: (
-        "relative L2 error {relative_l2:.1e} of at most {allowed:.1e} over {compared_outputs:.0f} outputs"
-    ),
-    ReasonCode.VALUES_EQUAL: "{unequal:,.0f} of {values:,.0f} integers did not match",
-    ReasonCode.SAME_NOT_FINITE: "{values:,.0f} values are infinite or NaN, at the same places in both outputs",
-    ReasonCode.STEPS_AGREE: "the sums of {steps:.0f} further steps agree",
-    ReasonCode.PROVEN: "{proof}: {words}",
-    ReasonCode.PROVEN_BEFORE: "{proof}: {words} (proved on {proved_on})",
-    ReasonCode.OUTPUT_NOT_COMPARABLE: "on {when}, {problem}",
-    ReasonCode.RELATIVE_ERROR_TOO_LARGE: "on {when}, the relative L2 error {found:.2e} exceeds {allowed:.1e}",
-    ReasonCode.LARGEST_ERROR_TOO_LARGE: "on {when}, the largest error {found:.2e} exceeds {allowed:.1e}",
-    ReasonCode.TOP1_AGREEMENT_TOO_LOW: "on {when}, the top-1 agreement {found:.3f} is below {allowed}",
-    ReasonCode.VALUES_UNEQUAL: "on {when}, {unequal:,.0f} of {values:,.0f} integers did not match",
     ReasonCode.STEPS_LEFT_OUT: (
         "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out"
     ),
     ReasonCode.OUTPUTS_REMEMBERED: (
-        "a step takes {times:.3g} times as long on a new input as on a timed one: the side has the outputs of known "
-        "inputs in store"
+        "a step takes {times:.3g} times as long on a new input: the side has the outputs of known inputs in store"
     ),
     ReasonCode.DISPROVED: "{proof}: {problem}",
-    # Times.
+    # Times that are no result.
+    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",
     ReasonCode.REFERENCE_SLOWED: (
         "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built"
     ),
-    ReasonCode.NO_RECORD: "nothing is recorded for this machine yet",
-    ReasonCode.NOT_RECORDED_YET: "not recorded yet",
+    # The speedup against its promise.
     ReasonCode.INTERVAL_TOO_WIDE: (
         "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}"
     ),
-    ReasonCode.TOO_FEW_PROCESSES: "a baseline of {processes:.0f} processes, where a gate needs {needed:.0f}",
-    ReasonCode.BOUNDS_NOTHING: "a tolerance as large as this bounds nothing",
-    ReasonCode.MACHINE_CHANGED: "both sides are slower alike: the machine changed, or what both sides share",
-    ReasonCode.CODE_SLOWER: f"the code is slower: {_IN_TURNS}",
-    ReasonCode.CODE_NOT_SLOWER: (
-        f"the code is not slower: {_IN_TURNS}; the machine or its software changed: {{changed}}"
+    ReasonCode.DID_NOTHING: (
+        "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed"
     ),
-    ReasonCode.CODE_UNCHANGED: (
-        "the code is that of the record ({commit:.12}): the machine or its software changed: {changed}"
-    ),
-    ReasonCode.CODE_AS_FAST: f"the code is not slower: {_IN_TURNS}",
-    ReasonCode.CODE_AS_RECORDED: "the code is that of the record ({commit:.12})",
-    ReasonCode.CODE_UNDECIDED: f"{_IN_TURNS}, which decides nothing",
-    ReasonCode.OTHER_CONDITIONS: "only the record shows slower code, and the conditions are not as recorded ({change})",
-    ReasonCode.NO_DUET: "not compared with the recorded code: {problem}",
-    ReasonCode.OTHER_CORES: (
-        "the record was measured on {recorded_cores:g} of the CPU's cores and this run on {cores:g}: their times "
-        "cannot be compared"
-    ),
-    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",
-    ReasonCode.NO_PAIRS: "no pair of blocks was measured",
-    ReasonCode.NOT_TIMED: "not timed: {problem}",
-    ReasonCode.IMPOSSIBLE_BUS_RATE: (
-        "no result: the optimized side would carry {times_ceiling:percent} of what page-locked copies carry over the "
-        "bus"
-    ),
-    ReasonCode.REFERENCE_TIME: "the reference took {then:ms} and takes {now:ms}",
-    ReasonCode.RECORD_DIFFERS: "since the record: {differences}",
-    ReasonCode.TOLERANCE_WIDENED: "the tolerance is wider, since the record: {differences}",
-    # Counters.
-    ReasonCode.COUNTED: "{kernel_launches:g} launches, {graph_launches:g} graph launches, {kernels:g} kernels",
-    ReasonCode.COUNTED_IN_PART: "engaged by its own account; not measured: {problem}",
+    ReasonCode.FRESH_PROCESS: "",  # its value stands in the sentence about the promise
+    # The bill and the contract.
     ReasonCode.NOT_ENGAGED: "{problem}",
-    ReasonCode.NO_KERNEL_SEEN: "the side runs no kernel, the reference does, and nothing declares why",
-    ReasonCode.FEW_OPERATORS_SEEN: (
-        "PyTorch's operators take {share:percent} of the optimized step and {reference_share:percent} of the "
-        "reference's, and nothing declares why"
+    ReasonCode.NO_BILL: "the record has no bill",
+    # The wall time against the record, and the recorded code.
+    ReasonCode.TOO_FEW_PROCESSES: "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
+    ReasonCode.OTHER_CORES: (
+        "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared"
     ),
-    ReasonCode.CONTRACT_NOT_CHECKED: "the contract was not checked: {problem}",
-    ReasonCode.NOT_COUNTED: "not counted: {problem}",
-    ReasonCode.COUNTER_NOT_MEASURED: "{counter} was not measured",
-    ReasonCode.COUNTER_BELOW_LIMIT: "{counter} {value:g} is below {limit:g}",
-    ReasonCode.COUNTER_ABOVE_LIMIT: "{counter} {value:g} is above {limit:g}",
-    ReasonCode.COUNTER_BELOW_SHARE_OF_REFERENCE: (
-        "{counter} {value:g} is below {limit:g}, {share:g} of the reference's"
+    ReasonCode.SLOW_HOST: (
+        "slow host: launches take {times:.2g} times the recorded time, so that a longer wall time proves nothing"
     ),
-    ReasonCode.COUNTER_ABOVE_SHARE_OF_REFERENCE: (
-        "{counter} {value:g} is above {limit:g}, {share:g} of the reference's"
-    ),
-    ReasonCode.COUNTER_ABOVE_RECORD: "{counter} {recorded:g} -> {value:g} per step, more than recorded",
-    ReasonCode.MEMORY_GROWS: "every step leaves {bytes:,.0f} bytes more device memory allocated",
-    ReasonCode.IN_SOME_PROCESSES: "found in {found:.0f} of {processes:.0f} processes",
-    # Sweeps.
-    ReasonCode.TOO_FEW_POINTS: "too few points: {problem}",
-    ReasonCode.KNEE_NOT_RECORDED: "the knee is at {knee:.0f}; nothing is recorded to compare it with",
-    ReasonCode.KNEE_AS_RECORDED: "the knee is at {knee:.0f}, as recorded",
-    ReasonCode.KNEE_MOVED: "the knee is at {knee:.0f}, recorded at {recorded_knee:.0f}",
-    # Every check.
-    ReasonCode.MACHINE_UNFIT: "no evidence on this machine state: {problem}",
-    ReasonCode.DEVICE_LOST: "{problem}",
-    ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
-    ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
-    ReasonCode.DISTURBED: (
-        "{disturbed:.0f} of {processes:.0f} processes were disturbed: their interval is much wider, or their reference "
-        "much slower, than recorded"
-    ),
-    ReasonCode.ALL_DISTURBED: (
-        "no evidence: every process was disturbed, and the optimized side takes {optimized_now:ms} instead of "
-        "{optimized_then:ms}, which the reference, at {reference_now:ms} instead of {reference_then:ms}, may hide"
-    ),
-    ReasonCode.BEING_RECORDED: "measured for the baseline that is recorded",
+    ReasonCode.CODE_SLOWER: f"the code is slower: {_IN_TURNS}",
+    ReasonCode.RECORD_DIFFERS: "since the record: {differences}",
 }
-# Of one process, and of several that agree.
-_VERBS: Mapping[ReasonCode, tuple[str, str]] = {
-    ReasonCode.BOUND_HELD: ("holds", "hold"),
-    ReasonCode.FASTER_THAN_RECORD: ("beats", "beat"),
+_WALL: Mapping[ReasonCode, str] = {
+    ReasonCode.WALL_AS_RECORDED: "",
+    ReasonCode.FASTER_THAN_RECORD: "faster than recorded: ",
+    ReasonCode.SLOWER_THAN_RECORD: "slower than recorded: ",
+    ReasonCode.WALL_OPEN: "perhaps slower than recorded: ",
+}
+_PROMISE: Mapping[ReasonCode, tuple[str, str]] = {  # of one process, and of several
+    ReasonCode.PROMISE_KEPT: ("holds", "hold"),
     ReasonCode.SPEEDUP_BELOW_PROMISE: ("is below", "are below"),
-    ReasonCode.SPEEDUP_BELOW_RECORD: ("is below", "are below"),
-    ReasonCode.SPEEDUP_BELOW_ANCHOR: ("is below", "are below"),
-    ReasonCode.SLOWER_THAN_RECORD: ("exceeds", "exceed"),
-    ReasonCode.UNDECIDED: ("is not clearly on either side of", "are not clearly on either side of"),
-    ReasonCode.GAIN_OF_A_SLOWER_REFERENCE: (
-        "is only by a slower reference above",
-        "are only by a slower reference above",
-    ),
+    ReasonCode.PROMISE_OPEN: ("is not clearly on either side of", "disagree about"),
 }
-# Of all processes together.
-_OF_ALL: Mapping[ReasonCode, str] = {
-    ReasonCode.PROCESSES_DISAGREE: "they disagree about",
-    ReasonCode.DID_NOTHING: "with the same kernels and bitwise the same outputs as the reference: it did nothing",
+_NO_RECORD: Mapping[str, str] = {
+    "gate": "nothing is recorded for this machine yet",
+    "developer": "not recorded yet",
+    "recording": "measured for the baseline that is recorded",
 }
-_GAINS = (ReasonCode.FASTER_THAN_RECORD, ReasonCode.GAIN_OF_A_SLOWER_REFERENCE)
-_OPEN = (ReasonCode.UNDECIDED, ReasonCode.PROCESSES_DISAGREE, ReasonCode.GAIN_OF_A_SLOWER_REFERENCE)
+_ITEMS: Mapping[str, str] = {
+    "kernel_ms": "GPU work",
+    "host_to_device_ms": "copy time to the device",
+    "device_to_host_ms": "copy time to the host",
+    "device_to_device_ms": "copy time within the device",
+    "cpu_ms": "CPU time",
+    "peak_bytes": "peak memory",
+}
 _RESEMBLES: Mapping[str, str] = {
     "": "",
     "zeros": "zeros",
@@ -155,6 +92,11 @@ _RESEMBLES: Mapping[str, str] = {
     "other input": "the output of another input: the side has outputs in store, and the contents changed places",
     "unreadable": "no output that can be compared",
     "unknown": "another output than the baseline's",
+}
+_ERRORS: Mapping[str, str] = {
+    "relative_l2": "the relative L2 error {found:.2e} exceeds {limit:.1e}",
+    "max_error": "the largest error {found:.2e} exceeds {limit:.1e}",
+    "top1_agreement": "the top-1 agreement {found:.3f} is below {limit}",
 }
 _STOPPED: Mapping[str, str] = {
     "narrow": "until the interval was narrow",
@@ -166,70 +108,21 @@ _STOPPED: Mapping[str, str] = {
 def describe(check: str, reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> str:
     """The reasons in one sentence, whose parts are in the order of the reasons."""
     others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
-    # Where a bound is undecided, the intervals of all processes are why.
-    is_open = any(reason.code in _OPEN for reason in reasons)
-    unbounded = any(reason.code is ReasonCode.BOUNDS_NOTHING for reason in reasons)
-    measured, parts = "", list[str]()
-    for predicate, members in groupby(reasons, key=lambda reason: _predicate(reason.code, 1 + len(others), unbounded)):
-        if predicate:
-            bounds = " and ".join(_bound(check, reason) for reason in members)
-            begin = "" if measured else f"{_write_measured(check, numbers, others, is_open)} "
-            measured = measured or begin
-            parts.append(f"{begin}{predicate} {bounds}".rstrip())
-        else:
-            parts += [_part(reason, numbers) for reason in members]
+    parts = [_describe_one(reason, {**numbers, **reason.facts, "others": others}) for reason in reasons]
     return "; ".join(part for part in parts if part)
 
 
-def _write_measured(check: str, numbers: Facts, others: Sequence[Facts], is_open: bool) -> str:
-    """`2.50x (2.49..2.51)`, or `2.50x (2.49..2.51), in fresh processes 2.81x and 2.80x:`."""
-    if check == "throughput":
-        here = f"{units.milliseconds(numbers['optimized_ms'])} per step"
-        elsewhere = [units.milliseconds(one["optimized_ms"]) for one in others]
-    else:
-        here = _with_interval(numbers)
-        elsewhere = [_with_interval(one) if is_open else units.ratio(one["speedup"]) for one in others]
-    if not elsewhere:
-        return here
-    return f"{here}, in {'a fresh process' if len(elsewhere) == 1 else 'fresh processes'} {' and '.join(elsewhere)}:"
-
-
-def _with_interval(found: Facts) -> str:
-    return f"{units.ratio(found['speedup'])} ({units.interval(found['speedup_low'], found['speedup_high'])})"
-
-
-def _predicate(code: ReasonCode, processes: int, unbounded: bool) -> str:
-    """`holds` of one process, `the middle one of 3 holds`, `both hold` or `they disagree about` of several.
-
-    Empty for a code that is not about a measured time.
-    """
-    if code in _OF_ALL:
-        return _OF_ALL[code]
-    is_empty_bound = unbounded and code is ReasonCode.BOUND_HELD
-    one, several = ("is not bounded by", "are not bounded by") if is_empty_bound else _VERBS.get(code, ("", ""))
-    if processes == 1 or not one:
-        return one
-    if processes == 2:
-        return f"both {several}"
-    return f"the middle one of {processes} {one}" if processes % 2 else f"the middle two of {processes} {several}"
-
-
-def _bound(check: str, reason: Reason) -> str:
-    """`the promised 2.00x` or `the recorded 3.00x -1 %`: the edge of the tolerated band that decides."""
-    facts: Facts = reason.facts
-    if "bound" not in facts:
-        return ""
-    is_speedup = check == "speedup"
-    value = units.ratio(facts["value"]) if is_speedup else units.milliseconds(facts["value"])
-    sign = "+" if is_speedup is (reason.code in _GAINS) else "-"
-    return f"the {facts['bound']} {value}" + (f" {sign}{units.percent(facts['allowed'])}" if "allowed" in facts else "")
-
-
-def _part(reason: Reason, numbers: Facts) -> str:
-    """One reason in words; empty for a fresh process, whose value is among what was measured."""
-    if reason.code in _OF_SEVERAL_FACTS:
-        return _OF_SEVERAL_FACTS[reason.code](reason.facts)
-    return _Formatter().vformat(_WORDS.get(reason.code, ""), (), {**numbers, **reason.facts})
+def _describe_one(reason: Reason, facts: Facts) -> str:
+    try:
+        if reason.code in _PROMISE:
+            return _promise(reason.code, facts)
+        if reason.code in _WALL:
+            return _WALL[reason.code] + _wall(facts)
+        if reason.code in _OF_SEVERAL_FACTS:
+            return _OF_SEVERAL_FACTS[reason.code](facts)
+        return _format(_WORDS[reason.code], facts)
+    except KeyError:  # an older run has other facts for a code of the same name
+        return _WORDS[ReasonCode.EARLIER_RULE]
 
 
 class _Formatter(string.Formatter):
@@ -241,8 +134,41 @@ class _Formatter(string.Formatter):
             "tenths": units.percent_in_tenths,
             "ms": units.milliseconds,
             "change": units.signed_percent,
+            "ratio": units.ratio,
         }
         return formats[spec](value) if spec in formats else str(super().format_field(value, spec))
+
+
+def _format(template: str, facts: Facts) -> str:
+    return _Formatter().vformat(template, (), facts)
+
+
+def _nothing_measured(facts: Facts) -> str:
+    return f"not measured: {facts['problem']}" if "problem" in facts else "nothing was compared"
+
+
+def _outputs_agree(facts: Facts) -> str:
+    if "steps" in facts:
+        return _format("the sums of {steps:.0f} further steps agree", facts)
+    if "not_finite" in facts:
+        return _format("{not_finite:,.0f} values are infinite or NaN, at the same places in both outputs", facts)
+    if "unequal" in facts:
+        return _format("{unequal:,.0f} of {values:,.0f} integers did not match", facts)
+    words = "relative L2 error {relative_l2:.1e} of at most {allowed:.1e} over {compared_outputs:.0f} outputs"
+    return _format(words, facts)
+
+
+def _outputs_differ(facts: Facts) -> str:
+    if "problem" in facts:
+        return _format("on {when}, {problem}", facts)
+    if "unequal" in facts:
+        return _format("on {when}, {unequal:,.0f} of {values:,.0f} integers did not match", facts)
+    return _format("on {when}, " + _ERRORS[facts["measure"]], facts)
+
+
+def _proven(facts: Facts) -> str:
+    before = f" (proved on {facts['proved_on']})" if "proved_on" in facts else ""
+    return f"{facts['proof']}: {facts['words']}{before}"
 
 
 def _steps_wrong(facts: Facts) -> str:
@@ -252,24 +178,29 @@ def _steps_wrong(facts: Facts) -> str:
 
 
 def _impossible_rate(facts: Facts) -> str:
+    """`no result: the optimized side would reach 1600 TFLOP/s, 200 % of the fastest matmul of this machine`."""
+    share = units.percent(facts["times_ceiling"])
+    if "yardstick" not in facts:
+        return f"no result: the optimized side would carry {share} of what page-locked copies carry over the bus"
     name, ceiling = facts["yardstick"], facts["ceiling"]
-    rate = units.yardstick_value(name, ceiling * facts["times_ceiling"])
-    return (
-        f"no result: {facts['side']} would reach {rate}, {units.percent(facts['times_ceiling'])} of "
-        f"{units.yardstick_label(name)} {units.yardstick_value(name, ceiling)}, the most that this machine reached"
-    )
+    rate, most = (units.yardstick_value(name, value) for value in (ceiling * facts["times_ceiling"], ceiling))
+    return f"no result: {facts['side']} would reach {rate}, {share} of {units.yardstick_label(name)} {most}"
 
 
-def _record_varies(cv_by_bound: Facts) -> str:
-    bounds = " and ".join(f"the {bound}" for bound in cv_by_bound)
-    advice = "record more, or on a quieter machine"
-    varied = " and ".join(dict.fromkeys(f"{100 * cv:.0f}" for cv in cv_by_bound.values()))
-    return f"the processes of {bounds} speedup vary by {varied} %, too much to bound anything: {advice}"
-
-
-def _sides_moved(facts: Facts) -> str:
-    then, now = (Times(facts[f"reference_{when}_ms"], facts[f"optimized_{when}_ms"]) for when in ("then", "now"))
-    return f"{'in the process that decided, ' if facts['processes'] > 1 else ''}{in_words(then, now)}"
+def _promise(code: ReasonCode, facts: Facts) -> str:
+    """`2.50x (2.49..2.51) is below the promised 3.00x`, or with the values of fresh processes."""
+    others, (one, several) = facts["others"], _PROMISE[code]
+    here = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
+    if "value" not in facts:
+        return f"{here}; nothing is promised for this kind of device"
+    allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
+    bound = f"the promised {units.ratio(facts['value'])}{allowed}"
+    if not others:
+        return f"{here} {one} {bound}"
+    elsewhere = " and ".join(units.ratio(each["speedup"]) for each in others)
+    count = 1 + len(others)
+    subject = f"the middle one of {count} {one}" if count % 2 else f"the middle two of {count} {several}"
+    return f"{here}, in fresh processes {elsewhere}: {'both ' + several if count == 2 else subject} {bound}"
 
 
 def _pairs(facts: Facts) -> str:
@@ -283,19 +214,122 @@ def _pairs(facts: Facts) -> str:
     return f"{facts['pairs']:.0f} pairs over {builds} of this process{extended}{discarded}, {stopped}"
 
 
-def _throughput_curve(share_by_value: Facts) -> str:
+def _counted(facts: Facts) -> str:
+    if "problem" in facts:
+        return f"engaged by its own account; not measured: {facts['problem']}"
+    names = {"kernel_launches": "launches", "graph_launches": "graph launches", "kernels": "kernels"}
+    counts = [f"{facts[name]:g} {word}" for name, word in names.items() if name in facts]
+    return ", ".join(counts) or "no launch was counted"
+
+
+def _work_not_seen(facts: Facts) -> str:
+    if "share" not in facts:
+        return "the side runs no kernel, the reference does, and nothing declares why"
+    return _format(
+        "PyTorch's operators take {share:percent} of the optimized step and {reference_share:percent} of the "
+        "reference's, and nothing declares why",
+        facts,
+    )
+
+
+def _limit_broken(facts: Facts) -> str:
+    if "value" not in facts:
+        return f"{facts['counter']} was not measured"
+    share = f", {facts['share']:g} of the reference's" if "share" in facts else ""
+    return _format("{counter} {value:g} is {side} {limit:g}", facts) + share
+
+
+def _item_grew(facts: Facts) -> str:
+    """`GPU work +5.2 %: sm90_xmma_fprop 0.41 ms -> 0.46 ms`."""
+    item, then, now = facts["item"], facts["then"], facts["now"]
+    if item == "grown_bytes":
+        return f"every step leaves {now:,.0f} bytes more device memory allocated"
+    if item not in _ITEMS and "kernel" not in facts:
+        return f"{item} {then:g} -> {now:g} per step, more than recorded"
+    change = f"{_ITEMS.get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
+    if item == "peak_bytes":
+        return f"{change}: {then / 1e6:.4g} MB -> {now / 1e6:.4g} MB"
+    kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
+    if kernel and not facts["kernel_then"]:
+        return f"{change}: the record lacks {kernel}of {units.milliseconds(facts['kernel_now'])} per step"
+    then, now = facts.get("kernel_then", then), facts.get("kernel_now", now)
+    return f"{change}: {kernel}{units.milliseconds(then)} -> {units.milliseconds(now)} per step"
+
+
+def _shorten(name: str) -> str:
+    return f"`{name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}`"
+
+
+def _both_sides_grew(facts: Facts) -> str:
+    change = units.signed_percent(facts["now"] / facts["then"] - 1)
+    return f"{_ITEMS[facts['item']]} {change}, and the reference's alike: the card, its clock, or what both sides share"
+
+
+def _wall(facts: Facts) -> str:
+    """`10.00 ms per step, wall +1.2 % against the record, of +2.1 % tolerated, in the middle one of 3 processes`."""
+    count = int(facts["processes"])
+    which = {1: "", 2: ", in the slower one of 2 processes"}.get(count, f", in the middle one of {count} processes")
+    words = "{optimized_ms:ms} per step, wall {change:change} against the record, +{allowed:percent} tolerated"
+    return _format(words, facts) + which
+
+
+def _the_machine(facts: Facts) -> str:
+    """`wall +38 %, bill unchanged, not slower than the recorded code: the machine`."""
+    bill = "no bill recorded" if facts["bill"] == "not recorded" else f"bill {facts['bill']}"
+    code = {"not slower": ", not slower than the recorded code", "unchanged": ", the recorded code itself"}
+    return f"wall {units.signed_percent(facts['change'])}, {bill}{code.get(facts.get('code', ''), '')}: the machine"
+
+
+def _no_record(facts: Facts) -> str:
+    return _NO_RECORD[facts["purpose"]]
+
+
+def _code_not_slower(facts: Facts) -> str:
+    if "change" not in facts:
+        return _format("the code is that of the record ({commit:.12})", facts)
+    return _format(f"the code is not slower: {_IN_TURNS}", facts)
+
+
+def _code_undecided(facts: Facts) -> str:
+    if "problem" in facts:
+        return f"not compared with the recorded code: {facts['problem']}"
+    return _format(f"{_IN_TURNS}, which decides nothing", facts) if "change" in facts else "no duet was measured"
+
+
+def _knee(facts: Facts) -> str:
+    now, then = facts["knee"], facts.get("recorded_knee")
+    if then is None:
+        return f"the knee is at {now:.0f}; nothing is recorded to compare it with"
+    return f"the knee is at {now:.0f}, " + ("as recorded" if now == then else f"recorded at {then:.0f}")
+
+
+def _throughput_curve(facts: Facts) -> str:
+    numbers = ("knee", "recorded_knee", "others")
     shares = (
         f"{one} at {value}" if isinstance(one, str) else f"{100 * one:.0f} % at {value}"
-        for value, one in share_by_value.items()
+        for value, one in facts.items()
+        if value not in numbers
     )
     return f"of the best throughput, {', '.join(shares)}"
 
 
 _OF_SEVERAL_FACTS: Mapping[ReasonCode, Callable[[Facts], str]] = {
+    ReasonCode.NOTHING_MEASURED: _nothing_measured,
+    ReasonCode.OUTPUTS_AGREE: _outputs_agree,
+    ReasonCode.OUTPUTS_DIFFER: _outputs_differ,
+    ReasonCode.PROVEN: _proven,
     ReasonCode.STEPS_WRONG: _steps_wrong,
     ReasonCode.IMPOSSIBLE_RATE: _impossible_rate,
-    ReasonCode.RECORD_VARIES: _record_varies,
-    ReasonCode.SIDES_MOVED: _sides_moved,
     ReasonCode.PAIRS: _pairs,
+    ReasonCode.COUNTED: _counted,
+    ReasonCode.WORK_NOT_SEEN: _work_not_seen,
+    ReasonCode.LIMIT_BROKEN: _limit_broken,
+    ReasonCode.ITEM_GREW: _item_grew,
+    ReasonCode.BOTH_SIDES_GREW: _both_sides_grew,
+    ReasonCode.THE_MACHINE: _the_machine,
+    ReasonCode.NO_RECORD: _no_record,
+    ReasonCode.CODE_NOT_SLOWER: _code_not_slower,
+    ReasonCode.CODE_UNDECIDED: _code_undecided,
+    ReasonCode.KNEE: _knee,
     ReasonCode.THROUGHPUT_CURVE: _throughput_curve,
 }

@@ -37,7 +37,7 @@ class RunResult:
     wall_s: NotNegative = 0.0
     command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
     recording: bool = False
-    asked_tolerance: Share | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    asked_tolerance: Share | None = None  # the share by which a wall time may rise; None: what the machine resolves
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed
     exit_status: int | None = None  # pytest's; None: it has not ended

@@ -22,15 +22,16 @@ from gpugate.statistics.intervals import (
     time_interval,
     widen,
 )
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES
-from gpugate.statistics.tolerance import detectable_slowdown, median_variance, shortfall_chance, speedup_tolerance
-from gpugate.statistics.variation import Observed, Variation, fit_prior
-from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes
+from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.tolerance import WALL_FACTOR, detectable_slowdown, log_tolerance
+from gpugate.statistics.variation import Control, Observed, Variation, fit_control, fit_prior
+from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
 ALWAYS_NARROW = 0.01  # relative half-width
 ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
 ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
+UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
 NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
 
@@ -116,6 +117,7 @@ class History:
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
     usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
+    control: Control | None = stored_unless(None)  # of the optimized side's time; None: of an older run
     bills: ProcessBills = stored_bills()  # of each of the processes; empty: no process has one
 
     @property
@@ -123,8 +125,24 @@ class History:
         """The variation of the speedup by which it is judged; None with a single process."""
         if self.shrunk is not None or self.speedup_cv is None:
             return self.shrunk
-        values = self.sittings if self.sittings >= MIN_NIGHTS else self.processes
-        return Variation(self.speedup_cv, values - 1)
+        return Variation(self.speedup_cv, self.values - 1)
+
+    @property
+    def wall(self) -> Control | None:
+        """The control of the optimized side's time; None for fewer than MIN_PROCESSES. A history of an older run has
+        the variation of the time alone."""
+        if self.processes < MIN_PROCESSES or self.optimized_ms_cv is None:
+            return None
+        return self.control or Control(0.0, Variation(self.optimized_ms_cv, self.processes - 1))
+
+    @property
+    def values(self) -> int:
+        """The number of values that the variations are of: processes, or nights from MIN_NIGHTS on."""
+        return self.sittings if self.are_nights else self.processes
+
+    @property
+    def are_nights(self) -> bool:
+        return self.sittings >= MIN_NIGHTS
 
     @property
     def half_widths(self) -> tuple[float | None, float | None]:
@@ -136,22 +154,26 @@ class History:
         return machine_half_width(self.variation), machine_half_width(of_time)
 
     def tolerance(self, checks_per_night: int) -> float:
-        """The share by which a speedup may fall short of this one, in a night of so many checks of times."""
-        known = self.variation
-        share, degrees_of_freedom = (known.share, known.degrees_of_freedom) if known else (None, None)
-        return speedup_tolerance(share, self.processes, self.sittings, checks_per_night, degrees_of_freedom)
+        """The share by which a speedup may fall short of this one by chance, in a night of so many checks of times."""
+        if self.variation is None or self.processes < MIN_PROCESSES:
+            return UNKNOWN_TOLERANCE
+        return -math.expm1(-log_tolerance(self.variation, self.values, checks_per_night, self.are_nights))
+
+    def wall_tolerance(self, checks_per_night: int) -> float | None:
+        """The share by which the wall time may rise beyond its control by chance; None for too few processes."""
+        if self.wall is None:
+            return None
+        variation, values = self.wall.variation, self.values
+        return math.expm1(log_tolerance(variation, values, checks_per_night, self.are_nights, times=WALL_FACTOR))
 
     def detectable_slowdown(self, allowed: float) -> float:
-        """The smallest slowdown that a gate which tolerates `allowed` catches, a share; infinite where it is none."""
-        known = self.variation
-        return detectable_slowdown(known.share if known else None, self.processes, self.sittings, allowed)
+        """The smallest slowdown that the wall time shows where it may rise by `allowed`, both as shares.
 
-    def shortfall_chance(self, promised: float) -> float:
-        """The chance with which the deciding process falls below a promise where nothing changed."""
-        known = self.variation
-        if known is None:
-            return 0.0
-        return shortfall_chance(self.speedup, promised, known, self.processes)
+        Infinite for too few processes.
+        """
+        if self.wall is None:
+            return math.inf
+        return detectable_slowdown(self.wall.variation, self.values, math.log1p(allowed), self.are_nights)
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
@@ -242,10 +264,16 @@ def history(
     processes, summaries = [processes[index] for index in kept], [summaries[index] for index in kept]
     groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
-    speedups = [one.speedup.median for one in summaries]
-    if len(groups) >= MIN_NIGHTS:
-        speedups = [median([speedups[index] for index in group]) for group in groups]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
+    values = [(index,) for index in range(len(kept))] if len(groups) < MIN_NIGHTS else groups
+
+    def medians(of_processes: Sequence[float]) -> list[float]:
+        return [median([of_processes[index] for index in value]) for value in values]
+
+    speedups = medians([one.speedup.median for one in summaries])
+    log_times, log_references = (
+        [math.log(ms) for ms in medians(times)] for times in (optimized, [one.reference_ms for one in summaries])
+    )
     return History(
         speedup=median(speedups),
         speedup_cv=coefficient_of_variation(speedups),
@@ -261,6 +289,7 @@ def history(
         pair_noise=median(_pair_noise(process) for process in processes),
         # Of all nights together: the next one may differ from them as they differ among themselves.
         usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
+        control=fit_control(log_times, log_references),
         bills=tuple(bills[index] for index in kept) if any(bills) else (),
     )
 
@@ -285,25 +314,25 @@ def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[His
     ]
 
 
-def shrink_records(current: Sequence[History], anchors: Sequence[History]) -> list[tuple[History, History]]:
-    """Shrinks the variations of the current records of one machine, and those of their anchors, case by case.
-
-    An anchor is compared with the processes of tonight, which vary as the current record does: its variation becomes
-    sqrt((v s^2 + w s'^2) / (v + w)), where v and w are the variances of the deciding median and of the anchor's, in
-    units of s^2 of the current record and of s'^2 of the anchor. Without that, a case whose noise rose would alarm
-    against an anchor of quieter days.
-    """
-    both = zip(shrink(current, current), shrink(anchors, current), strict=True)
-    return [(now, _judging_tonight(anchor, now)) for now, anchor in both]
+def shrink_records(current: Sequence[History]) -> list[History]:
+    """Shrinks the variations of the current records of one machine, of their speedups and of their wall times."""
+    return shrink(_shrink_controls(current), current)
 
 
-def _judging_tonight(anchor: History, now: History) -> History:
-    if now.shrunk is None or anchor.shrunk is None:
-        return anchor
-    deciding, recorded = median_variance(DECIDING_PROCESSES), median_variance(anchor.processes)
-    variance = deciding * now.shrunk.share**2 + recorded * anchor.shrunk.share**2
-    share = math.sqrt(variance / (deciding + recorded))
-    return replace(anchor, shrunk=replace(anchor.shrunk, share=share))
+def _shrink_controls(histories: Sequence[History]) -> list[History]:
+    """Shrinks the variations of the times beyond their controls, as `shrink` does those of the speedups."""
+    known = {
+        index: Observed(one.control.variation, one.pair_noise)
+        for index, one in enumerate(histories)
+        if one.control is not None and one.pair_noise is not None and one.processes >= MIN_PROCESSES
+    }
+    prior = fit_prior(list(known.values()))
+    return [
+        replace(one, control=replace(one.control, variation=prior.shrink(known[index])))
+        if prior is not None and one.control is not None and index in known
+        else one
+        for index, one in enumerate(histories)
+    ]
 
 
 def _observed(history: History) -> Observed | None:

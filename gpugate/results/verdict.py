@@ -27,7 +27,10 @@ class Outcome(str, Enum):
 
 
 class NextStep(str, Enum):
-    """The action that a verdict advises. A report words it, with the cases and the command of the session."""
+    """The action that a verdict advises. A report words it, with the cases and the command of the session.
+
+    A step of an older run that no rule advises any more is read as REPEAT.
+    """
 
     REPEAT = "repeat"
     MEASURE_LONGER = "measure-longer"
@@ -35,11 +38,8 @@ class NextStep(str, Enum):
     TRACE = "trace"
     TRACE_BOTH_SIDES = "trace-both-sides"
     RECORD = "record"
-    RECORD_NEW_REFERENCE = "record-new-reference"
-    RECORD_NEW_ANCHOR = "record-new-anchor"
     FIND_COMMIT = "find-commit"
     COOL_MACHINE = "cool-machine"
-    RECORD_THIS_MACHINE = "record-this-machine"
     SAME_CORES = "same-cores"
     RAISE_BUDGET = "raise-budget"
     RAISE_QUOTA = "raise-quota"
@@ -47,6 +47,10 @@ class NextStep(str, Enum):
     CHECK_SIZE = "check-size"
     KEEP_APART = "keep-apart"
     DECLARE_ENGAGEMENT = "declare-engagement"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NextStep | None:
+        return cls.REPEAT if isinstance(value, str) and value.startswith("record-") else None
 
 
 # The more severe first: a verdict made of several judgements takes the first that occurs.
@@ -61,7 +65,6 @@ SEVERITY = (
     Outcome.IMPROVED,
     Outcome.PASS,
 )
-OPEN = (Outcome.INCONCLUSIVE, Outcome.UNDECIDED)  # which more pairs may settle
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
 
@@ -101,7 +104,7 @@ class Verdict:
     @property
     def needs_autopsy(self) -> bool:
         """True for a failure, and for an alarm that is no failure for want of evidence: the cause is wanted of both."""
-        return self.bad or self.code in (ReasonCode.OTHER_CONDITIONS, ReasonCode.NOT_CONFIRMED)
+        return self.bad or self.code in (ReasonCode.SLOWER_THAN_RECORD, ReasonCode.NOT_CONFIRMED)
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:

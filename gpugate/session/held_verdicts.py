@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpugate.judging.knee import judge_knee
-from gpugate.judging.series_of_cases import sweeps
+from gpugate.results.series import sweeps
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:

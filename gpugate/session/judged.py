@@ -12,10 +12,7 @@ import pytest
 from rich.console import Console
 
 from gpugate.errors import GpugateError
-from gpugate.judging.decide import ranks_share_cores, refuse_time
 from gpugate.judging.knee import judge_knee
-from gpugate.judging.machine_state import with_environment
-from gpugate.judging.series_of_cases import sweeps
 from gpugate.measurement.progress import Report, silent
 from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
 from gpugate.report.findings import describe_absence
@@ -24,6 +21,7 @@ from gpugate.report.next_step import describe_next_step
 from gpugate.report.visible_text import show_controls
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
+from gpugate.results.series import sweeps
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.perf_session import PerfSession
@@ -101,8 +99,8 @@ class PerfTests:
             pytest.skip(show_controls(str(next(iter(results.values())).skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
         sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-        knee = with_environment(judge_knee(found, session.result.mode), sick)
-        knee = refuse_time(knee) if any(map(ranks_share_cores, results.values())) else knee
+        shared = any(result.ranks_share_cores for result in results.values())
+        knee = judge_knee(found, session.result.mode, sick, shared)
         self.knees.append((sweep, knee))
         return JudgedSweep(sweep, knee)
 

@@ -98,7 +98,7 @@ class Options:
     budget_given: bool = True  # False: a developer's run on a CPU plans the time of each case
     own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
-    tolerance: float | None = None  # the share by which a speedup may fall; None: what the machine resolves
+    tolerance: float | None = None  # the share by which a wall time may rise; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
     proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
@@ -251,7 +251,7 @@ def add_options(parser: pytest.Parser) -> None:
     add(
         "--perf-tolerance",
         metavar="PERCENT",
-        help="let a speedup be PERCENT below the recorded one (default: the smallest fall that the machine can show)",
+        help="let a wall time be PERCENT above the recorded one (default: the smallest rise that the machine can show)",
     )
     add(
         "--explain",

@@ -19,7 +19,6 @@ from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
-from gpugate.judging.series_of_cases import sweeps
 from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
@@ -30,6 +29,7 @@ from gpugate.report.screen import next_command, screen
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
+from gpugate.results.series import sweeps
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.left_over import end_daemons, end_left_over

@@ -27,18 +27,11 @@ from gpugate.errors import (
     temporary_folder_problem,
 )
 from gpugate.explaining.states_of_case import explain
-from gpugate.judging.decide import (
-    allowed_processes,
-    decide,
-    is_always_slowed,
-    left_open_by_other_work,
-    wants_fresh_process,
-    wants_more_pairs,
-)
-from gpugate.judging.machine_state import busy_cores, environment_problem, slower_launches
+from gpugate.judging.actions import Action, Allowed, next_action
+from gpugate.judging.evidence import Evidence, gather
+from gpugate.judging.machine_state import environment_problem, launch_slowdown
 from gpugate.judging.plausibility import impossible_rate
-from gpugate.judging.recorded_code import may_need_duet
-from gpugate.judging.series_of_cases import rung_number
+from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
@@ -55,6 +48,7 @@ from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
+from gpugate.results.series import rung_number
 from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
@@ -277,46 +271,58 @@ class PerfSession:
             result.skipped = f"{skipped}: {reason}"
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
-        """Measures further pairs while a verdict is open, then fresh processes while it is open or before an alarm."""
+        """Measures the case, and measures on as `next_action` decides, while there is time for doubt."""
         self.doubt.begin_case(self.has_changed(case))
         settings = self._plan_settings()
         longer = settings.escalate()
         result.measurement = self._measure_here(case, self._shorten(settings, case), report)
         self._forget_other_reference(result)
-        self._judge(result)
-        measured = result.measurement
-        if measured.pairs and wants_more_pairs(result) and self._has_time_for(longer, measured):
-            more = self._measure_here(case, longer, report)
-            result.measurement = _as_stored(measured.with_more(more), case)
-        self._probe("between")
-        result.environment_problem = self._environment_problem(result.measurement, result.remembered)
-        self._judge(result)
-        attempts = 1 if self.options.update_baselines else self.options.attempts
-        while wants_fresh_process(result):
-            processes = allowed_processes(result, attempts)
-            if len(result.attempts) + 1 >= processes:
-                break
-            if not self.doubt.affords(measured.wall_s, self._elapsed_s):
+        self._check_machine(result)
+        evidence, allowed = self._judge(result), self._allow(result.measurement, longer)
+        while (action := next_action(evidence, allowed)) is not Action.STOP:
+            if action is Action.PAIRS:
+                more = self._measure_here(case, longer, report)
+                result.measurement = _as_stored(result.measurement.with_more(more), case)
+                self._check_machine(result)
+            elif action is Action.PROCESS and not self.doubt.affords(result.measurement.wall_s, self._elapsed_s):
                 result.attempts.append(Confirmation(None, self.doubt.leave_out(case.id)))
-                self._judge(result)
+                evidence = self._judge(result)
                 break
-            self._release()
-            report(Progress(case.id, "confirming", f"fresh process {len(result.attempts) + 2} of {processes}"))
-            with self.doubt.spend():
-                result.attempts.append(self._confirm(case))
-            self._judge(result)
-        if is_always_slowed(result) and (result.attempts or attempts == 1):
-            self.spoiled = f"{case.id} slowed {SPOILED}"
-        self._count_busy(result)
-        against = self.options.against
-        if against != OFF and may_need_duet(result, has_ref=against != AUTO):
-            if case.spans_gpus:
-                self.notes.add(f"no duet: {SPANS_GPUS}")
+            elif action is Action.PROCESS:
+                self._release()
+                count = f"fresh process {len(result.attempts) + 2} of {allowed.processes}"
+                report(Progress(case.id, "confirming", count))
+                with self.doubt.spend():
+                    result.attempts.append(self._confirm(case))
             else:
                 self._compare_code(case, result, report)
-                self._judge(result)
+            evidence = self._judge(result)
+        slowed = bool(evidence.no_result) and evidence.times_ceiling is None
+        if slowed and (result.attempts or allowed.processes == 1):
+            self.spoiled = f"{case.id} slowed {SPOILED}"
+        self._count_busy(evidence)
         if self.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
+
+    def _allow(self, measured: Measurement, longer: Settings) -> Allowed:
+        """The measurements of a case that the session allows, after its first one."""
+        against = self.options.against
+        return Allowed(
+            pairs=self.plan is None or self.plan.affords(measured.wall_s + longer.budget_s, self._elapsed_s),
+            processes=1 if self.options.update_baselines else self.options.attempts,
+            duet=against != OFF,
+            any_code=against not in (AUTO, OFF),
+        )
+
+    def _check_machine(self, result: CaseResult) -> None:
+        """Probes the machine after a measurement in this process, and notes what makes its times no evidence."""
+        measurement, remembered = result.measurement, result.remembered
+        if measurement is None:
+            return
+        self._probe("between")
+        result.environment_problem = self._environment_problem(measurement, remembered)
+        if remembered is not None:
+            result.launch_slowdown = launch_slowdown(self.result.yardsticks, remembered.yardsticks)
 
     def _forget_other_reference(self, result: CaseResult) -> None:
         """Drops a record whose reference is not today's one: the case is then one without a record."""
@@ -335,16 +341,15 @@ class PerfSession:
         )
         return settings if self.plan is None else self.plan.plan(settings, self._elapsed_s)
 
-    def _has_time_for(self, more: Settings, taken: Measurement) -> bool:
-        """True where the session has the time for a second measurement of the case, with these settings."""
-        return self.plan is None or self.plan.affords(taken.wall_s + more.budget_s, self._elapsed_s)
-
     @property
     def _elapsed_s(self) -> float:
         return time.perf_counter() - self.started_s
 
     def _compare_code(self, case: Case, result: CaseResult, report: Report) -> None:
         """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
+        if case.spans_gpus:
+            result.recorded_code = RecordedCode("", problem=SPANS_GPUS)
+            return
         entry = self._find_entry(case)
         record = entry.current if entry else self._find_other_cores(case)
         provenance = record.provenance if record else None
@@ -375,8 +380,6 @@ class PerfSession:
         remembered, cores, now = result.remembered, result.cores_changed, self.result.provenance
         found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
         found += [f"cores {cores.recorded} -> {cores.now}"] if cores is not None else []
-        launches = slower_launches(self.result.yardsticks[-2:], remembered.yardsticks) if remembered else None
-        found += [launches] if launches is not None else []
         if recorded is not None and now is not None:
             found += ["another host"] if recorded.host != now.host else []
             found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []
@@ -402,10 +405,10 @@ class PerfSession:
             return settings
         return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
 
-    def _count_busy(self, result: CaseResult) -> None:
-        if result.measurement is None or busy_cores(result.measurement) is None:
+    def _count_busy(self, evidence: Evidence) -> None:
+        if not evidence.is_loaded:
             self.busy_cases = 0
-        elif left_open_by_other_work(result):
+        elif (evidence.is_open or evidence.unfit) and evidence.promise_is != "missed" and evidence.wall_is != "slower":
             self.busy_cases += 1
         if self.busy_cases == BUSY_CASES:
             self.notes.add(
@@ -499,11 +502,12 @@ class PerfSession:
 
         self.result.yardsticks.append(probe(self.device, taken))
 
-    def _judge(self, result: CaseResult) -> None:
+    def _judge(self, result: CaseResult) -> Evidence:
         pairs = result.measurement is not None and result.measurement.pairs
         result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
-        options = self.options
-        result.verdicts = decide(result, self.result.mode, options.tolerance)
+        evidence = gather(result, self.result.mode, self.options.tolerance)
+        result.verdicts = decide_by(evidence)
+        return evidence
 
     def _environment_problem(self, measurement: Measurement, remembered: Remembered | None) -> str | None:
         cores = find_usable_cores()
@@ -669,7 +673,7 @@ def _drop_measurement(result: CaseResult) -> None:
 def _note_no_times(result: CaseResult, problem: str) -> None:
     """Makes the case ENV_INVALID, since its device was lost, or the process was spoiled."""
     result.error, result.environment_problem = None, problem
-    lost = (Reason(ReasonCode.DEVICE_LOST, {"problem": problem}),)
+    lost = (Reason(ReasonCode.MACHINE_UNFIT, {"problem": problem}),)
     result.verdicts = [Verdict(check, result.case_id, Outcome.ENV_INVALID, lost) for check in CASE_CHECKS]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpugate import units
 from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
-from gpugate.judging.counters import judge_counters
+from gpugate.judging.rules import decide
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.results.provenance import SHORT_COMMIT
@@ -133,9 +133,11 @@ def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
     """A line for each case whose counters are REGRESSED in some run, its confirmations apart."""
     for case_id in sorted({case_id for run in runs for case_id in run.cases}):
         judged = [
-            judge_counters(case.measurement, case.promise.contract, None)
+            verdict
             for run in runs
             if (case := run.cases.get(case_id)) and case.measurement and case.promise
+            for verdict in decide(replace(case, attempts=[], remembered=None), run.mode, None)
+            if verdict.check == "counters"
         ]
         reasons = [verdict.reason for verdict in judged if verdict.outcome is Outcome.REGRESSED]
         if reasons:

@@ -11,8 +11,8 @@ from gpugate.errors import OptionError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import differences
 from gpugate.results.case import CaseResult, Remembered
-from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
+from gpugate.results.verdict import Outcome
 from gpugate.session.merging import join_provenance, list_facts
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
@@ -59,9 +59,9 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
 
 def is_finished(case: CaseResult) -> bool:
     """False for a case that was cut off, or whose device was lost: it is measured again."""
-    codes = {reason.code for verdict in case.verdicts for reason in verdict.reasons}
+    lost = any(one.check == "equivalence" and one.outcome is Outcome.ENV_INVALID for one in case.verdicts)
     came_to_something = case.measurement is not None or case.error is not None or case.skipped is not None
-    return came_to_something and ReasonCode.DEVICE_LOST not in codes
+    return came_to_something and not lost
 
 
 def _check_facts(path: Path, stored: RunResult, session: PerfSession) -> None:

@@ -25,6 +25,7 @@ from gpugate.results.provenance import Provenance
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import (
+    UNKNOWN_TOLERANCE,
     History,
     find_undisturbed,
     group_by_night,
@@ -331,7 +332,7 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
     entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
     current = [entry.current.history for entry in entries.values()]
     anchors = [entry.anchor.history for entry in entries.values()]
-    return dict(zip(entries, shrink_records(current, anchors), strict=True))
+    return dict(zip(entries, zip(shrink_records(current), anchors, strict=True), strict=True))
 
 
 @contextmanager
@@ -411,7 +412,7 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
         other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
         # A regression may be recorded as the new normal. Added to the record that it fell behind, it would widen the
         # tolerance.
-        slower = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.OTHER_CONDITIONS
+        slower = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.SLOWER_THAN_RECORD
         unfit = verdict.outcome in _UNFIT or (recording.adding and slower)
         unfit = unfit or verdict.code is ReasonCode.REFERENCE_SLOWED
         if unfit and not (other_machine and recording.new_anchor):
@@ -472,7 +473,8 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
 
 def _detectable(record: Record) -> float:
     """Computes the smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
-    return record.history.detectable_slowdown(record.history.tolerance(checks_per_night=1))
+    allowed = record.history.wall_tolerance(checks_per_night=1)
+    return UNKNOWN_TOLERANCE if allowed is None else record.history.detectable_slowdown(allowed)
 
 
 def _join(recorded: Record, added: Record) -> Record:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
@@ -18,6 +17,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.sides import build_side
 from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
+from tests.support.judged_cases import judge_equivalence
 
 ROWS = 2048
 Step = Callable[[torch.Tensor], torch.Tensor]

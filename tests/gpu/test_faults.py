@@ -15,7 +15,7 @@ import torch
 from gpugate.errors import SideError
 from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.slow import slow_down
-from gpugate.judging.decide import decide
+from gpugate.judging.rules import decide
 from gpugate.machine.environment import describe
 from gpugate.measurement import settings
 from gpugate.measurement.progress import silent

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.results.verdict import Outcome
 from gpugate.workload import TOLERANCE_BY_DTYPE, Case, Context, Optimization, Side, Size, Workload
+from tests.support.judged_cases import judge_equivalence
 
 ROWS, COLUMNS = 512, 1024
 Step = Callable[[Any], Any]

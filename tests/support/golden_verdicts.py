@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from gpugate.catalogue import catalogue
-from gpugate.judging.decide import decide
 from gpugate.judging.decide_again import decide_again
+from gpugate.judging.rules import decide
 from gpugate.measurement.record import Measurement, SideCost, TimedBuild
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
-from gpugate.statistics.tolerance import time_tolerance
 from gpugate.store import baseline, run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
@@ -116,13 +115,11 @@ def _decided(case: Case, record: Record, measured: list[Measurement], remembered
 
 
 def _tolerances(remembered: Remembered) -> Json:
-    found: Json = {}
-    for name, then in (("current", remembered.current), ("anchor", remembered.anchor)):
-        allowed = then.tolerance(remembered.checks)
-        times = time_tolerance(then.optimized_ms_cv, then.processes, then.sittings, remembered.checks)
-        caught = then.detectable_slowdown(allowed)
-        found[name] = {"speedup": _short(allowed), "time": _short(times), "detectable": _short(caught)}
-    return found
+    then = remembered.current
+    allowed = then.wall_tolerance(remembered.checks) or 0.0
+    slope = then.control.slope if then.control is not None else None
+    found = {"wall": allowed, "slope": slope, "detectable": then.detectable_slowdown(allowed)}
+    return {"current": {name: _short(value) for name, value in found.items()}}
 
 
 def run(path: Path) -> Json:

@@ -14,12 +14,12 @@ from functools import cache
 
 from gpugate.catalogue import catalogue
 from gpugate.explaining.states_of_case import explain
-from gpugate.judging.decide import decide
-from gpugate.judging.series_of_cases import rung_number
+from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import Mode, RunResult
+from gpugate.results.series import rung_number
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import baseline, profiles_file

@@ -1,7 +1,5 @@
 """The pages of the recorded cases' sharpness agree with the records and with the rules as they are."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -33,11 +31,10 @@ def test_the_document_about_trust_has_the_false_alarms_of_the_page() -> None:
     assert len(written) == 5
 
 
-def test_the_sharpest_case_is_first_and_either_check_may_catch_a_slowdown() -> None:
+def test_the_sharpest_case_is_first() -> None:
     found = judge_cases()
     assert [one.detectable for one in found] == sorted(one.detectable for one in found)
-    assert any(one.by_time < one.by_speedup for one in found)
-    assert any(one.by_speedup < one.by_time for one in found)
+    assert all(one.tolerance < one.detectable and 0 <= one.slope <= 1 for one in found)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,8 @@ def test_every_recorded_process_is_one_of_the_simulated_suite(suite) -> None:
     assert len(suite) == len(nights.load_entries())
     assert sum(len(case.counted) + len(case.left_out) for case in suite) == PROCESSES
     without = nights.load_cases(without=0)
-    assert [len(case.raw) for case in without] == [len(case.raw) - 1 for case in suite]
+    before = {case.case_id: len(case.processes) for case in suite}
+    assert [len(case.processes) for case in without] == [before[case.case_id] - 1 for case in without]
 
 
 def test_the_records_and_not_the_simulation_catch_a_slowdown(suite) -> None:
@@ -69,12 +67,10 @@ def test_a_loan_that_moves_a_case_beyond_its_tolerance_is_an_alarm(suite) -> Non
     assert 0.1 < shares[1] < 0.4  # of a normal distribution, the share beyond 1.1 to 1.2 % of sd 1.4 %
 
 
-def test_a_process_between_disturbed_ones_decides_and_disturbed_ones_alone_hide_nothing(suite) -> None:
-    case = next(case for case in suite if case.case_id == "resnet50-inference-batch1/channels-last-fp16/cuda")
-    usual = nights._widen_for_machine(case, case.processes[case.counted[0]])
-    slower = replace(usual, optimized_ms=nights._scale(usual.optimized_ms, 1.15))  # within its tolerance of 31 %
-    fine, disturbed = nights.DrawnProcess(usual, disturbed=False), nights.DrawnProcess(usual, disturbed=True)
-    hidden = nights.DrawnProcess(slower, disturbed=True)
-    assert not nights.is_red(case, [hidden, fine])
-    assert not nights.is_red(case, [disturbed] * nights.MOST_PROCESSES)
-    assert nights.is_red(case, [hidden] * nights.MOST_PROCESSES)
+def test_the_middle_process_decides(suite) -> None:
+    case = next(case for case in suite if case.case_id == "resnet50-inference/fp16/cuda")
+    usual = case.processes[case.counted[0]]
+    slower = nights.scale(usual, 0.0, 0.15)
+    assert not nights.is_red(case, [usual, slower, slower])  # the first one passes, and no other one is measured
+    assert not nights.is_red(case, [slower, usual, usual])
+    assert nights.is_red(case, [slower, usual, slower])

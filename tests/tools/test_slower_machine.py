@@ -3,6 +3,7 @@
 import errno
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,17 +11,15 @@ import pytest
 
 from gpugate.results.run import RunResult
 from tests.conftest import TWO_CORES
-from tests.engine.judging.test_deciding import Confirmation, case, measured
-from tests.engine.judging.test_recorded_code import code, with_code
+from tests.support.judged_cases import case, code, measured, verdicts
 from tools import slower_machine
 from tools.slower_machine import GateTrial, TrialError, describe, limit_cpu, read_trial
-
-SLOW = Confirmation(measured(2.5))
 
 
 def trial(head_ms: float) -> GateTrial:
     run = RunResult(TWO_CORES, "2026-11-24T01:00:00+00:00", 1)
-    run.cases = {"net/fast/cuda": with_code(case(measured(2.5), SLOW), code(head_ms))}
+    made = case(measured(11.5), measured(11.5), recorded_code=code(head_ms))
+    run.cases = {made.case_id: replace(made, verdicts=list(verdicts(made).values()))}
     return read_trial(run, "quota")
 
 

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpugate.catalogue import check
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
-from gpugate.judging.counters import broken_limit
-from gpugate.judging.series_of_cases import rung_number
+from gpugate.judging.bill import broken_limit
 from gpugate.machine.environment import Environment, missing_needs
+from gpugate.results.series import rung_number
 from gpugate.workload import BASELINE, Context, Limit, for_device_class
 from workloads.parts.padded_stem import PaddedStem
 from workloads.resnet18_training import WORKLOADS, receipts, size, step_size

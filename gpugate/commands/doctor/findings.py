@@ -18,7 +18,7 @@ from typing import Literal
 
 from gpugate.commands.doctor.measuring import Facts
 from gpugate.errors import BaselineError
-from gpugate.judging.machine_state import describe_throttling, fallen_yardstick, slower_launches
+from gpugate.judging.machine_state import SLOW_LAUNCH, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine.cores import read_or_empty
 from gpugate.machine.environment import Environment, compare, machine_name, missing_needs
 from gpugate.measurement.record import Yardstick
@@ -210,8 +210,10 @@ def judge_yardsticks(facts: Facts, environment: Environment, records: Mapping[st
     problems = [fallen_yardstick([probe], recorded or best) for probe in probes]
     if recorded and None not in problems:
         return "bad", f"{problems[-1]} recorded: repeat when the machine is idle and cool"
-    if (launches := slower_launches(probes, recorded)) is not None:
-        return "bad", f"{launches}: launch-bound cases would be slower than recorded: repeat when the machine is idle"
+    if (times := launch_slowdown(probes, recorded) or 0.0) > SLOW_LAUNCH:
+        slow = f"slow host: launches take {times:.2g} times the recorded time"
+        step = "repeat when the machine is idle"
+        return "bad", f"{slow}, so that no wall time would be compared with its record: {step}"
     if not recorded and any(problems):
         return "bad", f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool"
     # The higher launch latency is not the better one.

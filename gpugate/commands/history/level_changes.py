@@ -28,11 +28,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from gpugate.statistics.tolerance import RATIO_FLOOR_OVER_NIGHTS
-
 Values: TypeAlias = npt.NDArray[np.float64]
 MIN_SIDE = 3  # nights: one bad night, or two, are no level
-SMALLEST_STEP = RATIO_FLOOR_OVER_NIGHTS  # what no gate would see is no level either, however sure it is
+SMALLEST_STEP = 0.003  # of a speedup: what no gate would see is no level either, however sure it is
 FALSE_MARKS = 0.05  # the chance that a whole table of which nothing changes is ever marked
 SPENDING = 0.3
 LONGEST_EXACT_SIDE = 20  # nights

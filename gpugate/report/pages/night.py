@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.decide import Decider, decider
-from gpugate.judging.series_of_cases import ladders, sweeps
 from gpugate.measurement.record import Measurement
 from gpugate.report.bill_table import bill_table
 from gpugate.report.bounds import bounds, reasons
@@ -36,9 +34,9 @@ from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_
 from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, Sweep
+from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
 from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict
 from gpugate.units import yardstick_label, yardstick_value
@@ -190,7 +188,7 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
     for verdict in case.verdicts:
         by_outcome.setdefault(verdict.outcome, []).append(verdict.check)
     checks = tuple((one.value, ", ".join(by_outcome[one])) for one in SEVERITY if one in by_outcome)
-    allowed, detectable = case.number("speedup_tolerance"), case.detectable_slowdown
+    allowed, detectable = case.number("time_tolerance"), case.detectable_slowdown
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return CaseRow(
         case_id=case.case_id,
@@ -214,11 +212,8 @@ def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
     found, minimum = decided.summary.speedup, case.promise.min_speedup if case.promise else None
     then = case.remembered.current.speedup if case.remembered else minimum
     shares = relative(found.median, found.low, found.high, then or found.median)
-    allowed = case.number("speedup_tolerance")
-    detectable = case.number("detectable_slowdown")
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
-    words = _describe_strip(f"speedup against {against}", shares, allowed, detectable)
-    return Strip(*shares, allowed, detectable, words)
+    return Strip(*shares, None, None, _describe_strip(f"speedup against {against}", shares, None, None))
 
 
 def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:

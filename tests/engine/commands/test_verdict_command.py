@@ -52,10 +52,10 @@ def sweep(*speedups: float) -> list[CaseResult]:
 
 CONTRADICTIONS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
     "held": (
-        [case("pass", held=CASE_CHECKS), case("regressed", 2.8, held=("speedup",))],
+        [case("pass", held=CASE_CHECKS), case("regressed", 2.8, held=("throughput",))],
         {},
         1,
-        "REGRESSED speedup of tiny/regressed/cuda",
+        "REGRESSED throughput of tiny/regressed/cuda",
     ),
     "not held": ([case("regressed", 2.8, held=("equivalence",))], {}, 0, "is green"),
     "error": ([case("pass"), case("failed", None, error="no memory")], {}, 1, "the error of tiny/failed/cuda"),

@@ -11,7 +11,7 @@ from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State
 from gpugate.explaining.states_of_case import RECORDED, explain, optimized_side, recorded_side
 from gpugate.explaining.words import shorten_names
-from gpugate.judging.decide import decide
+from gpugate.judging.rules import decide
 from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, StepChecks, TimedBuild
 from gpugate.measurement.step_profile import OTHERS, StepProfile
 from gpugate.results.run import Mode
@@ -354,7 +354,7 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
     assert found is not None
     assert (found.against, found.lines[0]) == (
         "baseline, which it is compared with",
-        "a step: 28.00 ms -> 10.00 ms (-64 %)",
+        "a step: 30.00 ms -> 10.71 ms (-64 %)",
     )
     assert explain(stored_runs.case("skipped", None), None) is None
 

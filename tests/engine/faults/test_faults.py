@@ -17,7 +17,7 @@ from gpugate.faults import slow
 from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.mutate import mutate
 from gpugate.faults.slow import slow_down
-from gpugate.judging.decide import decide
+from gpugate.judging.rules import decide
 from gpugate.measurement import both_sides, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import silent

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.counters import broken_limit
+from gpugate.judging.bill import broken_limit
 from gpugate.measurement.bus_share import YARDSTICK, with_bus_share
 from gpugate.measurement.record import Measurement
 from gpugate.workload import Limit

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import block_work, step_checks
 from gpugate.measurement.block_work import worker_cpu_ns
 from gpugate.measurement.new_inputs import KNOWN_BLOCKS, MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
@@ -27,6 +26,7 @@ from gpugate.measurement.sides import build_side
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side, Tolerance
 from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections
+from tests.support.judged_cases import judge_equivalence
 
 __all__ = ["bench", "quick_collections"]  # fixtures
 WORK_MS, CHEAT_MS = 3.0, 0.1  # of a step that computes, and of one that does not

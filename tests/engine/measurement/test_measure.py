@@ -20,8 +20,6 @@ from torch._dynamo import config as dynamo_config
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
-from gpugate.judging.counters import judge_counters
-from gpugate.judging.equivalence import judge_equivalence
 from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
@@ -43,6 +41,7 @@ from gpugate.workload import (
     Workload,
 )
 from tests.support.bench import NEARLY_WEIGHT, WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
+from tests.support.judged_cases import judge_counters, judge_equivalence
 
 __all__ = ["bench", "quick_collections"]  # fixtures
 

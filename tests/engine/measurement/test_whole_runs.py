@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.judging.counters import broken_limit
+from gpugate.judging.bill import broken_limit
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.details import details
@@ -50,7 +50,8 @@ def test_a_contract_may_hold_a_side_to_the_speedup_of_a_whole_run() -> None:
     assert broken_limit(Limit("whole_run_speedup", at_least=1.6), counters, {}) is None
     broken = broken_limit(Limit("whole_run_speedup", at_least=1.7), counters, {})
     assert broken is not None
-    assert broken.facts == {"counter": "whole_run_speedup", "value": pytest.approx(2.47 / 1.49), "limit": 1.7}
+    found = {"counter": "whole_run_speedup", "value": pytest.approx(2.47 / 1.49), "side": "below", "limit": 1.7}
+    assert broken.facts == found
 
 
 def test_only_a_counted_side_of_a_run_with_an_end_has_it() -> None:

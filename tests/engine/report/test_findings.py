@@ -5,15 +5,21 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import Measurement, ProofResult
-from gpugate.report.findings import worth
+from gpugate.report.findings import tally, worth
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import RunResult
+from gpugate.statistics.variation import Control, Variation
 from tests.conftest import TWO_CORES
-from tests.engine.judging.test_deciding import case, measured
-from tests.engine.judging.test_recorded_code import BLUNT, COMMIT, code, remembered, with_code
+from tests.support.judged_cases import COMMIT, RECORDED, case, code, measured, record, verdicts
 
-GOOD: Measurement = measured(3.0)
+GOOD: Measurement = measured()
+BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.02, 4.0))))
+
+
+def judged(made: CaseResult) -> CaseResult:
+    made.verdicts = list(verdicts(made).values())
+    return made
 
 
 def run_of(*cases: CaseResult) -> RunResult:
@@ -23,12 +29,14 @@ def run_of(*cases: CaseResult) -> RunResult:
 
 
 def blunt(compared: RecordedCode) -> CaseResult:
-    return with_code(case(GOOD, remembered=remembered(BLUNT)), compared)
+    return judged(case(GOOD, remembered=BLUNT, recorded_code=compared))
 
 
 def test_a_sharp_and_a_blunt_record() -> None:
-    (words,) = worth(run_of(case(GOOD), case(GOOD, remembered=remembered(BLUNT))))
-    assert words.startswith("sharpness: 1 of 2 cases would catch a slowdown of 5 % (median detectable 10 %)")
+    (words,) = worth(run_of(judged(case(GOOD)), judged(case(GOOD, remembered=BLUNT))))
+    assert words == (
+        "sharpness: 1 of 2 cases would catch a slowdown of 5 % by the wall time or a duet (median detectable 8 %)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,6 +54,27 @@ def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: in
     assert codes == f"recorded code: {words}"
 
 
+@pytest.mark.parametrize(
+    ("made", "is_open"),
+    [
+        (case(GOOD), False),
+        (case(measured(11.5)), False),  # REGRESSED
+        (case(measured(11.5), launch_slowdown=1.5), True),
+        (case(GOOD, remembered=BLUNT), False),
+        (case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
+        (case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
+        (case(measured(11.5), remembered=None), False),  # NO_BASELINE
+    ],
+)
+def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
+    made: CaseResult, is_open: bool
+) -> None:
+    run = run_of(judged(made))
+    assert "not gated tonight" not in tally(run)
+    run.gate = True
+    assert ("1 case not gated tonight" in tally(run)) is is_open
+
+
 def test_a_run_without_records_is_worth_nothing() -> None:
     assert worth(run_of(case(GOOD, remembered=None))) == []
 
@@ -53,7 +82,7 @@ def test_a_run_without_records_is_worth_nothing() -> None:
 def proven(*dates: str | None) -> CaseResult:
     times = [None if date is None else f"{date}T02:00:05+01:00" for date in dates]
     proofs = tuple(ProofResult("it learns", "98 %", proved_at=time) for time in times)
-    return case(replace(GOOD, proofs=proofs), remembered=None)
+    return judged(case(replace(GOOD, proofs=proofs), remembered=None))
 
 
 def test_remembered_proofs_are_counted_by_date() -> None:

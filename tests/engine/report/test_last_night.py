@@ -93,7 +93,7 @@ def test_software_code_verdicts_and_cases_that_changed(tmp_path: Path) -> None:
         f"uncommitted changes none -> {'f' * 12}",
         "the source of tiny changed",
     )
-    assert found.flips == (Flip("tiny/pass/cuda", "speedup", Outcome.PASS, Outcome.REGRESSED),)
+    assert found.flips == (Flip("tiny/pass/cuda", "throughput", Outcome.PASS, Outcome.REGRESSED),)
     assert (found.gained, found.lost) == (("tiny/gained/cuda",), ("tiny/lost/cuda",))
 
 

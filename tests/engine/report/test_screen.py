@@ -14,7 +14,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, Verdict
 
-NOT_YET = (Reason(ReasonCode.NOT_RECORDED_YET),)
+NOT_YET = (Reason(ReasonCode.NO_RECORD, {"purpose": "developer"}),)
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
@@ -99,7 +99,7 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
     for number, case in enumerate(run.cases.values()):
         outcome = Outcome.WRONG if number == 4 else Outcome.INCONCLUSIVE
         case.error, case.skipped = None, None
-        case.verdicts = [Verdict("counters", case.case_id, outcome, (Reason(ReasonCode.NO_KERNEL_SEEN),))]
+        case.verdicts = [Verdict("counters", case.case_id, outcome, (Reason(ReasonCode.WORK_NOT_SEEN),))]
         if number != 4:
             case.verdicts[0] = replace(case.verdicts[0], reasons=(Reason(ReasonCode.NOT_ENGAGED, {"problem": "p"}),))
     assert attention(run)[0].outcome is Outcome.WRONG
@@ -121,7 +121,7 @@ def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> No
     cases[0].verdicts.append(Verdict("counters", cases[0].case_id, Outcome.INCONCLUSIVE))
     assert f"({len(cases) - 1} case" in next_command(gpu_run)[0]
     for case in cases:
-        case.verdicts = [Verdict("speedup", case.case_id, Outcome.PASS, (Reason(ReasonCode.BOUND_HELD),))]
+        case.verdicts = [Verdict("speedup", case.case_id, Outcome.PASS, (Reason(ReasonCode.COUNTED),))]
     assert next_command(gpu_run) == []
 
 

@@ -19,7 +19,7 @@ from gpugate.results.summary import (
     summarize,
 )
 from gpugate.statistics.intervals import Estimate, median_interval
-from gpugate.statistics.variation import Variation
+from gpugate.statistics.variation import Control, Variation
 
 COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
 
@@ -171,22 +171,46 @@ def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
     assert shrink([quiet], machine[:9]) == [quiet]
 
 
-def test_an_anchor_is_compared_with_processes_that_vary_as_the_current_record() -> None:
+def test_the_variations_of_wall_times_are_shrunk_over_the_records_of_a_machine() -> None:
     draw = np.random.default_rng(1)
-    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
-    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
-    quieter = replace(machine[0], speedup_cv=cvs[0] / 2)
-    (now, anchor), *others = shrink_records(machine, [quieter, *machine[1:]])
-    (own,) = shrink([quieter], machine)
-    assert now.shrunk is not None
-    assert own.shrunk is not None
-    assert anchor.shrunk is not None
-    variance = 0.44867 * now.shrunk.share**2 + 0.28683 * own.shrunk.share**2  # of medians of three and of five
-    assert anchor.shrunk.share == pytest.approx(math.sqrt(variance / (0.44867 + 0.28683)), rel=1e-4)
-    shares = [(one.shrunk.share, then.shrunk.share) for one, then in others if one.shrunk and then.shrunk]
-    assert len(shares) == 39
-    assert [one for one, _ in shares] == pytest.approx([then for _, then in shares])
-    assert shrink_records(machine[:9], machine[:9]) == [(one, one) for one in machine[:9]]
+    spreads = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    machine = [
+        History(2.0, 0.01, 2.0, 1.0, 0.01, 5, pair_noise=0.01, control=Control(0.5, Variation(one, 4.0)))
+        for one in spreads
+    ]
+    quiet, *others = machine
+    quiet = replace(quiet, control=Control(0.5, Variation(0.003, 4.0)))
+    found, *_ = shrink_records([quiet, *others])
+    assert found.control is not None
+    assert 0.003 < found.control.variation.share < 0.01
+    assert (found.control.slope, found.control.variation.degrees_of_freedom > 8) == (0.5, True)
+    assert shrink_records([quiet, *others[:8]])[0].control == quiet.control  # too few records of a machine
+
+
+def test_a_history_knows_how_much_of_a_time_its_reference_explains() -> None:
+    """The sides of these processes slow alike, but for 0.1 %."""
+    factors = (1.0, 1.1, 1.2, 1.3, 1.4)
+    processes = [
+        [instance([2 * one] * 8, [one * (1 + 0.001 * (-1) ** index)] * 8)] for index, one in enumerate(factors)
+    ]
+    found = history(processes)
+    assert found.control is not None
+    assert found.control.slope == pytest.approx(1.0, abs=0.01)
+    assert 0.0005 < found.control.variation.share < 0.002
+    assert found.wall == found.control
+    assert replace(found, processes=4).wall is None
+    older = replace(found, control=None)
+    assert older.wall == Control(0.0, Variation(older.optimized_ms_cv or 0.0, 4))
+
+
+def test_of_several_nights_the_control_is_that_of_nights() -> None:
+    """Processes of one night share it."""
+    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2, 3)]
+    processes = [[instance([2.0] * 8, [one] * 8)] for one in (1.0, 1.01, 1.02, 1.03, 1.04) for _ in range(3)]
+    found = history(processes, nights)
+    assert found.control is not None
+    assert found.control.variation.degrees_of_freedom == pytest.approx(4)
+    assert found.control.variation.share == pytest.approx(np.std(np.log([1.0, 1.01, 1.02, 1.03, 1.04]), ddof=1))
 
 
 def about(median: float, relative: float = 0.01) -> Estimate:

@@ -45,7 +45,7 @@ def test_a_tolerance_below_what_the_machine_resolves_is_refused_before_anything_
     assert tiny.json()["asked_tolerance"] == pytest.approx(float(smallest) / 100)
     assert main(["replay", str(tiny.path / "run.json")]) == 0, "a measured run is decided again digit for digit"
     tiny.run("--perf-tolerance=50", "-k", "speedup", "--perf-device=cpu", "--perf-json=run.json")
-    assert tiny.verdict("speedup")["numbers"]["speedup_tolerance"] == 0.5
+    assert tiny.verdict("throughput")["numbers"]["time_tolerance"] == 0.5
 
 
 def test_a_tolerance_is_free_where_nothing_is_recorded(tiny: TinyProject) -> None:

@@ -32,7 +32,7 @@ DEFAULTS = {
     "--allow-missing": "none",
     "--perf-mutate": "none",
     "--against": "auto with --gate, else off",
-    "--perf-tolerance": "the smallest fall that the machine can show",
+    "--perf-tolerance": "the smallest rise that the machine can show",
     "--perf-report": "nowhere",
     "--perf-store": "GPUGATE_STORE, else .gpugate in pytest's rootdir",
     "--explain": "for cases that fail",

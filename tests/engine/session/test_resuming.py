@@ -166,7 +166,8 @@ def test_what_cannot_be_resumed_is_one_sentence(tiny: TinyProject, options: list
 
 def test_a_case_that_came_to_nothing_is_measured_again() -> None:
     size = Size(1, 1, 1)
-    lost = Verdict("speedup", "a/b/cuda", Outcome.ENV_INVALID, (Reason(ReasonCode.DEVICE_LOST, {"problem": "gone"}),))
+    gone = Reason(ReasonCode.MACHINE_UNFIT, {"problem": "gone"})
+    lost = Verdict("equivalence", "a/b/cuda", Outcome.ENV_INVALID, (gone,))
     cases = {
         "cut off": CaseResult("a/b/cuda", "a", "b", "baseline", size),
         "device lost": replace(measured(case("a/b/cuda", size), 2.0, 1.0, {}), verdicts=[lost]),

@@ -10,12 +10,14 @@ import torch
 
 import gpugate.session.perf_session
 from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError, SpoiledProcessError
+from gpugate.judging.actions import Action
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.whole_run import whole_run
 from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
@@ -123,7 +125,7 @@ def test_a_case_that_is_interrupted_before_it_is_confirmed_is_not_finished(sessi
 
     session.options = replace(OPTIONS, attempts=3)
     measuring(monkeypatch, MEASURED)
-    monkeypatch.setattr(gpugate.session.perf_session, "wants_fresh_process", lambda result: True)
+    monkeypatch.setattr(gpugate.session.perf_session, "next_action", lambda evidence, allowed: Action.PROCESS)
     monkeypatch.setattr(PerfSession, "_confirm", interrupt)
     with pytest.raises(KeyboardInterrupt):
         session.measure(CASE)
@@ -182,7 +184,7 @@ def test_a_record_of_another_reference_is_no_record(session, monkeypatch) -> Non
     session.result.gate = True
     found = session.measure(CASE)
     assert found.remembered is None
-    assert {one.check: one.outcome for one in found.verdicts}["speedup"] is Outcome.NO_BASELINE
+    assert {one.check: one.outcome for one in found.verdicts}["throughput"] is Outcome.NO_BASELINE
     (note,) = session.notes
     assert "is of another reference: it ran 0 tensor-core kernels in a step then, and runs 53 now; record it" in note
 
@@ -198,21 +200,20 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
     assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
 
 
-def test_other_software_is_a_note_and_widens(session, monkeypatch) -> None:
+def test_other_software_is_a_note_and_a_reason(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, python="3.9.0"))
     measuring(monkeypatch, MEASURED)
     throughput = session.measure(CASE).verdicts[2]
     differences = {"differences": f"python 3.9.0 -> {HERE.python}"}
-    assert throughput.reasons[-1] == Reason(ReasonCode.TOLERANCE_WIDENED, differences)
+    assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, differences)
     assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
 
 
 def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, cpu_count=HERE.cpu_count + 1))
     measuring(monkeypatch, MEASURED)
-    speedup = session.measure(CASE).verdicts[1]
-    assert (speedup.outcome, session.notes) == (Outcome.PASS, set())
-    assert ReasonCode.NOT_RECORDED_YET in {reason.code for reason in speedup.reasons}
+    throughput = session.measure(CASE).verdicts[2]
+    assert (throughput.outcome, throughput.code, session.notes) == (Outcome.PASS, ReasonCode.NO_RECORD, set())
 
 
 def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
@@ -235,7 +236,8 @@ def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -
 def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkeypatch) -> None:
     counted = replace(MEASURED, counters_missing=None, optimized_counters=COUNTED)
     runs = iter([counted, replace(counted, optimized_cost=SideCost(50.0, 0.0))])  # of the second start nothing counts
-    monkeypatch.setattr("gpugate.session.perf_session.wants_more_pairs", lambda result: True)
+    actions = iter([Action.PAIRS, Action.STOP])
+    monkeypatch.setattr("gpugate.session.perf_session.next_action", lambda evidence, allowed: next(actions))
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
     endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
     case = Case(replace(NET, sizes=endless), FAST, "cpu")
@@ -260,7 +262,7 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
             continue
         assert {verdict.outcome for verdict in result.verdicts} == {Outcome.ENV_INVALID}
         assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
-        assert result.verdicts[0].code is ReasonCode.DEVICE_LOST
+        assert result.verdicts[0].code is ReasonCode.MACHINE_UNFIT
         assert result.error is None
     monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
     assert session.measure(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
@@ -316,7 +318,7 @@ def raising(error: Exception):
 
 
 def slower(share: float) -> Measurement:
-    pairs = tuple(Pair(3.0 / (1 + share), 1.0, True) for _ in range(4))
+    pairs = tuple(Pair(3.0, 1.0 + share, True) for _ in range(4))
     return replace(MEASURED, instances=(TimedBuild(True, pairs),) * 3)
 
 
@@ -346,7 +348,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
 
     monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
     result = session.measure(CASE)
-    assert result.verdicts[1].outcome is expected
+    assert result.verdicts[2].outcome is expected
     assert len(result.attempts) == asked == len(node_ids)
     assert set(node_ids) <= {"test_it.py::test_it"}
 
@@ -364,7 +366,7 @@ def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, m
     ):
         session.result.cases.clear()
         monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
-        verdict = session.measure(CASE).verdicts[1]
+        verdict = session.measure(CASE).verdicts[2]
         assert verdict.outcome is Outcome.INCONCLUSIVE
         assert verdict.reasons[0] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
@@ -526,15 +528,12 @@ def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:
     assert session.measure(SPANNING).skipped == SPANS_GPUS
 
 
-def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_a_note_says_so(session, monkeypatch) -> None:
+def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_its_verdict_says_so(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     session.options = replace(session.options, against="HEAD", attempts=1)
-    compared: list[str] = []
-    monkeypatch.setattr(PerfSession, "_compare_code", lambda self, case, result, report: compared.append(case.id))
-    monkeypatch.setattr(gpugate.session.perf_session, "may_need_duet", lambda result, has_ref: has_ref)
-    session.measure(SPANNING)
-    assert compared == []
-    assert session.notes == {f"no duet: {SPANS_GPUS}"}
+    found = session.measure(SPANNING)
+    assert found.recorded_code == RecordedCode("", problem=SPANS_GPUS)
+    assert Reason(ReasonCode.CODE_UNDECIDED, {"commit": "", "problem": SPANS_GPUS}) in found.verdicts[2].reasons
 
 
 def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpugate.judging.series_of_cases import ladders, sweeps
+from gpugate.results.series import ladders, sweeps
 from gpugate.session.selection import one_node_per_case
 from gpugate.store import run_file
 from gpugate.workload import Case, SweepCases

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from gpugate.statistics.tolerance import variation_factor
-from gpugate.statistics.variation import MIN_CASES, Observed, Prior, Variation, fit_prior
+from gpugate.statistics.variation import (
+    MIN_CASES,
+    SLOPE,
+    SLOPE_SD,
+    Control,
+    Observed,
+    Prior,
+    Variation,
+    fit_control,
+    fit_prior,
+)
 
 CASES, PROCESSES = 40, 6
 DEGREES = PROCESSES - 1
@@ -91,7 +101,52 @@ def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) ->
         fresh = np.median(draw.normal(1.0, sd[:, None], (CASES, 3)), axis=1)
         allowed = [variation_factor(PROCESSES, CASES, one.degrees_of_freedom) * one.share for one in shrunk]
         alarms[suite] = fresh < np.median(values, axis=1) * (1 - np.array(allowed))
-    assert level < variation_factor(PROCESSES, CASES)
+    assert level < variation_factor(PROCESSES, CASES, DEGREES)
     # At the 5 % that are promised, 17 of 600 suites or fewer would alarm with a chance of 1 %.
     assert 0.01 < alarms.any(axis=1).mean() <= 17 / suites
     assert alarms[:, 0].mean() < 0.02
+
+
+def test_the_slope_of_a_control_is_shrunk_towards_that_of_all_cases() -> None:
+    """A simulation: the shrunk slopes of cases of six processes are closer to the true ones than those of each case."""
+    draw = np.random.default_rng(5)
+    true = np.clip(draw.normal(SLOPE, SLOPE_SD, 400), 0.0, 1.0)
+    shrunk, own = [], []
+    for slope in true:
+        reference = draw.normal(0.0, 0.02, 6)
+        time = slope * reference + draw.normal(0.0, 0.04, 6)
+        found = fit_control(time.tolist(), reference.tolist())
+        assert found is not None
+        shrunk.append(found.slope)
+        own.append(float(np.polyfit(reference, time, 1)[0]))
+    assert np.mean((np.array(shrunk) - true) ** 2) < 0.75 * np.mean((np.clip(own, 0.0, 1.0) - true) ** 2)
+
+
+def test_the_variation_beside_a_control_is_that_of_what_it_leaves() -> None:
+    draw = np.random.default_rng(6)
+    found = []
+    for _ in range(400):
+        reference = draw.normal(0.0, 0.05, 8)
+        found.append(fit_control((0.8 * reference + draw.normal(0.0, 0.01, 8)).tolist(), reference.tolist()))
+    variances = [one.variation.share**2 for one in found if one is not None]
+    assert math.sqrt(np.mean(variances)) == pytest.approx(0.01, rel=0.1)
+    assert all(6 <= one.variation.degrees_of_freedom < 7 for one in found if one is not None)
+
+
+@pytest.mark.parametrize(
+    ("times", "references", "slope"),
+    [
+        ([0.0, 0.1, 0.2], [0.0, 0.0, 0.0], SLOPE),  # the reference shows nothing
+        ([0.0, 0.3, 0.6], [0.0, 0.1, 0.2], 1.0),  # no side moves by more than the machine
+        ([0.0, -0.1, -0.2], [0.0, 0.1, 0.2], 0.0),
+    ],
+)
+def test_a_slope_lies_from_0_to_1(times: list[float], references: list[float], slope: float) -> None:
+    found = fit_control(times, references)
+    assert found is not None
+    assert found.slope == pytest.approx(slope)
+
+
+def test_two_processes_are_no_control() -> None:
+    assert fit_control([0.0, 0.1], [0.0, 0.1]) is None
+    assert Control(0.5, Variation(0.01, 4)).change(0.1, 0.1) == pytest.approx(0.05)

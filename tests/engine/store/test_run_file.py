@@ -28,8 +28,8 @@ def case(name: str) -> CaseResult:
     return CaseResult(f"net/{name}/cpu", "net", name, "baseline", SIZE)
 
 
-HELD = (Reason(ReasonCode.BOUND_HELD, {"bound": "promised", "value": 2.0}),)
-WRONG = (Reason(ReasonCode.RELATIVE_ERROR_TOO_LARGE, {"when": "timed steps", "found": math.inf, "allowed": 1e-3}),)
+HELD = (Reason(ReasonCode.PROMISE_KEPT, {"value": 2.0, "processes": 1}),)
+WRONG = (Reason(ReasonCode.OUTPUTS_DIFFER, {"when": "timed steps", "found": math.inf, "limit": 1e-3}),)
 
 
 def measured(name: str) -> CaseResult:
@@ -265,10 +265,6 @@ DAMAGE = {
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
         f"not {OUTCOMES}: write it again with --perf-json"
-    ),
-    ('"allowed"', '"forbidden"'): (
-        "cannot be used because cases.net/tf32/cpu has a verdict of equivalence without the facts of its reason "
-        "(KeyError('allowed')): write it again with --perf-json"
     ),
 }
 

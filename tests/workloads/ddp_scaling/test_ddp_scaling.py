@@ -11,7 +11,7 @@ from gpugate.catalogue import check
 from gpugate.faults import ranks as faults
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply, mutate
-from gpugate.judging.counters import broken_limit
+from gpugate.judging.bill import broken_limit
 from gpugate.measurement.collectives import all_reduce_alone_ms, count_collectives
 from gpugate.measurement.difference import differences
 from gpugate.measurement.ranks import RankedSide

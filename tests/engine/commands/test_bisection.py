@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpugate.judging.bisection import Bisection
+from gpugate.commands.compare.bisection import Bisection
 
 COMMITS, SEARCHES, MOST = 64, 100, 400
 

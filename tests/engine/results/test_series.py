@@ -6,22 +6,23 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.knee import judge_knee
-from gpugate.judging.series_of_cases import knee, ladders, rung_number, sweeps
 from gpugate.report.series_tables import series_tables
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder
+from gpugate.results.series import Ladder, knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from gpugate.session.worker_results import join, pack, unpack
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
-from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case
+from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case, measured
 
 
 def rung(name: str, below: str, number: int, gain: float) -> CaseResult:
-    made = case(name, gain, compared_with=below, rung=number, size=Size(512, 1, 1), why=f"what bounds {name}")
+    found = measured(f"tiny/{name}/cuda", gain, optimized_ms=10.0)
+    made = case(name, measurement=found, compared_with=below, rung=number, size=Size(512, 1, 1))
+    made = replace(made, why=f"what bounds {name}")
     assert made.measurement is not None
     return replace(made, summary=summarize(made.measurement))
 
@@ -115,10 +116,10 @@ def test_the_knee_is_the_smallest_value_within_three_percent_of_the_best(through
 @pytest.mark.parametrize(
     ("now", "outcome", "code"),
     [
-        ((1.0, 2.0, 2.01, 2.02), Outcome.PASS, ReasonCode.KNEE_AS_RECORDED),
-        ((1.0, 1.5, 2.0, 2.01), Outcome.PASS, ReasonCode.KNEE_MOVED),
-        ((1.0, 1.5, 1.7, 2.0), Outcome.REGRESSED, ReasonCode.KNEE_MOVED),
-        ((2.0, 2.0, 2.0, 2.0), Outcome.PASS, ReasonCode.KNEE_MOVED),
+        ((1.0, 2.0, 2.01, 2.02), Outcome.PASS, ReasonCode.KNEE),
+        ((1.0, 1.5, 2.0, 2.01), Outcome.PASS, ReasonCode.KNEE),
+        ((1.0, 1.5, 1.7, 2.0), Outcome.REGRESSED, ReasonCode.KNEE),
+        ((2.0, 2.0, 2.0, 2.0), Outcome.PASS, ReasonCode.KNEE),
     ],
 )
 def test_a_knee_may_move_to_a_neighbour_and_no_further(now, outcome, code) -> None:
@@ -149,7 +150,7 @@ def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
 def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
     alone = sweeps(swept(point(8, 1.0), point(16, None, skipped="needs a CUDA GPU")))[0]
     assert judge_knee(alone).outcome is Outcome.INCONCLUSIVE
-    assert judge_knee(alone).reasons == (Reason(ReasonCode.TOO_FEW_POINTS, {"problem": "needs a CUDA GPU"}),)
+    assert judge_knee(alone).reasons == (Reason(ReasonCode.NOTHING_MEASURED, {"problem": "needs a CUDA GPU"}),)
     fresh = sweeps(swept(point(8, 1.0), point(16, 2.0, recorded=None)))[0]
     assert judge_knee(fresh).outcome is Outcome.NO_BASELINE
     assert {judge_knee(alone).check, judge_knee(fresh).check} == {"knee"}

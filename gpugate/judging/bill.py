@@ -1,0 +1,263 @@
+"""The bill of a step against its record and its contract: every item that grew, and every limit that is broken. Pure.
+
+A count repeats exactly. A time of the device or of the CPU is compared twice: by itself, and after it is divided by the
+reference's own item, which the same card, clock and cores took in the same process. It grew only where both comparisons
+show it. Another card moves both sides alike, and the second comparison acquits; a reference that became faster by
+itself, such as by another choice of cuDNN, moves the second alone, and the first acquits. Of 123 case-nights of an H200
+and two H100, the mean of the longest kernels rose by 2 % of unchanged code in 7 by itself, in 7 after the division, and
+in 2 by both. What slows both sides alike is left to the wall time and the duet.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpugate.counter_names import OF_TIME
+from gpugate.measurement.record import Counters, Measurement
+from gpugate.results.bill import Bill, Bills, bills_of
+from gpugate.results.case import Remembered
+from gpugate.results.reason import Fact, Reason, ReasonCode
+from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.workload import Contract, Limit
+
+# Memsets are none of these: they come with the algorithm that cuDNN happens to pick in a process.
+EXACT = (
+    "graph_launches",
+    "framework_kernels",
+    "host_to_device_copies",
+    "device_to_host_copies",
+    "device_to_device_copies",
+    "host_to_device_bytes",
+    "device_to_host_bytes",
+    "device_to_device_bytes",
+    "pageable_copies",
+    "synchronizing_calls",
+)
+# One convolution is one kernel by one algorithm and two by another, with another workspace. Where those are timed
+# against each other, machines of one model end the race differently.
+EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels", "peak_bytes")
+SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
+ALLOCATED_BLOCK = 2**21  # bytes that PyTorch's allocator takes at once for small tensors
+SAME_COPY = 0.25  # a bus is shared
+SAME_CPU = 0.05
+DEVIATIONS = 3.0  # between recorded processes
+TIMES: Mapping[str, float] = {
+    "kernel_ms": SAME,
+    "host_to_device_ms": SAME_COPY,
+    "device_to_host_ms": SAME_COPY,
+    "device_to_device_ms": SAME_COPY,
+    "cpu_ms": SAME_CPU,
+}
+CPU_TIME, GPU_TIME = "cpu_ms", "kernel_ms"
+Found = Mapping[str, Reason]  # by item or counter
+
+
+class Change(NamedTuple):
+    """The growth of a time as a log: by itself, and beside the reference's, each with the log that may be chance.
+
+    Without a control, both are the same.
+    """
+
+    own: float
+    own_most: float
+    beside: float
+    beside_most: float
+
+    @property
+    def grew(self) -> bool:
+        return self.own > self.own_most and self.beside > self.beside_most
+
+    @property
+    def grew_alike(self) -> bool:
+        """True where the item grew and the reference's explains it."""
+        return self.own > self.own_most and self.beside <= self.beside_most
+
+    @property
+    def fell(self) -> bool:
+        return self.own < -self.own_most and self.beside < -self.beside_most
+
+
+@dataclass(frozen=True)
+class BillChange:
+    """The bill of one process against the record. `compared`: the record has times of the items, not counts alone."""
+
+    compared: bool = False
+    grown: Found = field(default_factory=dict)
+    alike: Found = field(default_factory=dict)
+    fell: bool = False
+
+
+def compare_bill(measurement: Measurement, record: Remembered | None) -> BillChange:
+    """Compares the bill of one process with the record: counts with the largest recorded, times with the median."""
+    if record is None:
+        return BillChange()
+    counts = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters))
+    now, then = bills_of(measurement), [one for one in record.current.bills if one is not None]
+    if now is None or len(then) < DECIDING_PROCESSES:
+        return BillChange(grown=counts)
+    changes = dict(_time_changes(now, then))
+    grown = {name: _item(name, now, then, _counted(name)) for name, one in changes.items() if one.grew}
+    kernels = _kernel_changes(now, then) if GPU_TIME in changes and not _autotuned(now.optimized, then) else {}
+    by_kernel = {
+        name: _item(name, now, then, _kernel(name))
+        for name, one in kernels.items()
+        if one.grew and GPU_TIME not in grown  # else the sum names it
+    }
+    least_ms = SAME * record.current.optimized_ms
+    grown = {name: one for name, one in grown.items() if name == GPU_TIME or _rise_ms(one) >= least_ms}
+    alike = {name: _item(name, now, then, _counted(name)) for name, one in changes.items() if one.grew_alike}
+    return BillChange(bool(changes), counts | grown | by_kernel, alike, any(one.fell for one in changes.values()))
+
+
+def _rise_ms(item: Reason) -> float:
+    return float(item.facts["now"]) - float(item.facts["then"])
+
+
+def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
+    autotuned = all(counters.get("autotuned", 0.0) > 0 for counters in (found, recorded))
+    for name in (*(() if autotuned else EXACT_UNLESS_AUTOTUNED), *EXACT):
+        if name in found and name in recorded and found[name] > _most(name, recorded[name]):
+            yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
+
+
+def _most(name: str, recorded: float) -> float:
+    """The largest accepted count. The threads of a pipeline give no whole number in a step: such a count may be a
+    tenth, and one, above the recorded one. Bytes of compressed pictures differ with the pictures."""
+    if name.endswith("_bytes"):
+        return (1 + SAME) * recorded + (ALLOCATED_BLOCK if name == "peak_bytes" else 0)
+    return recorded if recorded == int(recorded) else 1.1 * recorded + 1
+
+
+def _time_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Change]]:
+    """The change of every time that this process and the recorded ones have, by its name."""
+    for name, same in TIMES.items():
+        if name == CPU_TIME and _spins(now.optimized, [one.optimized for one in then]):
+            continue
+        of_reference = _counted(name)
+        if name == CPU_TIME and _spins(now.reference, [one.reference for one in then]):
+            of_reference = _nothing
+        change = _compare(now, then, _counted(name), of_reference, same)
+        if change is not None:
+            yield name, change
+
+
+def _kernel_changes(now: Bills, then: Sequence[Bills]) -> dict[str, Change]:
+    """The change of each kernel whose time changed by SAME of all GPU work. The reference's GPU work is the control,
+    since both sides seldom run kernels of the same name."""
+    least_ms = SAME * statistics.median(one.optimized.counters.get(GPU_TIME, 0.0) for one in then)
+    found = {}
+    for name, now_ms in now.optimized.kernels_ms.items():
+        change = _compare(now, then, _kernel(name), _counted(GPU_TIME), SAME)
+        then_ms = [one.optimized.kernels_ms.get(name, 0.0) for one in then]
+        if change is not None and now_ms - statistics.median(then_ms) >= least_ms:
+            found[name] = change
+    return found
+
+
+Value = Callable[[Bill], float | None]
+
+
+def _compare(now: Bills, then: Sequence[Bills], ours: Value, theirs: Value, same: float) -> Change | None:
+    """None where this process or too few recorded ones have the item."""
+    own = [value for one in then if (value := ours(one.optimized))]
+    own_now, control_now = ours(now.optimized), theirs(now.reference)
+    if not own_now or len(own) < DECIDING_PROCESSES:
+        return None
+    change, most = _against([math.log(value) for value in own], math.log(own_now), same)
+    both = [(a, b) for one in then if (a := ours(one.optimized)) and (b := theirs(one.reference))]
+    if not control_now or len(both) < DECIDING_PROCESSES:
+        return Change(change, most, change, most)
+    return Change(change, most, *_against([math.log(a / b) for a, b in both], math.log(own_now / control_now), same))
+
+
+def _against(recorded: Sequence[float], now: float, same: float) -> tuple[float, float]:
+    """The change of a log from the median of the recorded ones, and the change that may be chance."""
+    return now - statistics.median(recorded), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
+
+
+def _counted(name: str) -> Value:
+    return lambda bill: bill.counters.get(name)
+
+
+def _kernel(name: str) -> Value:
+    return lambda bill: bill.kernels_ms.get(name)
+
+
+def _nothing(bill: Bill) -> None:
+    return None
+
+
+def _spins(now: Bill, then: Sequence[Bill]) -> bool:
+    """True where threads wait in a loop, so that CPU time shows no work."""
+    return any(bill.counters.get("spinning", 0.0) > 0 for bill in (now, *then))
+
+
+def _autotuned(now: Bill, then: Sequence[Bills]) -> bool:
+    """True where a library picks kernels by their time: another name then shows no change, and the sum decides."""
+    return any(bill.counters.get("autotuned", 0.0) > 0 for bill in (now, *(one.optimized for one in then)))
+
+
+def _item(name: str, now: Bills, then: Sequence[Bills], ours: Value) -> Reason:
+    """The reason for a time that grew, with the kernel that grew most."""
+    facts: dict[str, Fact] = {
+        "item": name,
+        "then": statistics.median([value for one in then if (value := ours(one.optimized))]),
+        "now": ours(now.optimized) or 0.0,
+    }
+    if name not in TIMES:
+        facts["kernel"] = name
+    if name == GPU_TIME and now.optimized.kernels_ms:
+        usual = {
+            one: statistics.median([bills.optimized.kernels_ms.get(one, 0.0) for bills in then])
+            for one in now.optimized.kernels_ms
+        }
+        kernel = max(usual, key=lambda one: now.optimized.kernels_ms[one] - usual[one])
+        facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": now.optimized.kernels_ms[kernel]}
+    return Reason(ReasonCode.ITEM_GREW, facts)
+
+
+def find_leak(measurement: Measurement) -> Found:
+    """Memory that every step leaves allocated; a leak that the reference has too is not the optimization's."""
+    name = "grown_bytes"
+    ours, theirs = (one.get(name, 0.0) for one in (measurement.optimized_counters, measurement.reference_counters))
+    grew = Reason(ReasonCode.ITEM_GREW, {"item": name, "then": theirs, "now": ours})
+    return {name: grew} if ours > theirs else {}
+
+
+def broken_limits(limits: Sequence[Limit], measurement: Measurement) -> dict[str, Reason]:
+    """The reason for each broken limit, by its counter."""
+    found, reference = measurement.optimized_counters, measurement.reference_counters
+    return {limit.counter: reason for limit in limits if (reason := broken_limit(limit, found, reference))}
+
+
+def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason | None:
+    """The reason for a broken limit, else None. A counter that was not measured breaks its limit."""
+    value, theirs = found.get(limit.counter), reference.get(limit.counter)
+    least, most = limit.at_least_of_reference, limit.at_most_of_reference
+    facts: dict[str, Fact] = {"counter": limit.counter}
+    if value is None or (theirs is None and (least, most) != (None, None)):
+        return Reason(ReasonCode.LIMIT_BROKEN, facts)
+    for side, bound, share in (
+        ("below", limit.at_least, None),
+        ("above", limit.at_most, None),
+        ("below", least and least * (theirs or 0.0), least),
+        ("above", most and most * (theirs or 0.0), most),
+    ):
+        if bound is not None and (value < bound if side == "below" else value > bound):
+            facts |= {"value": value, "side": side, "limit": bound}
+            return Reason(ReasonCode.LIMIT_BROKEN, facts if share is None else {**facts, "share": share})
+    return None
+
+
+def is_of_time(reason: Reason) -> bool:
+    """True for a broken limit of a time, which a slow host can cause."""
+    return reason.facts.get("counter") in OF_TIME
+
+
+def unknown_counters(measurement: Measurement, contract: Contract) -> set[str]:
+    """The counters that the contract limits and this process did not measure."""
+    return {limit.counter for limit in (*contract.engaged, *contract.limits)} - measurement.optimized_counters.keys()

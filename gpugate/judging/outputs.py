@@ -1,0 +1,121 @@
+"""Agreement of the outputs: every output is within the tolerance, and every proof holds. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpugate.measurement.record import Difference, Measurement, ProofResult, StepChecks
+from gpugate.measurement.settings import REMEMBERS
+from gpugate.results.reason import Fact, Reason, ReasonCode
+from gpugate.units import date_of
+from gpugate.workload import Tolerance
+
+LEFT_OUT = 0.5  # of a step's work: one step of three is a third, and a join may cost as much as a step
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The compared outputs of one process: what is wrong with them, the worst first, else what agrees.
+
+    `comparable`: there are numbers of both sides, so that a trace of both may show where they part.
+    """
+
+    problems: tuple[Reason, ...]
+    agreements: tuple[Reason, ...]
+    comparable: bool
+    numbers: Mapping[str, float | None]
+
+
+def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
+    """Every compared output must be within the tolerance, NaN never is, and every proof must hold."""
+    found, checks = measurement.differences, measurement.step_checks
+    if not found:
+        return Outputs((), (), False, {})
+    off = [problem for one in found if (problem := _output_problem(one, allowed))]
+    of_steps = _step_problems(checks) if checks else []
+    named = checks is not None and checks.resembles != "unknown"
+    problems = [*of_steps, *off] if named else [*off, *of_steps]  # a cause says more than an error
+    problems += [
+        Reason(ReasonCode.DISPROVED, {"proof": proof.name, "problem": proof.problem})
+        for proof in measurement.proofs
+        if proof.problem
+    ]
+    agreements = _agreements(found, allowed)
+    agreements += [Reason(ReasonCode.OUTPUTS_AGREE, {"steps": checks.steps})] if checks else []
+    agreements += [_proven(proof) for proof in measurement.proofs]
+    worst = max(found, key=lambda one: (one.problem is not None, one.relative_l2))
+    return Outputs(
+        problems=tuple(problems),
+        agreements=() if problems else tuple(agreements),
+        comparable=bool(off) and all(one.problem is None for one in found),
+        numbers={
+            "relative_l2": _finite(worst.relative_l2),
+            "max_error": _finite(max(one.max_error for one in found)),
+            "compared_outputs": float(len(found)),
+        },
+    )
+
+
+def _agreements(found: Sequence[Difference], allowed: Tolerance) -> list[Reason]:
+    """A reason for the numbers, for the integers, and for the values that are not finite, as far as there are any."""
+    exact = [one for one in found if _is_exact(one, allowed)]
+    good = []
+    if len(exact) < len(found):
+        good.append(Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2}))
+    if exact:
+        good.append(Reason(ReasonCode.OUTPUTS_AGREE, _count_unequal(exact)))
+    not_finite = sum(one.not_finite for one in found)
+    return good + ([Reason(ReasonCode.OUTPUTS_AGREE, {"not_finite": not_finite})] if not_finite else [])
+
+
+def _is_exact(found: Difference, allowed: Tolerance) -> bool:
+    """True for integers and booleans that are judged by the share of equal values."""
+    return found.unequal is not None and allowed.equal_share is not None
+
+
+def _count_unequal(found: Sequence[Difference]) -> dict[str, Fact]:
+    return {"unequal": sum(one.unequal or 0 for one in found), "values": sum(one.values for one in found)}
+
+
+def _proven(proof: ProofResult) -> Reason:
+    facts = {"proof": proof.name, "words": proof.words}
+    return Reason(ReasonCode.PROVEN, facts | ({"proved_on": date_of(proof.proved_at)} if proof.proved_at else {}))
+
+
+def _step_problems(checks: StepChecks) -> list[Reason]:
+    """A reason for each finding of the checking pass: wrong outputs, steps left out, and remembered outputs."""
+    problems = []
+    if checks.wrong:
+        count = {"wrong": checks.wrong, "steps": checks.steps, "first_wrong": checks.first_wrong or 0}
+        what = {"problem": checks.problem} if checks.problem else {"resembles": checks.resembles}
+        problems.append(Reason(ReasonCode.STEPS_WRONG, {**count, **what}))
+    if checks.block_share is not None and checks.block_share < LEFT_OUT:
+        problems.append(Reason(ReasonCode.STEPS_LEFT_OUT, {"share": checks.block_share}))
+    if checks.new_input_ratio is not None and checks.new_input_ratio > REMEMBERS:
+        problems.append(Reason(ReasonCode.OUTPUTS_REMEMBERED, {"times": checks.new_input_ratio}))
+    return problems
+
+
+def _output_problem(found: Difference, allowed: Tolerance) -> Reason | None:
+    when = f"{found.part} of {found.when}" if found.part else found.when
+    if found.problem is not None:
+        return Reason(ReasonCode.OUTPUTS_DIFFER, {"when": found.when, "problem": found.problem})
+    if found.unequal is not None and allowed.equal_share is not None:
+        unequal = found.unequal > (1 - allowed.equal_share) * found.values
+        return Reason(ReasonCode.OUTPUTS_DIFFER, {"when": when, **_count_unequal([found])}) if unequal else None
+    agreement = 1.0 if found.top1_agreement is None else found.top1_agreement
+    for measure, value, limit, good in (
+        ("relative_l2", found.relative_l2, allowed.relative_l2, found.relative_l2 <= allowed.relative_l2),
+        ("max_error", found.max_error, allowed.max_error, found.max_error <= allowed.max_error),
+        ("top1_agreement", agreement, allowed.top1_agreement, agreement >= allowed.top1_agreement),
+    ):
+        if not good:  # NaN is never good
+            facts: dict[str, Fact] = {"when": when, "measure": measure, "found": value, "limit": limit}
+            return Reason(ReasonCode.OUTPUTS_DIFFER, facts)
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,98 @@
+"""The next measurement of a case: a table of what was measured, and what a session allows."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.judging.actions import Action, Allowed, next_action
+from gpugate.judging.evidence import gather
+from gpugate.results.case import CaseResult, Confirmation, CoresChanged
+from gpugate.results.run import Mode
+from gpugate.statistics.variation import Control, Variation
+from tests.support.judged_cases import COUNTED, RECORDED, billed, case, code, measured, record, with_bill
+
+STOP, PAIRS, PROCESS, DUET = Action.STOP, Action.PAIRS, Action.PROCESS, Action.DUET
+FINE, SLOW, OPEN = measured(), measured(11.5), measured(10.1, spread=0.03)
+TOO_SLOW = measured(23.0)  # 1.3x, where 1.5x are promised
+GREW = with_bill(measured(), kernel_ms=9.0)
+FAILED = Confirmation(None, "a fresh process gave no result")
+BUSY = {"optimized_counters": {**COUNTED, "other_cores": 1.0}}
+SLOWED = replace(FINE, reference_slowdown=3.0)
+BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (case(FINE), STOP),
+        # Pairs, once, where they can narrow an interval that a limit crosses.
+        (case(OPEN), PAIRS),
+        (case(replace(OPEN, attempts=2)), PROCESS),
+        (case(measured(20.0, spread=0.1)), PAIRS),
+        (case(replace(OPEN, **BUSY), case_id="net/fast/cpu"), STOP),
+        (case(replace(OPEN, **BUSY)), PAIRS),  # the load of a CPU does not widen a GPU's interval
+        # A process, before an alarm and to settle a contradiction.
+        (case(SLOW), PROCESS),
+        (case(SLOW, SLOW), STOP),
+        (case(SLOW, FINE), PROCESS),
+        (case(SLOW, FINE, SLOW), STOP),
+        (case(SLOW, FAILED), PROCESS),
+        (case(SLOW, FAILED, FAILED), STOP),
+        (case(TOO_SLOW), PROCESS),
+        (case(TOO_SLOW, remembered=None), PROCESS),
+        (case(GREW, remembered=billed()), PROCESS),
+        (case(GREW, GREW, remembered=billed()), STOP),
+        (case(GREW, with_bill(FINE), remembered=billed()), STOP),  # no further process has it
+        (case(measured(kernels=60.0)), PROCESS),
+        (case(SLOWED), PROCESS),
+        (case(SLOWED, SLOWED, SLOWED), STOP),
+        # No process is spent on wall times of a slow host, and one is on its bill and its promise.
+        (case(SLOW, launch_slowdown=1.5), STOP),
+        (case(OPEN, launch_slowdown=1.5), STOP),
+        (case(GREW, remembered=billed(), launch_slowdown=1.5), PROCESS),
+        (case(TOO_SLOW, launch_slowdown=1.5), PROCESS),
+        # What no measurement changes.
+        (case(replace(SLOW, not_engaged="it fell back")), STOP),
+        (case(measured(11.5, error=0.5)), STOP),
+        (case(SLOW, environment_problem="hot"), STOP),
+        (case(measured(11.5, ranks=2.0), case_id="net/fast/cpu"), STOP),
+        # A gain needs no confirmation.
+        (case(measured(9.0)), STOP),
+    ],
+)
+def test_a_session_without_duets(found: CaseResult, expected: Action) -> None:
+    assert next_action(gather(found, Mode.GATE, None), Allowed()) is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "any_code", "expected"),
+    [
+        (case(FINE), False, STOP),  # its record shows 5 %
+        (case(FINE, remembered=BLUNT), False, DUET),
+        (case(SLOW), False, PROCESS),  # a cheaper look at an alarm comes first
+        (case(SLOW, SLOW), False, DUET),
+        (case(SLOW, FINE, SLOW), False, DUET),
+        (case(SLOW, launch_slowdown=1.5), False, DUET),
+        (case(SLOW, SLOW, recorded_code=code(10.0)), False, STOP),  # one duet a case
+        (case(FINE, remembered=None), False, STOP),
+        (case(FINE, remembered=None), True, DUET),
+        (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), False, DUET),
+        (case(replace(SLOW, not_engaged="it fell back")), False, STOP),
+        (case(SLOW, environment_problem="hot"), False, STOP),
+    ],
+)
+def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Action) -> None:
+    allowed = Allowed(duet=True, any_code=any_code)
+    assert next_action(gather(found, Mode.GATE, None), allowed) is expected
+
+
+def test_a_session_may_allow_less() -> None:
+    assert next_action(gather(case(OPEN), Mode.GATE, None), Allowed(pairs=False)) is PROCESS
+    assert next_action(gather(case(SLOW), Mode.GATE, None), Allowed(processes=1)) is STOP
+    assert next_action(gather(case(SLOW, FAILED), Mode.GATE, None), Allowed(processes=2)) is STOP
+
+
+def test_an_interval_that_only_processes_can_narrow_needs_no_pairs() -> None:
+    """It is as wide as recorded processes differ, and the interval of the pairs is a point."""
+    edge = measured(10.2)
+    assert next_action(gather(case(edge), Mode.GATE, None), Allowed()) is PROCESS

@@ -1,0 +1,207 @@
+"""The bill of a step against its record and its contract, on made-up measurements."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpugate.judging.bill import EXACT, EXACT_UNLESS_AUTOTUNED, TIMES, broken_limit, compare_bill, find_leak
+from gpugate.results.bill import bills_of
+from gpugate.results.reason import ReasonCode
+from gpugate.workload import Limit
+from tests.support.judged_cases import COSTS, COUNTED, KERNELS, RECORDED, billed, bills, measured, record, with_bill
+
+
+def grown(**items: float) -> dict[str, Any]:
+    """The facts of each item that grew, of a process with these items."""
+    return {name: one.facts for name, one in compare_bill(with_bill(measured(), **items), billed()).grown.items()}
+
+
+@pytest.mark.parametrize("name", [one for one in (*EXACT, *EXACT_UNLESS_AUTOTUNED) if not one.endswith("_bytes")])
+@pytest.mark.parametrize(("more", "is_grown"), [(1, True), (0, False), (-1, False)])
+def test_one_call_or_kernel_more_than_recorded_has_grown(name: str, more: int, is_grown: bool) -> None:
+    then = record(optimized_counters={**COUNTED, name: 7.0})
+    found = compare_bill(measured(**{name: 7.0 + more}), then)
+    assert (name in found.grown, found.compared) == (is_grown, False)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *EXACT_UNLESS_AUTOTUNED])
+def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name: str) -> None:
+    then = record(optimized_counters={**COUNTED, name: 7e9, "autotuned": 1.0})
+    found = compare_bill(measured(**{name: 8e9, "autotuned": 1.0}), then)
+    assert (name in found.grown) is (name in EXACT)
+    only_now = record(optimized_counters={**COUNTED, name: 7e9, "autotuned": 0.0})
+    assert name in compare_bill(measured(**{name: 8e9, "autotuned": 1.0}), only_now).grown
+
+
+@pytest.mark.parametrize(
+    ("name", "then", "now", "is_grown"),
+    [
+        ("kernels", 153.75, 160.25, False),  # of a pipeline's own threads, whose work is bound to no step
+        ("kernels", 153.75, 180.0, True),
+        ("device_to_host_bytes", 43e6, 43.2e6, False),  # compressed pictures
+        ("device_to_host_bytes", 43e6, 44e6, True),
+        ("peak_bytes", 2.64e6, 4.7e6, False),  # a block of the allocator
+        ("peak_bytes", 2.64e6, 4.8e6, True),
+        ("peak_bytes", 4e9, 4.079e9, False),
+        ("peak_bytes", 4e9, 4.1e9, True),
+        ("memsets", 3.0, 6.0, False),
+        ("streams", 8.0, 9.0, False),
+    ],
+)
+def test_counts_that_do_not_repeat_exactly_have_room(name: str, then: float, now: float, is_grown: bool) -> None:
+    found = compare_bill(measured(**{name: now}), record(optimized_counters={**COUNTED, name: then}))
+    assert (name in found.grown) is is_grown
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        ({}, set()),
+        ({"kernel_ms": 8.15}, set()),
+        ({"kernel_ms": 8.17}, {"kernel_ms"}),
+        ({"host_to_device_ms": 1.24}, set()),
+        ({"host_to_device_ms": 1.26}, {"host_to_device_ms"}),
+        ({"cpu_ms": 4.19}, set()),
+        ({"cpu_ms": 4.21}, {"cpu_ms"}),
+        ({"cpu_ms": 8.0, "spinning": 1.0}, set()),
+        ({"kernel_ms": 4.0}, set()),
+    ],
+)
+def test_a_time_grows_beyond_its_tolerance(items: dict[str, float], expected: set[str]) -> None:
+    assert set(grown(**items)) == expected
+
+
+@pytest.mark.parametrize("name", ["kernel_ms", "host_to_device_ms", "cpu_ms"])
+def test_a_time_may_rise_by_three_standard_deviations_of_the_recorded_processes(name: str) -> None:
+    """The spread of 0.158 between five processes is 10 % for each step of a tenth."""
+    wide = record(replace(RECORDED, bills=bills(spread=0.1)))
+    for rise, is_grown in ((1.4, False), (1.7, True)):
+        found = with_bill(measured(), **{name: rise * COSTS[name]})
+        assert (name in compare_bill(found, wide).grown) is is_grown
+
+
+@pytest.mark.parametrize(
+    ("reference_ms", "optimized_ms", "is_grown", "is_alike"),
+    [
+        (8.0, 8.4, True, False),
+        (8.4, 8.4, False, True),  # another card, or its clock
+        (7.6, 8.0, False, False),  # the reference alone became faster
+        (8.4, 8.8, True, False),  # a slower card, and slower code as well
+        (8.2, 8.4, True, False),
+    ],
+)
+def test_the_reference_is_the_control_of_gpu_work(
+    reference_ms: float, optimized_ms: float, is_grown: bool, is_alike: bool
+) -> None:
+    now = with_bill(measured(), reference={**COSTS, "kernel_ms": reference_ms}, kernel_ms=optimized_ms)
+    found = compare_bill(now, billed())
+    assert ("kernel_ms" in found.grown, "kernel_ms" in found.alike) == (is_grown, is_alike)
+
+
+def test_a_reference_whose_threads_spin_is_no_control_of_cpu_time() -> None:
+    spins = {**COSTS, "spinning": 1.0, "cpu_ms": 8.0}
+    assert "cpu_ms" in compare_bill(with_bill(measured(), reference=spins, cpu_ms=4.4), billed()).grown
+
+
+def test_the_kernel_that_grew_most_is_named() -> None:
+    found = compare_bill(with_bill(measured(), {**KERNELS, "sm90_xmma_fprop": 5.5}), billed())
+    facts = found.grown["kernel_ms"].facts
+    assert (facts["then"], facts["now"]) == (pytest.approx(8.0), pytest.approx(8.5))
+    named = facts["kernel"], facts["kernel_then"], facts["kernel_now"]
+    assert named == ("sm90_xmma_fprop", pytest.approx(5.0), pytest.approx(5.5))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "more", "expected"),
+    [
+        ({"sm90_xmma_fprop": 5.3, "elementwise_kernel": 2.7}, {}, {"sm90_xmma_fprop"}),
+        ({"sm90_xmma_fprop": 5.1, "elementwise_kernel": 2.9}, {}, set()),  # less than 2 % of all GPU work
+        ({"sm90_xmma_fprop": 5.3, "elementwise_kernel": 2.7}, {"autotuned": 1.0}, set()),  # the sum decides
+        ({"sm90_xmma_wgrad": 5.0, "elementwise_kernel": 3.0}, {}, set()),  # another name is no growth
+    ],
+)
+def test_a_kernel_that_grew_is_seen_where_another_one_fell(
+    kernels: dict[str, float], more: dict[str, float], expected: set[str]
+) -> None:
+    assert set(compare_bill(with_bill(measured(), kernels, **more), billed()).grown) == expected
+
+
+def test_a_short_copy_may_take_much_longer_than_recorded() -> None:
+    """Its rise is below 2 % of the recorded step."""
+    short = record(replace(RECORDED, bills=bills(device_to_host_ms=0.01)))
+    assert compare_bill(with_bill(measured(), device_to_host_ms=0.15), short).grown == {}
+    assert set(compare_bill(with_bill(measured(), device_to_host_ms=0.25), short).grown) == {"device_to_host_ms"}
+
+
+@pytest.mark.parametrize("recorded", [(), (None,) * 5, bills(2), (*bills(2), None)])
+def test_a_record_of_less_than_three_bills_has_no_times_to_compare(recorded: Any) -> None:
+    found = compare_bill(with_bill(measured(), kernel_ms=80.0, kernels=60.0), record(replace(RECORDED, bills=recorded)))
+    assert (found.compared, set(found.grown)) == (False, {"kernels"})
+
+
+def test_a_process_without_a_bill_compares_nothing() -> None:
+    assert bills_of(replace(measured(), optimized_counters={})) is None
+    assert compare_bill(replace(measured(), optimized_counters={}), billed()).compared is False
+    assert compare_bill(with_bill(measured(), kernel_ms=80.0), None).grown == {}
+
+
+def test_a_bill_that_fell_is_known() -> None:
+    assert compare_bill(with_bill(measured(), {**KERNELS, "sm90_xmma_fprop": 4.0}), billed()).fell
+    assert not compare_bill(with_bill(measured()), billed()).fell
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "leaks"), [(2.0**20, 0.0, True), (512.0, 0.0, True), (0.0, 0.0, False), (512.0, 512.0, False)]
+)
+def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(
+    ours: float, theirs: float, leaks: bool
+) -> None:
+    found = replace(measured(grown_bytes=ours), reference_counters={"grown_bytes": theirs})
+    assert ("grown_bytes" in find_leak(found)) is leaks
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "reference", "facts"),
+    [
+        (Limit("kernels", at_most=58), 58.0, None, None),
+        (Limit("kernels", at_most=58), 59.0, None, {"value": 59.0, "side": "above", "limit": 58}),
+        (Limit("graph_launches", at_least=1), 0.0, None, {"value": 0.0, "side": "below", "limit": 1}),
+        (Limit("kernels", at_most=0), 1.0, None, {"value": 1.0, "side": "above", "limit": 0}),
+        (Limit("kernels", at_most=1), None, None, {}),
+        (Limit("kernels", at_most_of_reference=0.5), 30.0, 60.0, None),
+        (
+            Limit("kernels", at_most_of_reference=0.5),
+            31.0,
+            60.0,
+            {"value": 31.0, "side": "above", "limit": 30.0, "share": 0.5},
+        ),
+        (
+            Limit("kernels", at_least_of_reference=2),
+            1.0,
+            60.0,
+            {"value": 1.0, "side": "below", "limit": 120.0, "share": 2},
+        ),
+        (
+            Limit("kernels", at_most_of_reference=0.0),
+            1.0,
+            60.0,
+            {"value": 1.0, "side": "above", "limit": 0.0, "share": 0.0},
+        ),
+        (Limit("kernels", at_most_of_reference=0.5), 30.0, None, {}),
+    ],
+)
+def test_a_limit_is_broken_beyond_its_bound_and_by_a_counter_that_was_not_measured(
+    limit: Limit, found: float | None, reference: float | None, facts: dict[str, Any] | None
+) -> None:
+    counted, theirs = ({} if value is None else {limit.counter: value} for value in (found, reference))
+    broken = broken_limit(limit, counted, theirs)
+    if facts is None:
+        assert broken is None
+    else:
+        assert broken is not None
+        assert (broken.code, broken.facts) == (ReasonCode.LIMIT_BROKEN, {"counter": limit.counter, **facts})
+
+
+def test_every_time_of_the_bill_has_a_tolerance() -> None:
+    assert set(TIMES) <= {*COSTS, "device_to_host_ms", "device_to_device_ms"}

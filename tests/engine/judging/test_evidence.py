@@ -1,0 +1,131 @@
+"""The numbers that the rules decide by: the middle process, what two processes confirm, and the change of a time."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpugate.judging.evidence import confirm, find_middle, gather
+from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import Mode
+from gpugate.results.summary import History
+from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.variation import Control, Variation
+from gpugate.workload import Size
+from tests.support.judged_cases import CASE_ID, RECORDED, case, measured, record
+
+REASON = Reason(ReasonCode.ITEM_GREW)
+
+
+@pytest.mark.parametrize(
+    ("medians", "worse_is_more", "expected"),
+    [
+        ((3.0,), False, (3.0, 2.9, 3.1)),  # of one process its interval
+        ((3.0, 2.0), False, (2.0, 2.0, 3.0)),
+        ((3.0, 2.0), True, (3.0, 2.0, 3.0)),
+        ((3.0, 1.0, 2.0), False, (2.0, 2.0, 2.0)),
+        ((4.0, 1.0, 3.0, 2.0), False, (2.0, 2.0, 3.0)),
+    ],
+)
+def test_the_middle_process_has_the_value_of_a_case(
+    medians: tuple[float, ...], worse_is_more: bool, expected: tuple[float, float, float]
+) -> None:
+    found = find_middle([Estimate(one, one - 0.1, one + 0.1) for one in medians], worse_is_more)
+    assert (found.median, found.low, found.high) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "needed", "sure", "doubted"),
+    [
+        ([], 2, set(), set()),
+        ([{"a"}], 2, {"a"}, set()),
+        ([{"a"}, set()], 2, set(), {"a"}),
+        ([{"a", "b"}, {"a"}], 2, {"a"}, {"b"}),
+        ([set(), {"a"}, {"a"}], 2, {"a"}, set()),
+        ([set(), {"a"}], 1, {"a"}, set()),
+    ],
+)
+def test_two_processes_confirm_a_finding(found: list[set[str]], needed: int, sure: set[str], doubted: set[str]) -> None:
+    confirmed = confirm([dict.fromkeys(one, REASON) for one in found], needed)
+    assert (set(confirmed.sure), set(confirmed.doubted)) == (sure, doubted)
+
+
+def change(optimized_ms: float, reference_ms: float, then: History = RECORDED) -> float:
+    wall = gather(case(measured(optimized_ms, reference_ms), remembered=record(then)), Mode.GATE, None).wall
+    assert wall is not None
+    return wall.value.median - 1
+
+
+@pytest.mark.parametrize(
+    ("optimized_ms", "reference_ms", "expected"),
+    [
+        (10.0, 30.0, 0.0),
+        (11.0, 30.0, 0.1),
+        (11.0, 33.0, 1.1 / 1.1**0.5 - 1),  # the machine is slower, by as much as the reference shows
+        (11.0, 45.0, 0.0),  # a longer step is no gain, however slow its reference is
+        (10.0, 20.0, 0.0),  # a step that takes no longer is not slower, however fast its reference is
+        (9.0, 30.0, -0.1),
+        (9.0, 27.0, 0.9 / 0.9**0.5 - 1),
+    ],
+)
+def test_the_reference_explains_a_part_of_a_wall_time(
+    optimized_ms: float, reference_ms: float, expected: float
+) -> None:
+    assert change(optimized_ms, reference_ms) == pytest.approx(expected)
+
+
+def test_a_record_of_an_older_run_has_no_control() -> None:
+    assert change(11.0, 33.0, replace(RECORDED, control=None)) == pytest.approx(0.1)
+
+
+def test_the_tolerance_is_that_of_the_record_or_what_the_user_allows() -> None:
+    then = record(replace(RECORDED, control=Control(0.5, Variation(0.02, 4.0))))
+    wide, asked = (gather(case(measured(), remembered=then), Mode.GATE, one).wall for one in (None, 0.2))
+    assert wide is not None
+    assert asked is not None
+    assert 0.1 < wide.allowed < 0.15  # 1.25 x at least four standard deviations
+    assert wide.detectable > wide.allowed
+    assert (asked.allowed, asked.detectable > 0.2) == (pytest.approx(0.2), True)
+
+
+@pytest.mark.parametrize("changed", [{"remembered": None}, {"remembered": record(replace(RECORDED, processes=4))}])
+def test_a_case_without_a_record_of_five_processes_has_no_wall_time_to_compare(changed: dict[str, object]) -> None:
+    assert gather(case(measured(), **changed), Mode.GATE, None).wall is None
+
+
+@pytest.mark.parametrize(
+    ("recorded", "spread", "minimum", "allowed"),
+    [
+        (3.0, 0.01, 2.9, 0.0073),  # the record may fall below its promise by chance
+        (3.0, 0.01, 1.5, 0.0),
+        (2.8, 0.01, 2.9, 0.0),  # the record itself is below
+        (3.0, 0.0, 2.99, 0.0066),
+    ],
+)
+def test_a_speedup_may_fall_short_of_its_promise_by_what_the_record_allows(
+    recorded: float, spread: float, minimum: float, allowed: float
+) -> None:
+    then = record(replace(RECORDED, speedup=recorded, speedup_cv=spread))
+    base = case(measured())
+    promised = replace(base.promise, min_speedup=minimum) if base.promise else None
+    assert gather(replace(base, promise=promised, remembered=then), Mode.GATE, None).allowed == pytest.approx(
+        allowed, abs=2e-4
+    )
+
+
+def test_a_process_whose_reference_was_slowed_does_not_count_beside_another_one() -> None:
+    slowed = replace(measured(reference_ms=90.0), reference_slowdown=3.0)
+    beside = gather(case(slowed, measured()), Mode.GATE, None)
+    assert ([one.reference_ms.median for one in beside.timed], beside.no_result) == ([30.0], ())
+    alone = gather(case(slowed, slowed), Mode.GATE, None)
+    assert (len(alone.timed), [one.code for one in alone.no_result]) == (2, [ReasonCode.REFERENCE_SLOWED])
+
+
+def test_a_further_process_with_a_problem_does_not_count() -> None:
+    found = gather(case(measured(), Confirmation(measured(20.0), "the copy ran at 60 %")), Mode.GATE, None)
+    assert (len(found.processes), found.tried, found.failures) == (1, 2, ("the copy ran at 60 %",))
+
+
+def test_a_case_that_was_not_measured_has_no_evidence() -> None:
+    with pytest.raises(ValueError, match="net/fast/cuda was not measured: there is nothing to decide"):
+        gather(CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0)), Mode.GATE, None)

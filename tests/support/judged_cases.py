@@ -1,0 +1,203 @@
+"""Made-up cases for the rules: measurements, records with and without a bill, duets, and any mixture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gpugate.judging.rules import decide
+from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, TimedBuild
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.results.bill import Bill, Bills
+from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered
+from gpugate.results.duet import DuetProcess, RecordedCode
+from gpugate.results.run import Mode
+from gpugate.results.summary import History
+from gpugate.results.verdict import Check, Verdict
+from gpugate.statistics.variation import Control, Variation
+from gpugate.workload import Contract, Limit, Size, Tolerance
+from tests.conftest import TWO_CORES
+
+CASE_ID = "net/fast/cuda"
+COMMIT = "0123456789abcdef"
+COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
+COSTS = {"kernel_ms": 8.0, "host_to_device_ms": 1.0, "cpu_ms": 4.0, "spinning": 0.0}
+KERNELS = {"sm90_xmma_fprop": 5.0, "elementwise_kernel": 3.0}
+LOOSE = Tolerance(1e-3, 1e-2)
+COST = SideCost(0.1, 0.1)
+# Of 30 and 10 ms. The slope is 0.5, and the tolerance of the wall time about 2 %.
+RECORDED = History(3.0, 0.003, 30.0, 10.0, 0.003, 5, control=Control(0.5, Variation(0.003, 4.0)))
+
+
+def measured(
+    optimized_ms: float = 10.0, reference_ms: float = 30.0, spread: float = 0.0, error: float = 0.0, **counted: float
+) -> Measurement:
+    """Three builds of four pairs; `spread` is half the range of the optimized side's times, as a share."""
+    times = [optimized_ms * (1 + spread * part) for part in (-1, -0.3, 0.3, 1)]
+    builds = (TimedBuild(True, tuple(Pair(reference_ms, ms, True) for ms in times)),) * 3
+    found = Measurement(CASE_ID, builds, "narrow", (Difference(error, error, None, "fresh inputs"),), COST, COST)
+    return replace(found, reference_counters=COUNTED, optimized_counters={**COUNTED, **counted})
+
+
+def with_bill(
+    found: Measurement, kernels_ms: Mapping[str, float] = KERNELS, reference: Counters = COSTS, **items: float
+) -> Measurement:
+    """The measurement with a bill: the counters of both sides are COSTS, but for the `items` of the optimized one."""
+    profile = StepProfile(kernels={name: (1, ms) for name, ms in kernels_ms.items()})
+    return replace(
+        found,
+        reference_counters={**found.reference_counters, **reference},
+        optimized_counters={**found.optimized_counters, **COSTS, "kernel_ms": sum(kernels_ms.values()), **items},
+        reference_profile=profile,
+        optimized_profile=profile,
+    )
+
+
+def bills(processes: int = 5, spread: float = 0.001, **items: float) -> tuple[Bills, ...]:
+    """Recorded bills of COSTS and KERNELS, of which `spread` is the step between processes."""
+    found = []
+    for process in range(processes):
+        factor = 1 + spread * (process - (processes - 1) / 2)
+        times = {name: ms * factor for name, ms in COSTS.items()}
+        kernels = {name: ms * factor for name, ms in KERNELS.items()}
+        side = Bill({**COUNTED, **times}, kernels)
+        found.append(Bills(side, replace(side, counters={**side.counters, **items})))
+    return tuple(found)
+
+
+def record(then: History = RECORDED, **changed: Any) -> Remembered:
+    return replace(Remembered(then, then, "exact", optimized_counters=COUNTED), **changed)
+
+
+def billed(**items: float) -> Remembered:
+    """The record with a bill."""
+    return record(replace(RECORDED, bills=bills(**items)))
+
+
+def case(first: Measurement, *others: Confirmation | Measurement, **changed: Any) -> CaseResult:
+    """A case of a promise of 1.5x with a record, measured by this process and further ones."""
+    attempts = [one if isinstance(one, Confirmation) else Confirmation(one) for one in others]
+    result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=attempts)
+    result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
+    result.remembered = record()
+    return replace(result, **changed)
+
+
+def judge_equivalence(measurement: Measurement, allowed: Tolerance) -> Verdict:
+    """The verdict about the outputs of one process."""
+    return _judge("equivalence", measurement, Promise(None, allowed, None), None)
+
+
+def judge_counters(
+    measurement: Measurement, contract: Contract | None, remembered: Remembered | None = None
+) -> Verdict:
+    """The verdict about the bill and the contract of one process."""
+    return _judge("counters", measurement, Promise(None, LOOSE, contract), remembered)
+
+
+def _judge(check: Check, measurement: Measurement, promise: Promise, remembered: Remembered | None) -> Verdict:
+    result = replace(case(measurement, promise=promise, remembered=remembered), case_id=measurement.case_id)
+    return verdicts(result)[check]
+
+
+def verdicts(result: CaseResult, mode: Mode = Mode.GATE) -> dict[str, Verdict]:
+    """The verdicts of a case by their checks."""
+    return {one.check: one for one in decide(result, mode, None)}
+
+
+def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> RecordedCode:
+    """A duet of two processes in which a step of the recorded code took 10 ms; None: the code is the recorded one."""
+    if head_ms is None:
+        return replace(RecordedCode(COMMIT, unchanged=True), **changed)
+
+    def side(base: bool) -> float:
+        return 10.0 if base else float(head_ms or 0.0)
+
+    processes = []
+    for swapped in (False, True):
+        reference, optimized = (side(base=not swapped), side(base=swapped))
+        pairs = tuple(Pair(reference, optimized * (1 + spread * part), True) for part in (-1, -0.3, 0.3, 1))
+        builds = tuple(TimedBuild(first, pairs) for first in (True, False, True))
+        one = Measurement(CASE_ID, builds, "narrow", (Difference(0.0, 0.0, None, "fresh inputs"),), COST, COST)
+        processes.append(DuetProcess(swapped, TWO_CORES, (CASE_ID,), {CASE_ID: one}))
+    return replace(RecordedCode(COMMIT, processes=tuple(processes)), **changed)
+
+
+_MEASURED = st.builds(
+    measured,
+    st.sampled_from((8.0, 9.9, 10.0, 10.1, 10.3, 11.5)),
+    st.sampled_from((14.0, 28.0, 30.0, 45.0)),
+    st.sampled_from((0.0, 0.005, 0.2)),
+    st.sampled_from((0.0,) * 9 + (1.0,)),
+    kernels=st.sampled_from((57.0, 57.0, 57.0, 60.0)),
+)
+
+
+def _make_special(found: Measurement, special: str) -> Measurement:
+    """A measurement that shows no time, or whose time is no result."""
+    nan = (Difference(float("inf"), float("inf"), None, "timed steps", "the output has NaN"),)
+    changes: Mapping[str, dict[str, Any]] = {
+        "billed": {},
+        "dear": {},
+        "without pairs": {"instances": ()},
+        "not comparable": {"instances": (), "differences": nan, "optimized_counters": {}},
+        "not engaged": {"not_engaged": "it fell back"},
+        "inert": {"inert": True},
+        "slowed": {"reference_slowdown": 3.0},
+        "busy": {"optimized_counters": {**found.optimized_counters, "other_cores": 1.0}},
+        "not counted": {"optimized_counters": {}, "counters_missing": "the profiler is in use"},
+    }
+    items = {"billed": {}, "dear": {"kernel_ms": 9.0}}.get(special)
+    return replace(found, **changes[special]) if items is None else with_bill(found, **items)
+
+
+SPECIAL = (
+    *("billed", "billed", "billed", "dear", "without pairs", "not comparable", "not engaged", "inert", "slowed"),
+    *("busy", "not counted"),
+)
+_PROCESS = st.one_of(
+    _MEASURED,
+    _MEASURED,
+    st.builds(
+        _make_special,
+        _MEASURED,
+        st.sampled_from(SPECIAL),
+    ),
+)
+_FURTHER = st.one_of(st.builds(Confirmation, _PROCESS), st.just(Confirmation(None, "a fresh process gave no result")))
+_RECORD = st.sampled_from(
+    (None, record(), record(), billed(), billed(), record(match="same device"), record(replace(RECORDED, processes=3)))
+)
+_CODE = st.sampled_from(
+    (
+        None,
+        None,
+        None,
+        code(10.0),
+        code(10.8),
+        code(9.0),
+        code(10.0, spread=0.3),
+        code(None),
+        code(None, problem="gone"),
+    )
+)
+any_case = st.builds(
+    lambda first, others, **changed: case(first, *others, **changed),
+    _PROCESS,
+    st.lists(_FURTHER, max_size=2),
+    remembered=_RECORD,
+    recorded_code=_CODE,
+    environment_problem=st.sampled_from((None,) * 9 + ("2 pairs were throttled",)),
+    launch_slowdown=st.sampled_from((None, None, 1.0, 1.5)),
+    cores_changed=st.sampled_from((None, None, None, CoresChanged(8, 4))),
+    promise=st.builds(
+        Promise,
+        st.sampled_from((None, 1.5, 2.9)),
+        st.just(LOOSE),
+        st.sampled_from((None, Contract((Limit("graph_launches", at_most=0),), (Limit("kernels", at_most=58),)))),
+    ),
+)
+any_mode = st.sampled_from(list(Mode))
