@@ -109,7 +109,7 @@ def verdicts(result: CaseResult, mode: Mode = Mode.GATE) -> dict[str, Verdict]:
 
 
 def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> RecordedCode:
-    """A duet of two processes in which a step of the recorded code took 10 ms; None: the code is the recorded one."""
+    """A duet of four processes in which a step of the recorded code took 10 ms; None: the code is the recorded one."""
     if head_ms is None:
         return replace(RecordedCode(COMMIT, unchanged=True), **changed)
 
@@ -117,7 +117,7 @@ def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> Recorded
         return 10.0 if base else float(head_ms or 0.0)
 
     processes = []
-    for swapped in (False, True):
+    for swapped in (False, True, False, True):
         reference, optimized = (side(base=not swapped), side(base=swapped))
         pairs = tuple(Pair(reference, optimized * (1 + spread * part), True) for part in (-1, -0.3, 0.3, 1))
         builds = tuple(TimedBuild(first, pairs) for first in (True, False, True))

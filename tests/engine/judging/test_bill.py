@@ -141,7 +141,7 @@ def test_a_record_of_less_than_three_bills_has_no_times_to_compare(recorded: Any
 
 
 def test_a_process_without_a_bill_compares_nothing() -> None:
-    assert bills_of(replace(measured(), optimized_counters={})) is None
+    assert bills_of(replace(measured(), reference_counters={}, optimized_counters={})) is None
     assert compare_bill(replace(measured(), optimized_counters={}), billed()).compared is False
     assert compare_bill(with_bill(measured(), kernel_ms=80.0), None).grown == {}
 
