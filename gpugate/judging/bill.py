@@ -44,6 +44,7 @@ SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither
 ALLOCATED_BLOCK = 2**21  # bytes that PyTorch's allocator takes at once for small tensors
 SAME_COPY = 0.25  # a bus is shared
 SAME_CPU = 0.05
+WAKING_MS = 0.05  # of CPU time in a step: on a busy machine, one that sleeps takes longer to wake up
 DEVIATIONS = 3.0  # between recorded processes
 TIMES: Mapping[str, float] = {
     "kernel_ms": SAME,
@@ -107,10 +108,15 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
         for name, one in kernels.items()
         if one.grew and GPU_TIME not in grown  # else the sum names it
     }
-    least_ms = SAME * record.current.optimized_ms
-    grown = {name: one for name, one in grown.items() if name == GPU_TIME or _rise_ms(one) >= least_ms}
+    step_ms = record.current.optimized_ms
+    grown = {name: one for name, one in grown.items() if name == GPU_TIME or _rise_ms(one) >= _least_ms(name, step_ms)}
     alike = {name: _item(name, now, then, _counted(name)) for name, one in changes.items() if one.grew_alike}
     return BillChange(bool(changes), counts | grown | by_kernel, alike, any(one.fell for one in changes.values()))
+
+
+def _least_ms(name: str, step_ms: float) -> float:
+    """The milliseconds by which a copy time or CPU time has to rise."""
+    return max(SAME * step_ms, WAKING_MS if name == CPU_TIME else 0.0)
 
 
 def _rise_ms(item: Reason) -> float:
