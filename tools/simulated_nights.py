@@ -80,10 +80,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Truth:
-    """The distribution of the processes of one case: means and covariance, as `Case.spread` has it."""
+    """The distribution of the processes of one case: means and covariance, as `Case.spread` has it.
+
+    `slope` is that of the record which they are of: a record drawn anew has another one.
+    """
 
     mean: npt.NDArray[np.float64]
     spread: npt.NDArray[np.float64]
+    slope: float
 
 
 @cache
@@ -164,7 +168,8 @@ def copy_record(case: Case) -> Truth:
         math.log(case.remembered.current.reference_ms),
         math.log(case.remembered.current.optimized_ms),
     )
-    return Truth(np.array([reference, case.control.change(optimized, reference)]), case.spread)
+    mean = np.array([reference, case.control.change(optimized, reference)])
+    return Truth(mean, case.spread, case.control.slope)
 
 
 def draw_truth(case: Case, draw: Draw) -> Truth:
@@ -177,7 +182,7 @@ def draw_truth(case: Case, draw: Draw) -> Truth:
     scale = np.sqrt(np.array([of_reference, beyond]) / np.maximum(np.diag(case.spread), 1e-12))
     spread = case.spread * np.outer(scale, scale)
     error = draw.multivariate_normal([0.0, 0.0], spread * median_variance(len(case.counted)), method="eigh")
-    return Truth(recorded.mean + error, spread)
+    return Truth(recorded.mean + error, spread, recorded.slope)
 
 
 def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Process:
@@ -187,7 +192,7 @@ def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Process:
     template = case.processes[case.counted[draw.integers(len(case.counted))]]
     reference, beyond = draw.multivariate_normal(truth.mean, truth.spread, method="eigh")
     was_reference, was_optimized = _log_times(template)
-    optimized = beyond + case.control.slope * reference + shift
+    optimized = beyond + truth.slope * reference + shift
     return scale(template, reference - was_reference, optimized - was_optimized)
 
 
