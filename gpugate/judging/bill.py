@@ -44,7 +44,7 @@ SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither
 ALLOCATED_BLOCK = 2**21  # bytes that PyTorch's allocator takes at once for small tensors
 SAME_COPY = 0.25  # a bus is shared
 SAME_CPU = 0.05
-WAKING_MS = 0.05  # of CPU time in a step: on a busy machine, one that sleeps takes longer to wake up
+WAKING_MS = 0.2  # of CPU time in a step: on a busy machine, one that waits takes longer to wake up
 DEVIATIONS = 3.0  # between recorded processes
 TIMES: Mapping[str, float] = {
     "kernel_ms": SAME,

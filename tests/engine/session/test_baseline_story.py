@@ -96,30 +96,28 @@ def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
     assert "4 passed" in result.text
 
 
-@pytest.mark.parametrize(
-    ("options", "confirmed_by"),
-    [(["--gate", f"--perf-attempts={DECIDING_PROCESSES}"], 1), ([], 0)],
-    ids=["gate", "developer"],
-)
-def test_work_done_three_times_is_a_regression_that_names_the_test(
-    tiny: TinyProject, recorded_project: TinyProject, options: list[str], confirmed_by: int
+def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code_is_compared(
+    tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
     before = tiny.take_baseline(recorded_project)
     tiny.quick_ms(3)
-    result = tiny.run(*options, "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.5", "-rf")
+    options = ["--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.5", "-rf"]
+    result = tiny.run("--gate", f"--perf-attempts={DECIDING_PROCESSES}", *options)
     assert result.status == 1
     assert f"FAILED perf_tests/test_promises.py::{THROUGHPUT_TEST}" in result.text
-    assert "REGRESSED throughput of tiny/quick/cpu: slower than recorded: " in result.text
-    assert (", in the slower one of 2 processes" in result.text) is bool(confirmed_by)
-    gate = " --gate" if "--gate" in options else ""
-    assert f'  next: pytest perf_tests -k "tiny/quick/cpu"{gate} --perf-budget 30' in result.text
-    assert tiny.outcomes()["throughput"] == Outcome.REGRESSED
+    assert "INCONCLUSIVE throughput of tiny/quick/cpu: slower than recorded: " in result.text
+    assert ", in the slower one of 2 processes" in result.text
+    assert '  next: pytest perf_tests -k "tiny/quick/cpu" --gate --perf-budget 30' in result.text
+    assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
-    assert [attempt["problem"] for attempt in confirming] == [None] * confirmed_by
+    assert [attempt["problem"] for attempt in confirming] == [None]
     assert "\nautopsy\n  tiny/quick/cpu\n      likely cause, against what was recorded: " in result.text
     check_no_traceback(result.text)
     assert tiny.baseline.read_bytes() == before
+    by_hand = tiny.run(*options)
+    assert by_hand.status == 0, "a run by hand fails on what is certain alone"
+    assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
 
 
 def test_a_case_that_passes_is_explained_where_that_is_asked_for(
@@ -136,7 +134,7 @@ def test_a_changed_source_is_judged_and_said(tiny: TinyProject, recorded_project
     tiny.workload(build=QUICK.replace("sleeping(", "sleeping(3 * "))
     result = tiny.run(*GATE)
     assert result.status == 1
-    assert tiny.outcomes()["throughput"] == Outcome.REGRESSED
+    assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
     assert tiny.reasons("throughput")["record_differs"] == {"differences": "the workload's source changed"}
     assert "the source of tiny changed since its baseline was recorded" in result.text
 
