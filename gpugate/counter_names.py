@@ -58,7 +58,7 @@ _TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {
     "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
     "cpu_ms": "user and system CPU time of this process and its workers, in a timed step, in ms",
     "workers_cpu_ms": "the part of cpu_ms that worker processes spent",
-    "spinning": "1 where this process's threads wait in a loop: its part of cpu_ms then says little of its work",
+    "spinning": "1 where this process's threads may wait in a loop: its part of cpu_ms then says little of its work",
     "major_faults": "page faults of this process that waited for a disk, in a timed step",
     "voluntary_switches": "context switches of this process to wait for something, in a timed step",
     "involuntary_switches": "context switches of this process forced by other work on its cores, in a timed step",

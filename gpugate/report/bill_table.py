@@ -31,7 +31,7 @@ NOT_RECORDED = "not recorded"
 SPINS = "*"
 NOTES: Mapping[str, str] = {
     NOT_RECORDED: f"{NOT_RECORDED}: the record has no bill of this item; --update-baselines records one",
-    SPINS: f"{SPINS} threads of this side wait in a loop: its CPU time is shown and not compared",
+    SPINS: f"{SPINS} threads of this side may wait in a loop, which looks like work: its CPU time is not compared",
 }
 
 
