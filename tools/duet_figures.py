@@ -26,7 +26,6 @@ from gpugate.store.json_file import write_atomically
 from gpugate.units import percent
 from tools import simulated_nights as nights
 from tools.machines import MACHINES, ROOT, Machine
-from tools.sharpness import judge_cases
 from tools.simulated_duets import (
     SEED,
     CaseNoise,
@@ -78,12 +77,13 @@ SIMULATED = """
 
 {cases}.
 A step takes 0, 3 or 5 % longer. The record judges it by the rules of `gpugate.judging`, in {nights} simulated nights,
-with the loan effects that git shows (`tools.simulated_nights`). Where the record passes and is blunt, a duet follows,
-whose size the record plans. The noise of the duet is that of the case's trials on GPUs: {slower} duets of each case
-that are slower, and {unchanged} of unchanged code. Record and duet are taken as independent, and a case without a trial
-as never found by a duet. A case counts as red where at least 95 % of its nights are. "{limit:g} s": a gate's limit for
-further processes and duets of one case, all of it for the duet; "no limit": `gpugate compare`. Each process of a case
-takes as long as in its trials, and at least {process:g} s beside its pairs.
+with the loan effects that git shows (`tools.simulated_nights`). Where the record passes, a duet follows, since the
+source of a slower case changed; the record plans its size. The noise of the duet is that of the case's trials on GPUs:
+{slower} duets of each case that are slower, and {unchanged} of unchanged code. Record and duet are taken as
+independent, and a case without a trial as never found by a duet. A case counts as red where at least 95 % of its nights
+are. "{limit:g} s": a limit of one case for further processes and duets, all of it for the duet, as a gate has it for a
+case whose source is that of the record; "no limit": `gpugate compare`. Each process of a case takes as long as in its
+trials, and at least {process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
 simulation is not a measurement of the rates. The spread that is assumed of builds in records of one build was chosen on
@@ -110,12 +110,11 @@ class Decided:
 
     case_id: str
     by_record: float
-    is_blunt: bool
     duet: Simulated | None  # None where no trial of the case is stored
 
     @property
     def by_duet(self) -> float:
-        return self.duet.share("slower") if self.duet is not None and self.is_blunt else 0.0
+        return self.duet.share("slower") if self.duet is not None else 0.0
 
     @property
     def red(self) -> float:
@@ -245,20 +244,19 @@ def decide_cases(
 ) -> list[Decided]:
     """The simulated decisions about each recorded case of a machine."""
     draw, found = np.random.default_rng(SEED), []
-    detectable = {one.case_id: one.detectable for one in judge_cases(machine)}
     for case_id, entry in nights.load_entries(machine).items():
         duet = None
         if case_id in noises:
             noise, size = noises[case_id], size_of(entry.current.processes)
             count = SLOWER_DUETS if slowdown else UNCHANGED_DUETS
             duet = simulate(noise, size, slowdown, count, draw, count_processes(noise, size, limit_s))
-        found.append(Decided(case_id, by_record[case_id], detectable[case_id] > SHARP, duet))
+        found.append(Decided(case_id, by_record[case_id], duet))
     return found
 
 
 def row_of(machine: Machine, slowdown: float, limit_s: float, found: Sequence[Decided]) -> tuple[str, ...]:
     red = Bound(sum(one.red >= WANTED for one in found), len(found))
-    tried = [one.duet for one in found if one.duet is not None and one.is_blunt]
+    tried = [one.duet for one in found if one.duet is not None]
     duets = sum(sum(one.decisions.values()) for one in tried)
     return (
         f"{machine.gpu}, {percent(slowdown)} slower, {'no limit' if math.isinf(limit_s) else f'{limit_s:g} s'}",

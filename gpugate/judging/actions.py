@@ -20,13 +20,17 @@ class Action(str, Enum):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The measurements that a session allows. `any_code`: the user names the code to compare with, so that a case
-    without a record may be compared, too."""
+    """The measurements that a session allows.
+
+    `any_code`: the user names the code to compare with, so that a case without a record may be compared, too.
+    `changed`: the source is not that of the record, so that every record is compared, a sharp one, too.
+    """
 
     pairs: bool = True
     processes: int = DECIDING_PROCESSES
     duet: bool = False
     any_code: bool = False
+    changed: bool = False
 
 
 def next_action(evidence: Evidence, allowed: Allowed) -> Action:
@@ -61,15 +65,15 @@ def _wants_process(evidence: Evidence) -> bool:
     """
     if evidence.no_result or (_may_settle(evidence) and evidence.record is not None):
         return True
-    slower = (
-        evidence.wall_is == "slower" and not evidence.slow_host
-    )  # on a slow host, no process is spent on wall times
+    # On a slow host, no process is spent on wall times.
+    slower = evidence.wall_is == "slower" and not evidence.slow_host
     return evidence.alone and (evidence.promise_is == "missed" or slower or evidence.costs_more)
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
-    """A duet is measured once, of a case whose times alarm or are open, or whose record would miss a slowdown."""
+    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown, or whose
+    source changed."""
     recorded = evidence.record is not None or evidence.other_cores is not None
     if evidence.code is not None or not evidence.timed or not (recorded or allowed.any_code):
         return False
-    return evidence.promise_is == "missed" or evidence.not_within or evidence.is_blunt
+    return evidence.promise_is == "missed" or evidence.not_within or evidence.is_blunt or allowed.changed

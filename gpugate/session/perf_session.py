@@ -278,7 +278,7 @@ class PerfSession:
         result.measurement = self._measure_here(case, self._shorten(settings, case), report)
         self._forget_other_reference(result)
         self._check_machine(result)
-        evidence, allowed = self._judge(result), self._allow(result.measurement, longer)
+        evidence, allowed = self._judge(result), self._allow(case, result.measurement, longer)
         while (action := next_action(evidence, allowed)) is not Action.STOP:
             if action is Action.PAIRS:
                 more = self._measure_here(case, longer, report)
@@ -304,7 +304,7 @@ class PerfSession:
         if self.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
 
-    def _allow(self, measured: Measurement, longer: Settings) -> Allowed:
+    def _allow(self, case: Case, measured: Measurement, longer: Settings) -> Allowed:
         """The measurements of a case that the session allows, after its first one."""
         against = self.options.against
         return Allowed(
@@ -312,6 +312,7 @@ class PerfSession:
             processes=1 if self.options.update_baselines else self.options.attempts,
             duet=against != OFF,
             any_code=against not in (AUTO, OFF),
+            changed=self.has_changed(case),
         )
 
     def _check_machine(self, result: CaseResult) -> None:

@@ -107,10 +107,10 @@ def test_a_limit_cuts_duets_off() -> None:
     assert (found.share("undecided"), found.processes) == (1.0, 0.0)
 
 
-def test_a_case_is_red_by_its_record_or_where_that_is_blunt_by_its_duet() -> None:
+def test_a_case_is_red_by_its_record_or_by_its_duet() -> None:
     duet = Simulated({"slower": 90, "undecided": 10}, 4.0, 120.0)
-    blunt, sharp = Decided("a", 0.5, True, duet), Decided("b", 0.5, False, duet)
-    assert (blunt.red, sharp.red, Decided("c", 0.5, True, None).red) == pytest.approx((0.95, 0.5, 0.5))
-    row = row_of(H200, 0.05, 60.0, [blunt, sharp])
+    tried, untried = Decided("a", 0.5, duet), Decided("b", 0.5, None)
+    assert (tried.red, untried.red) == pytest.approx((0.95, 0.5))
+    row = row_of(H200, 0.05, 60.0, [tried, untried])
     assert row[:3] == ("H200, 5 % slower, 60 s", "1 of 2 (2.5 %)", "0")
     assert row[-2:] == ("4.0", "2")

@@ -86,6 +86,12 @@ def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Actio
     assert next_action(gather(found, Mode.GATE, None), allowed) is expected
 
 
+def test_a_case_whose_source_changed_is_compared_though_its_record_is_sharp() -> None:
+    found = gather(case(FINE), Mode.GATE, None)
+    assert next_action(found, Allowed(duet=True, changed=True)) is DUET
+    assert next_action(found, Allowed(changed=True)) is STOP
+
+
 def test_a_session_may_allow_less() -> None:
     assert next_action(gather(case(OPEN), Mode.GATE, None), Allowed(pairs=False)) is PROCESS
     assert next_action(gather(case(SLOW), Mode.GATE, None), Allowed(processes=1)) is STOP
