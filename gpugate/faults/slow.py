@@ -15,14 +15,13 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from time import perf_counter, process_time_ns, thread_time_ns
 from typing import Any, Protocol
 
 import torch
 
-from gpugate.machine.processes import cpu_time_ns, list_descendants
+from gpugate.machine.processes import list_descendants, worker_cpu_ns
 from gpugate.workload import Build, Context, Side
 
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
@@ -80,11 +79,7 @@ class CpuExtraWork:
             pass
 
     def _read_ns(self) -> int:
-        total_ns = process_time_ns()
-        for worker in self._workers or ():
-            with suppress(OSError):  # it has ended since
-                total_ns += cpu_time_ns(worker)
-        return total_ns
+        return process_time_ns() + worker_cpu_ns(self._workers or ())
 
 
 def _recent() -> deque[float]:

@@ -228,8 +228,6 @@ class Evidence:
 
     # The wall time, and the recorded code.
 
-    # The wall time, and the recorded code.
-
     @property
     def few_recorded(self) -> bool:
         return self.record is not None and self.record.current.processes < MIN_PROCESSES

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from time import clock_gettime_ns
@@ -36,6 +38,16 @@ def list_descendants() -> set[int]:
 def cpu_time_ns(pid: int) -> int:
     """Reads the user and system CPU time of a process, all threads together. Raises OSError for one that has ended."""
     return clock_gettime_ns((~pid << 3) | 2)  # Linux's CPU clock of another process: CPUCLOCK_SCHED of ~pid
+
+
+def worker_cpu_ns(workers: Collection[int]) -> int:
+    """Sums the CPU time of running worker processes, and of all child processes that have ended, in nanoseconds."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total_ns = round(1e9 * (ended.ru_utime + ended.ru_stime))
+    for worker in workers:
+        with suppress(OSError):  # it has ended since
+            total_ns += cpu_time_ns(worker)
+    return total_ns
 
 
 def _read_descendants() -> dict[int, tuple[int, str]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from threading import active_count
 from time import process_time_ns
 from typing import Any
 
-from gpugate.machine.processes import cpu_time_ns, list_descendants
+from gpugate.machine.processes import list_descendants, worker_cpu_ns
 from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.step_checks import CHECKED_SHARE, run_block, without_overwritten
@@ -87,13 +85,3 @@ def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int], work
         for length in lengths:
             side.run_steps(inputs, length)
         return max(0.0, (process_time_ns() + worker_cpu_ns(workers) - started) / 1e6)
-
-
-def worker_cpu_ns(workers: Collection[int]) -> int:
-    """Sums the CPU time of running worker processes, and of all child processes that have ended, in nanoseconds."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total_ns = round(1e9 * (ended.ru_utime + ended.ru_stime))
-    for worker in workers:
-        with suppress(OSError):  # it has ended since
-            total_ns += cpu_time_ns(worker)
-    return total_ns

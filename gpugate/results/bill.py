@@ -1,4 +1,4 @@
-"""What a step of each side costs, item by item, per step: the bill, which repeats on every host of one GPU kind."""
+"""The bill: the cost of a step of each side, item by item, which repeats on every host of one GPU kind."""
 
 from __future__ import annotations
 

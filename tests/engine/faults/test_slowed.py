@@ -9,6 +9,7 @@ import torch
 
 from gpugate.faults import slow
 from gpugate.faults.slow import measure_own_s, slow_down, use_more_cpu
+from gpugate.machine import processes
 from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -94,7 +95,7 @@ def test_more_cpu_work_is_a_share_of_the_time_of_the_process_and_its_workers(mon
     made, listed = CpuTimes(), []
     for name in ("thread_time_ns", "process_time_ns"):
         monkeypatch.setattr(slow, name, getattr(made, name))
-    monkeypatch.setattr(slow, "cpu_time_ns", lambda worker: {7: made.worker_ns}[worker])
+    monkeypatch.setattr(processes, "cpu_time_ns", lambda worker: {7: made.worker_ns}[worker])
     monkeypatch.setattr(slow, "list_descendants", lambda: (listed.append(made.worker_ns), {7})[1])
     side = use_more_cpu(lambda context: Side(made.step), 0.05)(CONTEXT)
     for steps in (1, 10, 20):
@@ -111,7 +112,7 @@ def test_a_worker_that_has_ended_has_no_cpu_time(monkeypatch: pytest.MonkeyPatch
     def ended(worker: int) -> int:
         raise ProcessLookupError
 
-    monkeypatch.setattr(slow, "cpu_time_ns", ended)
+    monkeypatch.setattr(processes, "cpu_time_ns", ended)
     monkeypatch.setattr(slow, "list_descendants", lambda: {7})
     side = use_more_cpu(lambda context: Side(lambda inputs: OUTPUT), 0.05)(CONTEXT)
     for _ in range(2):

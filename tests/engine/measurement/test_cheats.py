@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
+from gpugate.machine.processes import worker_cpu_ns
 from gpugate.measurement import block_work, step_checks
-from gpugate.measurement.block_work import worker_cpu_ns
 from gpugate.measurement.new_inputs import KNOWN_BLOCKS, MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
