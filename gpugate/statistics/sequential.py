@@ -56,7 +56,7 @@ class ProcessMean:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ProcessMeans:
     """The processes of a duet so far: their number, their mean log-ratio and Q, see above."""
 
     processes: int
@@ -116,17 +116,17 @@ def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
     return ProcessMean(float(np.median(np.concatenate(taken))), (SE_OF_MEDIAN * spread) ** 2 / free)
 
 
-def collect_evidence(means: Sequence[ProcessMean]) -> Evidence:
+def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:
     """Collects the evidence of all means. Raises ValueError for none."""
     values = np.array([one.log_ratio for one in means])
     if not len(values):
         raise ValueError("no processes: a duet needs at least one")
     predicted = PRIOR_SD**2 + float(np.mean([one.variance for one in means]))
     squares = PRIOR_WORTH * predicted + float(np.sum((values - values.mean()) ** 2))
-    return Evidence(len(values), float(values.mean()), squares)
+    return ProcessMeans(len(values), float(values.mean()), squares)
 
 
-def decide_in_turn(means: Sequence[ProcessMean]) -> Evidence:
+def decide_in_turn(means: Sequence[ProcessMean]) -> ProcessMeans:
     """Takes one mean after another until the test decides; returns the evidence by then. Raises ValueError for none."""
     found = collect_evidence(means[:1])
     for count in range(2, len(means) + 1):
@@ -148,6 +148,6 @@ def needed_processes(sd: float) -> int | None:
     for count in range(FEWEST, MOST_PROCESSES + 1):
         likely = math.log1p(SHARP) - float(special.ndtri(POWER)) * sd / math.sqrt(count)
         squares = (PRIOR_WORTH + count - 1) * sd**2
-        if likely > 0 and Evidence(count, likely, squares).decision == "slower":
+        if likely > 0 and ProcessMeans(count, likely, squares).decision == "slower":
             return count
     return None
