@@ -54,25 +54,33 @@ def _promised(
     )
 
 
-def _limit_size(memory_share: float, kernels_share: float = 0.58) -> tuple[Limit, ...]:
-    """Limits on peak memory and on the 15 longest kernels, as shares of the reference's.
+def _limit_size(memory_share: float, kernels_share: float, longest_share: float = 0.58) -> tuple[Limit, ...]:
+    """Limits on peak memory, all kernels and the 15 longest kernels, as shares of the reference's.
 
-    The kernels of channels_last have 0.51 of the reference's time on an H100 and 0.67 on an H200, those of each other
-    side 0.47 and 0.51.
+    The longest kernels of channels_last have 0.51 of the reference's time on an H100 and 0.69 on an H200, those of
+    inductor 0.47 and 0.63, those of each other side 0.47 and 0.52.
     """
     return (
         Limit("peak_bytes", at_most_of_reference=memory_share),
-        Limit("longest_kernels_mean_ms", at_most_of_reference=kernels_share),
+        Limit("kernel_ms", at_most_of_reference=kernels_share),
+        Limit("longest_kernels_mean_ms", at_most_of_reference=longest_share),
     )
 
 
+# On a slow host an H200 gained 1.3x to 1.5x, while the kernels took half of the reference's time: the limit sees that.
+LAUNCHES_BIND = "566 launches take longer than the kernels where the host is slow"
+
+
 OPTIMIZATIONS = (
-    _promised("channels-last-fp16", channels_last_fp16, 1.65, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.75)),
-    _promised("inductor-fp16", inductor_fp16, 2.6, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6)),
-    _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, AMPERE, _limit_size(0.6)),
+    replace(
+        _promised("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.57, 0.75)),
+        min_speedup_why=LAUNCHES_BIND,
+    ),
+    _promised("inductor-fp16", inductor_fp16, 2.2, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6, 0.38, 0.7)),
+    _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, AMPERE, _limit_size(0.6, 0.28)),
     _promised("cuda-graph", cuda_graph, 0.98, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
     replace(
-        _promised("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, TENSORRT, (FUSED, *_limit_size(0.42))),
+        _promised("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, TENSORRT, (FUSED, *_limit_size(0.42, 0.28))),
         tolerance={"float16": Tolerance(relative_l2=3e-3, max_error=2e-2)},  # 2.3e-3 and 1.0e-2: FP16 also in sums
     ),
 )
