@@ -1,4 +1,4 @@
-"""CIFAR-10 from its own files, or one sentence that says why not; and the seeded pictures that stand in for it."""
+"""CIFAR-10 from its own files, or one sentence that says why not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from gpugate.workload import Context
 from tests.support.bad_checkpoints import Touches
-from workloads.resnet18_training.cifar import VALUES, Pictures, read_cifar10, seeded_pictures, training_pictures
+from workloads.resnet18_training.cifar import VALUES, read_cifar10
 
 ROWS = 4  # of the files here, where CIFAR-10's have 10,000
 
@@ -53,15 +52,6 @@ def test_the_five_files_are_joined_in_order(folder: Path) -> None:
     assert found.labels.tolist() == [(number + row) % 10 for number in range(5) for row in range(ROWS)]
 
 
-def test_the_folder_that_the_archive_unpacks_to_is_taken_too(folder: Path) -> None:
-    assert len(read_cifar10(folder / CIFAR10.base_folder)) == 5 * ROWS
-
-
-def test_a_context_with_a_data_path_reads_it(folder: Path) -> None:
-    context = Context(torch.device("cpu"), items=4, seed=0, cache_dir=Path(), settings={"cifar10": str(folder)})
-    assert torch.equal(training_pictures(context).pixels, read_cifar10(folder).pixels)
-
-
 def test_a_missing_folder_and_a_missing_file_are_one_sentence(folder: Path) -> None:
     (folder / CIFAR10.base_folder / "data_batch_3").unlink()
     for place in (folder, folder / "nowhere"):
@@ -75,38 +65,3 @@ def test_another_file_is_refused_before_it_can_run_code(folder: Path) -> None:
     with pytest.raises(ValueError, match="as they were published"):
         read_cifar10(folder)
     assert not (folder / "ran").exists()
-
-
-def test_seeded_pictures_depend_on_their_arguments_alone() -> None:
-    torch.manual_seed(5)
-    state = torch.random.get_rng_state()
-    first = seeded_pictures(3, 200)
-    seeded_pictures.cache_clear()
-    again, other = seeded_pictures(3, 200), seeded_pictures(4, 200)
-    assert torch.equal(first.pixels, again.pixels)
-    assert torch.equal(first.labels, again.labels)
-    assert not torch.equal(first.pixels, other.pixels)
-    assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
-
-
-def test_seeded_pictures_have_the_shape_of_cifar10_and_differ() -> None:
-    found = seeded_pictures(0, 300)
-    assert found.pixels.shape == (300, 3, 32, 32)
-    assert found.pixels.dtype == torch.uint8
-    assert found.labels.dtype == torch.int64
-    assert set(found.labels.tolist()) == set(range(10))
-    assert len(found.pixels.flatten(1).unique(dim=0)) == 300
-    assert 30 < float(found.pixels.float().std()) < 80
-
-
-def nearest_class(found: Pictures, seen: int, values: slice) -> float:
-    """The share of pictures after the first `seen` that lie nearest to the mean of their class."""
-    pictures = found.pixels.flatten(1)[:, values].float()
-    means = torch.stack([pictures[:seen][found.labels[:seen] == label].mean(0) for label in range(10)])
-    return float((torch.cdist(pictures[seen:], means).argmin(1) == found.labels[seen:]).float().mean())
-
-
-def test_classes_can_be_learned_but_not_from_one_pixel() -> None:
-    found = seeded_pictures(0, 1500)
-    assert nearest_class(found, 1000, slice(None)) > 0.97
-    assert nearest_class(found, 1000, slice(1500, 1501)) < 0.4

@@ -1,4 +1,4 @@
-"""The driving workload as far as a CPU goes: its sizes, its sides, what they record, and how they end."""
+"""The driving workload as far as a CPU goes: its model, its data paths, and how a run ends."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import multiprocessing
 import os
 import signal
 import time
-from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("torchvision")
 from torchvision.io import decode_jpeg as _decode_on_host
@@ -23,24 +20,17 @@ import workloads.driving as driving
 import workloads.driving.loading as driving_loading
 import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.reading as driving_reading
-from gpugate.catalogue import Catalogue
-from gpugate.faults.fault import Fault
-from gpugate.faults.mutate import apply
 from gpugate.machine.environment import Environment, missing_needs
-from gpugate.workload import Context, Side, for_device_class
+from gpugate.workload import Context, Side
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
-from tests.support.small_encoder import small_encoders
 from workloads.driving import nvjpeg_probe
-from workloads.driving.data import Frames
 from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
-from workloads.driving.model import DrivingModel, driving_model, forward_flops, parameter_count, training_flops
-from workloads.driving.nvjpeg import NvJpeg
+from workloads.driving.model import driving_model, parameter_count
 from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
-from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized
 from workloads.driving.scenes import WAYPOINTS, Rig
-from workloads.driving.training import Recipe, Trainer
-from workloads.parts import loader_workers, shared_memory
+from workloads.driving.training import Recipe
+from workloads.parts import loader_workers
 
 DRIVING, WORKERS, SWEEP = driving.WORKLOADS
 RIG = Rig(cameras=2, height=32, width=64)
@@ -78,103 +68,6 @@ def built(context):
         side.close()
 
 
-def test_the_catalogue_takes_all():
-    catalogue = Catalogue()
-    for workload in driving.WORKLOADS:
-        catalogue.register(workload)
-    catalogue.load()
-    on_cpu = {case.optimization.name for case in catalogue.cases() if case.device_kind == "cpu"}
-    assert on_cpu == {"uint8-bus", "workers-0", "workers-2"}
-    swept = {sweep.id: [case.optimization.point.value for case in sweep.cases] for sweep in catalogue.sweeps()}
-    assert swept == {
-        "driving-workers/workers/cuda": [0, 2, 4, 8, 16],
-        "driving-workers/workers/cpu": [0, 2],
-        "driving-batch/batch-size/cuda": [8, 16, 32, 64, 128],
-    }
-
-
-def test_a_step_holds_every_batch_of_its_workload():
-    of_driving, of_workers = (driving.BASELINE, driving.CACHED, driving.BEST), (driving.JPEG, driving.NVJPEG)
-    for workload, plans in ((DRIVING, of_driving), (WORKERS, of_workers), (SWEEP, driving.BATCHES)):
-        for plan in plans:
-            assert workload.sizes["cuda"].items % getattr(plan, "batch", plan) == 0
-
-
-@pytest.mark.parametrize("rig", [driving.FULL_RIG, driving.SMALL_RIG])
-def test_the_stated_work_is_the_models(rig):
-    with torch.device("meta"):
-        model = DrivingModel(rig)
-        images = torch.empty(1, rig.cameras, 3, rig.height, rig.width)
-        commands = torch.zeros(1, dtype=torch.int64)
-        with FlopCounterMode(display=False) as counter:
-            model(images, commands)
-    assert forward_flops(rig) == counter.get_total_flops()
-    assert parameter_count(rig) == sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_backward_is_stated_as_twice_forward_without_the_pictures_gradient():
-    encoder_only = Rig(cameras=64, height=32, width=32)  # where attention, which recomputes, is next to nothing
-    with torch.device("meta"):
-        model = DrivingModel(encoder_only)
-        images = torch.empty(1, 64, 3, 32, 32)
-        with FlopCounterMode(display=False) as counter:
-            model(images, torch.zeros(1, dtype=torch.int64)).sum().backward()
-    assert training_flops(encoder_only) == pytest.approx(counter.get_total_flops(), rel=0.01)
-
-
-def test_the_size_counts_pictures_as_bytes():
-    sizes = DRIVING.sizes["cuda"]
-    assert sizes.items == 16
-    assert sizes.bytes == 16 * 8 * 3 * 256 * 704 + 12 * parameter_count(driving.FULL_RIG)
-    assert sizes.flops == pytest.approx(16 * 313e9, rel=0.05)
-
-
-def test_an_h200_must_hide_the_data_path():
-    contract = for_device_class(DRIVING.optimization("prefetcher").contract, ("sm_90", "cuda"))
-    (limit,) = (limit for limit in contract.limits if limit.counter == "data_path_efficiency")
-    assert limit.at_least >= 0.90
-
-
-@pytest.mark.parametrize("name", ["baseline", "uint8-bus", "workers-0", "workers-2"])
-def test_every_frame_arrives_intact_and_in_order(context, built, name):
-    """Beyond the end of the first epoch, which has 8 frames."""
-    side = built(driving.BASELINE if name == "baseline" else name)
-    for step in range(3):
-        stamps = driving.stamps(context, step)
-        output = side.step(stamps)
-        side.finish()
-        assert torch.equal(output, stamps[:, None].expand(4, 3))
-    assert side.engaged() is None
-
-
-def test_stamps_are_seeded_and_differ_from_set_to_set(context):
-    first = driving.stamps(context, 0)
-    assert first.shape == (4,)
-    assert ((first >= 1) & (first < 2)).all()
-    assert torch.equal(first, driving.stamps(context, 0))
-    assert not torch.equal(first, driving.stamps(context, 1))
-
-
-def test_an_output_of_the_step_before_is_wrong(context, built):
-    side = apply(Fault("stale"), lambda _: built("uint8-bus"))(context)
-    side.step(driving.stamps(context, 0))
-    assert not torch.equal(side.step(driving.stamps(context, 1))[:, 0], driving.stamps(context, 1))
-
-
-def test_half_the_work_is_wrong(context, built):
-    side = apply(Fault("skip-work"), lambda half: built("uint8-bus", half))(context)
-    stamps = driving.stamps(context, 0)
-    output = side.step(stamps)
-    side.finish()
-    assert torch.equal(output[:2, 0], stamps[:2])
-    assert not torch.equal(output[2:, 0], stamps[2:])
-
-
-def test_a_batch_that_divides_no_step_is_told(context):
-    with pytest.raises(ValueError, match="a step of 4 frames is no whole number of batches of 3"):
-        build(Plan(batch=3), context)
-
-
 def test_small_batches_are_several_iterations_of_the_same_step(context, built):
     side = built(Plan(batch=2))
     for step in range(3):
@@ -196,27 +89,6 @@ def test_cached_steps_take_nothing_from_the_order(context, built):
     assert all(side.cached_step().shape == (4, 3) for _ in range(3))
     assert torch.equal(side.step(stamps), stamps[:, None].expand(4, 3))
     assert side.stock_steps == 2
-
-
-def test_sides_share_no_weights_and_leave_the_random_numbers_alone(context):
-    before = torch.get_rng_state()
-    first, second = (Pipeline(context, Plan(batch=4)) for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    ours, theirs = first.trainer.state(), second.trainer.state()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    first.iterate()
-    assert not torch.equal(ours["to_token.weight"], theirs["to_token.weight"])
-    assert torch.equal(theirs["to_token.weight"], driving_model(RIG, 0).to_token.weight)
-
-
-def test_a_batch_that_does_not_fit_says_so(context, built, monkeypatch):
-    def train(*_):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
-    side = built(Plan(batch=4))
-    monkeypatch.setattr(Trainer, "train", train)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        side.step(driving.stamps(context, 0))
 
 
 @pytest.fixture
@@ -272,89 +144,6 @@ def test_a_worker_that_dies_ends_the_run_and_leaves_nothing(context, built, monk
     assert _shared_memory(*(worker.pid for worker in workers)) <= shared
 
 
-def test_closing_ends_the_workers_while_they_still_read(context, built):
-    side = built("workers-2")
-    side.close()
-    assert multiprocessing.active_children() == []
-
-
-def _never(frames: Frames, frame: int) -> Tensor:
-    time.sleep(3600)
-    raise AssertionError("it was waited for")
-
-
-def test_a_worker_that_falls_silent_ends_the_run_and_leaves_nothing(context, monkeypatch):
-    monkeypatch.setattr(driving_reading, "STUCK_S", 0.5)
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.5)
-    frames = frames_of(context)
-    batches = HostBatches(FrameSet(frames, _never), BatchOrder(order_table(8, 0), 2), workers=1)
-    with closing(batches), pytest.raises(RuntimeError, match=r"timed out after 0\.5 seconds: look for what holds"):
-        next(batches)
-    assert multiprocessing.active_children() == []
-
-
-@pytest.mark.parametrize(("read", "bytes_each"), [(read_jpeg, 1), (read_normalized, 4)])
-def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(context, monkeypatch, read, bytes_each):
-    """Two workers hold a batch of 4 ready each, and a third one is in use."""
-    needed = 3 * 4 * RIG.frame_bytes * bytes_each + shared_memory.SMALL_TENSORS_BYTES
-    frame_set, order = FrameSet(frames_of(context), read), BatchOrder(order_table(8, 0), 4)
-    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed - 1))
-    with pytest.raises(OSError, match=r"MiB free: give it more"):
-        HostBatches(frame_set, order, workers=2)
-    HostBatches(frame_set, order, workers=0).close()
-    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
-    HostBatches(frame_set, order, workers=2).close()
-
-
-class _Decoder:
-    """Stands in for the GPU's: decodes on the host, or fails; counts the pictures it was given."""
-
-    def __init__(self, failing: str = "") -> None:
-        self.failing, self.counts = failing, []
-
-    def __call__(self, encoded, mode, device=None):
-        if not isinstance(encoded, list):
-            return _decode_on_host(encoded, mode)
-        self.counts.append(len(encoded))
-        if self.failing:
-            raise RuntimeError(self.failing)
-        return [_decode_on_host(each, mode) for each in encoded]
-
-
-@pytest.fixture
-def nvjpeg(context, monkeypatch):
-    """Builds the source that lets the GPU decode, on a CPU, with the given decoder."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-
-    def made(decoder: _Decoder, context: Context = context) -> NvJpeg:
-        monkeypatch.setattr("torchvision.io.decode_jpeg", decoder)
-        frames = frames_of(context)
-        return NvJpeg(frames, BatchOrder(order_table(len(frames), 0), 2), CPU)
-
-    return made
-
-
-def test_nvjpeg_decodes_the_frames_that_are_asked_for(nvjpeg, context):
-    decoder, frames = _Decoder(), frames_of(context)
-    source = nvjpeg(decoder)
-    assert torch.equal(source._decoded([3, 1]), torch.stack([frames.decoded(3), frames.decoded(1)]))
-    assert decoder.counts == [4]
-
-
-def test_a_jpeg_that_the_gpu_cannot_decode_is_named(nvjpeg, damaged):
-    context, path = damaged
-    source = nvjpeg(_Decoder(), context)
-    numbers = order_table(8, context.seed)[4:6].tolist()
-    with pytest.raises(ValueError, match=path.name):
-        source._decoded(numbers)
-
-
-def test_another_failure_of_nvjpeg_stays_what_it_is(nvjpeg):
-    with pytest.raises(RuntimeError, match="no such luck"):
-        nvjpeg(_Decoder("no such luck"))._decoded([0])
-
-
 @pytest.fixture
 def asked_of_the_gpu(monkeypatch) -> list[torch.device]:
     """Records the devices of the probe's decoding; GPU 0 decodes, and GPU 1 does not."""
@@ -372,11 +161,6 @@ def asked_of_the_gpu(monkeypatch) -> list[torch.device]:
     nvjpeg_probe.why_not.cache_clear()
 
 
-def test_a_gpu_is_asked_once_whether_it_decodes(asked_of_the_gpu):
-    assert [nvjpeg_probe.why_not(0) for _ in range(2)] == [None, None]
-    assert asked_of_the_gpu == [torch.device("cuda", 0)]
-
-
 def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(asked_of_the_gpu):
     needs = WORKERS.optimization("nvjpeg").needs
     h200 = Environment("cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", {}, compute_capability="9.0", gpu_index=1)
@@ -385,33 +169,6 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
     assert missing.reason.startswith("GPU 1 decodes no JPEG (Failed to initialize nvjpeg with hardware backend: 7): ")
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in missing.reason
     assert missing_needs(needs, replace(h200, gpu_index=0)) is None
-
-
-def test_without_torchs_cuda_build_of_torchvision_it_says_so(asked_of_the_gpu, monkeypatch):
-    monkeypatch.setattr("torchvision.io.decode_jpeg", lambda *_, **__: torch.ops.image.no_such_operation)
-    assert "install a CUDA build of torchvision" in nvjpeg_probe.why_not(0)
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(channels_last=True),
-        Recipe(channels_last=True, stem_channels=4),
-        Recipe(torch.bfloat16),
-        Recipe(fused=True),
-    ],
-)
-def test_a_recipe_trains_to_the_same_loss(context, recipe):
-    """Two updates: the third loss depends on what the backward passes and the optimizer did."""
-    losses = []
-    for each in (Recipe(), recipe):
-        with torch.random.fork_rng(devices=[]), small_encoders():
-            torch.manual_seed(0)
-            pipeline = Pipeline(context, Plan(batch=4, recipe=each))
-            losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))
-            assert pipeline.why_not() is None
-            assert pipeline.trainer.model.missing_channels == each.stem_channels - 3
-    assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.precision == torch.float32 else 0.1)
 
 
 def test_a_lost_layout_is_noticed(context):

@@ -73,42 +73,6 @@ def test_everything_that_decides_the_next_iteration_comes_back(saved: Path) -> N
     assert _same(resumed, whole)
 
 
-def _missing(path: Path) -> None:
-    path.unlink()
-
-
-def _words(path: Path) -> None:
-    path.write_text("weights, honestly")
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _keep(share: float):
-    def truncated(path: Path) -> None:
-        content = path.read_bytes()
-        path.write_bytes(content[: int(share * len(content))])
-
-    return truncated
-
-
-def _first_40_bytes(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:40])
-
-
-def _list(path: Path) -> None:
-    _write([1, 2], path)
-
-
-def _weights_alone(path: Path) -> None:
-    torch.save(_trainer().model.state_dict(), path)
-
-
-def _code(path: Path) -> None:
-    _write({"model": Path("/")}, path)
-
-
 def _write(content: object, path: Path) -> None:
     """Writes a checkpoint as `save` does: only its content can be wrong."""
     buffer = io.BytesIO()
@@ -128,24 +92,9 @@ def _with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     return changed
 
 
-def _flipped(path: Path) -> None:
-    """Flips a bit of a weight."""
+def _flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[content.index(_weight().numpy().tobytes())] ^= 1
-    path.write_bytes(content)
-
-
-def _weight() -> torch.Tensor:
-    """Returns a weight whose bytes in the file are those in memory."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        trainer = _trainer()
-        trainer.train(_batch())
-    return trainer.model.to_token.weight.detach()
-
-
-def _format_1(path: Path) -> None:
-    content = path.read_bytes().replace(b"checkpoint 2 ", b"checkpoint 1 ", 1)
+    content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
@@ -153,59 +102,23 @@ def _group(content: dict[str, Any]) -> dict[str, Any]:
     return content["optimizer"]["param_groups"][0]
 
 
-def _momentum(content: dict[str, Any]) -> dict[Any, Any]:
-    return content["optimizer"]["state"]
-
-
 INVALID_MT19937 = torch.full((5056,), 255, dtype=torch.uint8)
-OTHER_OPTIMIZER, OTHER_MOMENTUM = "is of another optimizer", "momentum of another model"
 BAD = {
-    "missing": (_missing, "cannot be read"),
-    "words": (_words, "is no 'gpugate driving checkpoint 2'"),
-    "empty": (_empty, "is no 'gpugate driving checkpoint 2'"),
-    "a byte missing": (_keep(0.9999999), "truncated or damaged"),
-    "half": (_keep(0.5), "truncated or damaged"),
-    "half of its first line": (_first_40_bytes, "truncated or damaged"),
-    "a flipped bit": (_flipped, "truncated or damaged"),
-    "the format before": (_format_1, "is no 'gpugate driving checkpoint 2'"),
-    "a list": (_list, "no usable 'model'"),
-    "weights alone": (_weights_alone, "is no 'gpugate driving checkpoint 2'"),
-    "code": (_code, "holds what no checkpoint does"),
-    "no position": (_with(lambda content: content.pop("position")), "no usable 'position'"),
-    "true for a position": (_with(lambda content: content.update(position=True)), "no usable 'position'"),
+    "missing": (Path.unlink, "cannot be read"),
+    "words": (lambda path: path.write_text("weights, honestly"), "is no 'gpugate driving checkpoint 2'"),
+    "the last byte": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated or damaged"),
+    "a flipped bit": (_flip_a_bit, "truncated or damaged"),
+    "a list": (lambda path: _write([1, 2], path), "no usable 'model'"),
     "a position before the first": (_with(lambda content: content.update(position=-5)), "has the position -5"),
     "no optimizer": (_with(lambda content: content.pop("optimizer")), "no usable 'optimizer'"),
-    "a sparse weight": (
-        _with(
-            lambda content: content["model"].update({"to_token.bias": content["model"]["to_token.bias"].to_sparse()})
-        ),
-        "is sparse float32",
-    ),
     "a weight without values": (
         _with(lambda content: content["model"].update({"to_token.bias": content["model"]["to_token.bias"].to("meta")})),
         "is meta float32",
     ),
-    "a part too many": (_with(lambda content: content["optimizer"].update(more=1)), OTHER_OPTIMIZER),
-    "no groups": (_with(lambda content: content["optimizer"].pop("param_groups")), OTHER_OPTIMIZER),
-    "two groups": (_with(lambda content: content["optimizer"]["param_groups"].append({})), "usable 'param_groups'"),
-    "a group of words": (_with(lambda content: content["optimizer"].update(param_groups=["all"])), "'param_groups'"),
-    "a group without parameters": (_with(lambda content: _group(content).pop("params")), OTHER_OPTIMIZER),
+    "no groups": (_with(lambda content: content["optimizer"].pop("param_groups")), "is of another optimizer"),
     "a group without momentum": (_with(lambda content: _group(content).pop("momentum")), "momentum is missing there"),
-    "a group without a switch": (
-        _with(lambda content: _group(content).pop("nesterov")),
-        "nesterov is missing there and bool here",
-    ),
-    "a group with more": (_with(lambda content: _group(content).update(betas=(0.9, 0.99))), "betas is tuple there"),
     "a rate in words": (_with(lambda content: _group(content).update(lr="high")), "lr is str there and float here"),
-    "fewer parameters": (_with(lambda content: _group(content)["params"].pop()), OTHER_MOMENTUM),
-    "momentum in a list": (_with(lambda content: content["optimizer"].update(state=[])), OTHER_OPTIMIZER),
-    "other momentum": (
-        _with(lambda content: _momentum(content)[0].update(momentum_buffer=torch.zeros(3))),
-        OTHER_MOMENTUM,
-    ),
-    "momentum of no mapping": (_with(lambda content: _momentum(content).update({0: 1.0})), OTHER_MOMENTUM),
-    "momentum of nothing": (_with(lambda content: _momentum(content).update({10**6: {}})), OTHER_MOMENTUM),
-    "momentum by name": (_with(lambda content: _momentum(content).update(first={})), OTHER_MOMENTUM),
+    "fewer parameters": (_with(lambda content: _group(content)["params"].pop()), "momentum of another model"),
     "no random state": (_with(lambda content: content["random"].pop("cpu")), "no state of the cpu random numbers"),
     "an invalid random state": (
         _with(lambda content: content["random"].update(cpu=INVALID_MT19937)),
@@ -226,7 +139,6 @@ def _all_of(trainer: Trainer) -> dict[str, Any]:
     return copy.deepcopy({**trainer.state(), **beside, "random": torch.get_rng_state()})
 
 
-@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_checkpoint_is_refused_and_changes_nothing(path: Path, name: str, other: Trainer) -> None:
     damage, said = BAD[name]
@@ -246,32 +158,15 @@ def test_another_models_checkpoint_names_the_difference(saved: Path) -> None:
     assert _same(trainer, _trainer(rig=OTHER_RIG))
 
 
-def test_a_run_with_gradient_scaling_needs_its_scale(saved: Path) -> None:
+def test_another_gradient_scaling_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "half.pt"
     trainer = Trainer(RIG, Recipe(torch.float16), 0, CPU)
-    with pytest.raises(ValueError, match="without gradient scaling"):
-        checkpoint.resume(saved, trainer)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda scaler: scaler.pop("scale"), "scale is missing there and float here"),
-        (lambda scaler: scaler.update(scale="large"), "scale is str there and float here"),
-        (lambda scaler: scaler.update(more=1), "more is int there and missing here"),
-    ],
-)
-def test_another_gradient_scaling_is_refused_and_changes_nothing(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
-) -> None:
-    path, half = tmp_path / "half.pt", Recipe(torch.float16)
-    trainer = Trainer(RIG, half, 0, CPU)
-    assert trainer.scaler.is_enabled()
     checkpoint.save(path, trainer, position=0)
     assert checkpoint.resume(path, trainer) == 0
-    _with(lambda content: change(content["scaler"]))(path)
+    _with(lambda content: content["scaler"].pop("scale"))(path)
     trainer.scaler.load_state_dict({**trainer.scaler.state_dict(), "scale": 2.0})
     before = _all_of(trainer)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match="scale is missing there and float here"):
         checkpoint.resume(path, trainer)
     torch.testing.assert_close(_all_of(trainer), before, rtol=0, atol=0)
 
@@ -291,8 +186,3 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) ->
     assert str(path) in str(raised.value)
     assert path.read_text() == "the one before"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"nowhere/driving\.pt cannot be written"):
-        checkpoint.save(tmp_path / "nowhere" / "driving.pt", _trainer(), position=0)

@@ -1,12 +1,10 @@
 """Prepared batches by threads and by processes: the same as by one thread, in order; and workers that die."""
 
 import gc
-import multiprocessing.connection
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,10 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.catalogue import Catalogue
 from gpugate.workload import Context, Side
-from tests.support.patience import HANGS_S, stop, wait_until
-from workloads.host_preparation import WORKLOADS, size, worker_pools
+from tests.support.patience import HANGS_S, wait_until
+from workloads.host_preparation import size, worker_pools
 from workloads.host_preparation.preparing_sides import (
     checksums,
     one_thread,
@@ -30,7 +27,7 @@ from workloads.host_preparation.preparing_sides import (
     threads,
 )
 from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
-from workloads.host_preparation.worker_pools import WorkerProcesses, WorkerThreads, in_order, warn_if_more_than_cores
+from workloads.host_preparation.worker_pools import WorkerProcesses, in_order
 
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
 
@@ -95,55 +92,12 @@ def numbers_of(preparation: Preparation, batches: int) -> list[torch.Tensor]:
     return list(sample_numbers(preparation, context_of(preparation, batches), 0).split(preparation.batch))
 
 
-def test_the_catalogue_takes_both() -> None:
-    catalogue = Catalogue()
-    for workload in WORKLOADS:
-        catalogue.register(workload)
-    catalogue.load()
-    names = [case.id for case in catalogue.cases() if case.device_kind == "cuda"]
-    variants = ("threads-4", "processes-2", "processes-4")
-    assert names == [f"host-preparation-{kind}/{name}/cuda" for kind in ("cheap", "expensive") for name in variants]
-
-
-def test_what_loses_is_declared_as_a_loss_and_says_why() -> None:
-    cheap, expensive = WORKLOADS
-    for optimization in cheap.optimizations:
-        assert all(speedup < 1 for speedup in optimization.min_speedup.values())
-        assert "no gain to be had" in optimization.why
-    for optimization in expensive.optimizations:
-        assert all((speedup >= 1) == (kind != "cpu") for kind, speedup in optimization.min_speedup.items())
-        assert "two cores that others use too promise no gain" in optimization.why
-
-
 def test_the_stated_bytes_are_those_read_and_written() -> None:
     samples, shape = samples_of(FEW["expensive"], 3), (FEW["expensive"].batch, *EXPENSIVE.prepared_shape)
     prepared = torch.empty(shape)
     stated = size(FEW["expensive"], batches=5)
     assert stated.items == 10
     assert stated.bytes == 10 * samples[0].nbytes + 5 * prepared.nbytes
-
-
-@pytest.mark.parametrize("preparation", FEW.values(), ids=FEW)
-def test_samples_are_seeded_and_no_two_are_alike(preparation: Preparation) -> None:
-    samples = samples_of(preparation, 3)
-    assert samples.shape == (preparation.samples, *preparation.sample_shape)
-    assert torch.equal(samples, samples_of(preparation, 3))
-    assert not torch.equal(samples, samples_of(preparation, 4))
-    assert len({each.numpy().tobytes() for each in samples}) == preparation.samples
-    assert samples.float().std() > 20
-
-
-@pytest.mark.parametrize("preparation", FEW.values(), ids=FEW)
-def test_a_prepared_batch_is_normalized_and_depends_on_its_samples_alone(preparation: Preparation) -> None:
-    samples = samples_of(preparation, 3)
-    untouched = samples.clone()
-    first, again = (torch.empty(preparation.batch, *preparation.prepared_shape) for _ in range(2))
-    preparation.prepare(samples, torch.arange(preparation.batch), first)
-    preparation.prepare(samples, torch.arange(preparation.batch).flip(0), again)
-    assert torch.equal(first, again.flip(0))
-    assert torch.isfinite(first).all()
-    assert 0.2 < first.std() < 3
-    assert torch.equal(samples, untouched)
 
 
 def test_checksums_tell_samples_apart_and_notice_damage() -> None:
@@ -226,31 +180,6 @@ def test_a_killed_worker_ends_the_step_with_its_signal(pool: WorkerProcesses, af
     assert time.monotonic() - started < HANGS_S, "it does not wait for what never comes"
 
 
-def two_workers_at_work(build, monkeypatch: pytest.MonkeyPatch) -> tuple[WorkerProcesses, Callable[[], object]]:
-    """The pool of a side that has taken a step, and what takes another one."""
-    pools: list[WorkerProcesses] = []
-
-    def remembered(*arguments) -> WorkerProcesses:
-        pools.append(WorkerProcesses(*arguments))
-        return pools[-1]
-
-    monkeypatch.setattr("workloads.host_preparation.preparing_sides.WorkerProcesses", remembered)
-    context = context_of(FEW["cheap"])
-    step = partial(build(partial(processes, FEW["cheap"], 2), context).step, sample_numbers(FEW["cheap"], context, 0))
-    step()
-    return pools[0], step
-
-
-def test_a_killed_worker_takes_the_others_of_its_side_along(build, monkeypatch) -> None:
-    pool, step = two_workers_at_work(build, monkeypatch)
-    workers = [process.pid for process in pool.processes]
-    assert all(map(is_alive, workers))
-    os.kill(workers[-1], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="died of SIGKILL"):
-        step()
-    assert not any(map(is_alive, workers))
-
-
 def test_shared_memory_goes_with_its_last_user_even_after_a_kill() -> None:
     gc.collect()
     before = shared_memory()
@@ -268,54 +197,6 @@ def test_an_error_in_a_worker_process_comes_with_its_traceback(pool: WorkerProce
     with pytest.raises(RuntimeError, match="worker process 1 of 2 failed on batch 0: IndexError") as raised:
         list(pool.batches([torch.full((32,), 50)] * 3))
     assert "sample_transforms.py" in str(raised.value)
-
-
-def test_an_error_in_a_thread_is_raised_as_it_is() -> None:
-    pool = WorkerThreads(2, FEW["cheap"], samples_of(FEW["cheap"], 3), pinned=False)
-    with pytest.raises(IndexError):
-        list(pool.batches([torch.full((32,), 50)] * 3))
-    pool.close()
-
-
-def test_a_worker_that_hangs_ends_the_step_in_one_sentence_and_all_workers(build, monkeypatch) -> None:
-    pool, step = two_workers_at_work(build, monkeypatch)
-    wait = multiprocessing.connection.wait
-
-    def wait_for_the_first(news: list[object], seconds: float | None = None) -> list[object]:
-        return wait(news, HANGS_S if pool._pipes[0] in news else seconds)
-
-    monkeypatch.setattr(multiprocessing.connection, "wait", wait_for_the_first)
-    monkeypatch.setattr(worker_pools, "SECONDS_PER_BATCH", 0.2)
-    monkeypatch.setattr(worker_pools, "SECONDS_TO_END", 0.2)
-    stop(pool.processes[1].pid)
-    rescue = threading.Timer(HANGS_S, pool.processes[1].kill)  # else this test would hang too
-    rescue.daemon = True
-    rescue.start()
-    with pytest.raises(RuntimeError) as raised:
-        step()
-    rescue.cancel()
-    assert str(raised.value).startswith("worker process 2 of 2 did not prepare batch 1 within 0.2 s: look where")
-    assert "\n" not in str(raised.value)
-    assert not any(is_alive(process.pid) for process in pool.processes)
-
-
-def test_a_worker_that_does_not_listen_is_ended_by_force(pool: WorkerProcesses, monkeypatch) -> None:
-    first = pool.processes[0]
-    monkeypatch.setattr(first, "join", lambda seconds=None, join=first.join: join(HANGS_S))
-    monkeypatch.setattr(worker_pools, "SECONDS_TO_END", 0.2)
-    stop(pool.processes[1].pid)
-    pool.close()
-    assert [process.exitcode for process in pool.processes] == [0, -signal.SIGKILL]
-    pool.close()
-
-
-def test_workers_end_when_they_are_told_and_ignore_ctrl_c(pool: WorkerProcesses) -> None:
-    list(pool.batches(numbers_of(FEW["cheap"], 2)))
-    for process in pool.processes:
-        os.kill(process.pid, signal.SIGINT)
-    assert len(list(pool.batches(numbers_of(FEW["cheap"], 4)))) == 4
-    pool.close()
-    assert [process.exitcode for process in pool.processes] == [0, 0]
 
 
 ORPHANS = """
@@ -344,33 +225,9 @@ def test_no_worker_outlives_a_killed_main_process(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-def test_more_workers_than_cores_are_warned_of_once() -> None:
-    warn_if_more_than_cores.cache_clear()
-    with pytest.warns(RuntimeWarning, match=rf"10000 worker processes share {len(os.sched_getaffinity(0))} cores"):
-        warn_if_more_than_cores(10000, "worker processes")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warn_if_more_than_cores(10000, "worker processes")
-        warn_if_more_than_cores(1, "worker processes")
-
-
 @pytest.mark.parametrize(("batches", "engaged"), [(1, "only 1 of 2 processes prepared anything"), (2, None)])
 def test_idle_workers_are_no_speedup_to_be_proud_of(build, batches: int, engaged: str | None) -> None:
     context = context_of(FEW["cheap"], batches)
     side = build(partial(processes, FEW["cheap"], 2), context)
-    side.step(sample_numbers(FEW["cheap"], context, 0))
-    assert side.engaged() == engaged
-
-
-@pytest.mark.parametrize(("batches", "engaged"), [(1, "only 1 of 2 threads prepared anything"), (2, None)])
-def test_threads_take_what_comes_so_two_at_work_are_enough(build, batches: int, engaged: str | None) -> None:
-    meeting = threading.Barrier(batches)
-
-    def meet(samples: torch.Tensor, numbers: torch.Tensor, prepared: torch.Tensor) -> None:
-        meeting.wait(HANGS_S)  # else one thread may prepare everything before the other wakes up
-        CHEAP.prepare(samples, numbers, prepared)
-
-    context = context_of(FEW["cheap"], batches)
-    side = build(partial(threads, replace(FEW["cheap"], prepare=meet), 2), context)
     side.step(sample_numbers(FEW["cheap"], context, 0))
     assert side.engaged() == engaged

@@ -1,4 +1,4 @@
-"""The ResNet-50 workload as far as a CPU goes: sizes, weights, checkpoints, sides, and what `engaged` notices."""
+"""The ResNet-50 workload as far as a CPU goes: work, weights, checkpoints, and what `engaged` notices."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from torchvision.models import resnet50 as architecture
 import workloads.parts.model_sides as model_sides
 import workloads.parts.resnet50_weights as resnet50_weights
 import workloads.resnet50_inference as resnet50_inference
-from gpugate.catalogue import Catalogue
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.workload import BASELINE, Case, Context, for_device_class
+from gpugate.workload import Context
 from tests.support import bad_checkpoints
 from workloads.parts.cudnn_fusion import STEM_CHANNELS
 from workloads.parts.photographs import photograph_batch
 
-SM_90 = ("sm_90", "cuda")
 BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
 
 
@@ -55,19 +53,6 @@ def _relative_l2(out: Tensor, reference: Tensor) -> float:
     return float((out - reference).norm() / reference.norm())
 
 
-def test_the_catalogue_takes_both():
-    catalogue = Catalogue()
-    for workload in resnet50_inference.WORKLOADS:
-        catalogue.register(workload)
-    catalogue.load()
-    ids = {case.id for case in catalogue.cases()}
-    assert ids == {
-        *(f"resnet50-inference/{name}/cuda" for name in resnet50_inference.BATCH_128),
-        *(f"resnet50-inference-batch1/{name}/cuda" for name in resnet50_inference.BATCH_1),
-        *(f"resnet50-inference/{name}/cpu" for name in ("channels-last", "inductor", "bf16")),
-    }
-
-
 def test_the_stated_work_is_the_models():
     counted = {"read": 0, "written": 0, "multiply_adds": 0}
 
@@ -86,37 +71,6 @@ def test_the_stated_work_is_the_models():
     assert resnet50_inference.size(3).flops == 2 * counted["multiply_adds"]
     assert resnet50_inference.size(3).bytes == 4 * (weights + counted["read"] + counted["written"])
     assert resnet50_inference.size(128).items == BATCH_128.sizes["cuda"].items == 128
-
-
-@pytest.mark.parametrize(
-    ("workload", "name", "counter", "at_most"),
-    [
-        (BATCH_128, "cudnn-fused", "kernels", 62),
-        (BATCH_128, "cudnn-fused", "graph_launches", 1),
-        (BATCH_128, "inductor-fp16", "kernels", 110),
-        (BATCH_128, "tensorrt-tf32", "kernels", 57),
-        (BATCH_128, "tensorrt-fp16", "kernels", 60),
-        (BATCH_1, "cuda-graph", "graph_launches", 1),
-        (BATCH_1, "split-k", "graph_launches", 1),
-    ],
-)
-def test_a_gpu_of_sm_90_must_stay_within_these_counters(workload, name, counter, at_most):
-    contract = for_device_class(workload.optimization(name).contract, SM_90)
-    bounds = [limit.at_most for limit in (*contract.engaged, *contract.limits) if limit.counter == counter]
-    assert min(bound for bound in bounds if bound is not None) <= at_most
-
-
-def test_no_fp16_path_may_be_further_off_than_two_thousandths_and_an_engine_three():
-    halves = [o for w in resnet50_inference.WORKLOADS for o in w.optimizations if o.dtype == "float16"]
-    wide = [o.name for o in halves if o.tolerance["float16"].relative_l2 > 2e-3]
-    assert {name for name in wide if "tensorrt" not in name} == set()
-    assert max(o.tolerance["float16"].relative_l2 for o in halves) == 3e-3
-
-
-def test_the_graph_is_compared_with_what_it_captures():
-    assert BATCH_128.optimization("cuda-graph").compared_with == "channels-last-fp16"
-    others = [o.compared_with for o in BATCH_128.optimizations if o.name != "cuda-graph"]
-    assert set(others) == {BASELINE}
 
 
 def test_seeded_weights_depend_on_the_seed_alone(context):
@@ -138,37 +92,6 @@ def test_seeded_logits_are_meaningful(context):
     assert _relative_l2(logits[0], logits[1]) > 0.05, "different photographs, different logits"
 
 
-def test_batch_norm_is_far_from_the_identity(context):
-    for name, norm in resnet50_weights.resnet50(context).named_modules():
-        if isinstance(norm, nn.BatchNorm2d):
-            for value, identity in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
-                assert (value - identity).abs().mean() > 1e-3, name
-            assert not norm.training
-
-
-@pytest.mark.parametrize("optimization", [o for o in BATCH_128.optimizations if o.name in ("channels-last", "bf16")])
-def test_a_cpu_side_agrees_with_the_baseline(context, optimization):
-    inputs = photograph_batch(context, 0)
-    untouched = inputs.clone()
-    side = Case(BATCH_128, optimization, "cpu").builder(optimization.name)(context)
-    reference = resnet50_inference.baseline(context).step(inputs)
-    output = side.step(inputs)
-    assert output.dtype == torch.float32
-    assert _relative_l2(output, reference) <= optimization.tolerance[optimization.dtype].relative_l2
-    assert torch.equal(inputs, untouched)
-    assert side.engaged() is None
-
-
-def test_sides_built_twice_share_nothing(context):
-    first, second = resnet50_inference.baseline(context), resnet50_inference.baseline(context)
-    inputs = photograph_batch(context, 0)
-    before = second.step(inputs)
-    for tensor in first.model.state_dict().values():
-        tensor.zero_()
-    assert torch.equal(second.step(inputs), before)
-    assert torch.equal(resnet50_inference.baseline(context).step(inputs), before)
-
-
 def test_a_lost_layout_or_precision_is_noticed(context):
     side = resnet50_inference.channels_last(context)
     side.model.layer2.to(memory_format=torch.contiguous_format)
@@ -176,13 +99,6 @@ def test_a_lost_layout_or_precision_is_noticed(context):
     side = resnet50_inference.bf16(context)
     side.model.fc.float()
     assert "fc.weight is torch.float32" in side.engaged()
-
-
-def test_fp16_is_within_its_tolerance_where_a_cpu_computes_it(context):
-    context = replace(context, items=1)
-    inputs = photograph_batch(context, 0)
-    output = resnet50_inference.fp16(context).step(inputs)
-    assert _relative_l2(output, resnet50_inference.baseline(context).step(inputs)) <= 2e-3
 
 
 @pytest.mark.usefixtures("flags")
@@ -225,14 +141,6 @@ def test_a_checkpoint_cannot_run_code(context, tmp_path):
     with pytest.raises(ValueError, match="--perf-set resnet50-weights"):
         resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("graphs_frozen", "reason"),
-    [([], "0 graphs"), ([True, True], "2 graphs"), ([False], "not frozen")],
-)
-def test_compilation_that_did_not_go_as_promised_is_noticed(graphs_frozen, reason):
-    assert reason in model_sides._not_one_frozen_graph(graphs_frozen)
 
 
 class _Small(nn.Module):
@@ -303,24 +211,6 @@ def test_a_tensorrt_side_is_built_from_the_model_on_the_cpu(context, monkeypatch
     assert side.layers() == ["conv1 + relu"]
     without_graphs = replace(context, capture_graphs=False)
     assert resnet50_inference.tensorrt_graph(without_graphs, precision).step.precision == precision
-
-
-def test_the_capture_pads_a_channels_last_half_batch(context, monkeypatch):
-    """The graph itself needs a GPU; what it reads and what a step copies into it do not."""
-    read = []
-
-    class Graph:
-        def replay(self) -> None:
-            read.append(replay.graph_input.clone())
-
-    buffer = torch.zeros(2, STEM_CHANNELS, 224, 224, dtype=torch.float16).to(memory_format=torch.channels_last)
-    replay = model_sides.Replay(nn.Identity(), buffer[:, :3], Graph(), torch.zeros(2, 1000))
-    object.__setattr__(replay, "graph_input", buffer)
-    inputs = photograph_batch(context, 0)
-    assert replay(inputs) is replay.logits
-    assert torch.equal(read[0][:, :3], inputs.half())
-    assert not read[0][:, 3:].any()
-    assert read[0].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_without_a_graph_the_same_step_runs_kernel_by_kernel(context):

@@ -1,4 +1,4 @@
-"""The streaming file's life: written whole or not at all, reused when intact, read by many threads."""
+"""The streaming file is written whole or not at all, and written anew when it is damaged."""
 
 import errno
 import json
@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.streaming import stream_file
 from workloads.streaming.block_checksum import half_sums
 from workloads.streaming.stream_file import Layout, StreamFile, beside, open_stream_file
 
@@ -67,12 +66,6 @@ def test_holds_seeded_whole_numbers_and_no_block_twice(file: StreamFile, tmp_pat
     other = open_stream_file(tmp_path, Layout(8, 16, 12, seed=6))
     assert other.path.read_bytes() != file.path.read_bytes()
     other.close()
-
-
-def test_many_threads_read_at_once(file: StreamFile) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        sums = list(threads.map(lambda number: half_sums(read(file, number % 12)).tolist(), range(600)))
-    assert sums == file.checksums.tolist() * 50
 
 
 def test_what_a_team_copies_is_what_one_thread_reads(file: StreamFile) -> None:
@@ -162,38 +155,6 @@ def test_a_limit_reached_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     with no_file_larger_than(LAYOUT.bytes // 2), pytest.raises(OSError, match="cannot be written") as raised:
         open_stream_file(tmp_path, LAYOUT)
     check_nothing_was_left(tmp_path, raised.value, os.strerror(errno.EFBIG))
-
-
-def test_a_disk_that_turns_out_full_at_the_end_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="cannot be written") as raised:
-        open_stream_file(tmp_path, LAYOUT)
-    check_nothing_was_left(tmp_path, raised.value, "No space left on device")
-
-
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
-    made = []
-
-    def interrupted(layout: Layout, number: int):
-        made.append(number)
-        if number == 6:
-            raise KeyboardInterrupt
-        return random_block(layout, number)
-
-    random_block = stream_file._random_block
-    monkeypatch.setattr(stream_file, "_random_block", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        open_stream_file(tmp_path, LAYOUT)
-    assert made == list(range(7))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"No such file or directory.*choose another cache folder"):
-        open_stream_file(tmp_path / "nowhere", LAYOUT)
 
 
 def test_what_a_killed_writer_left_behind_goes_when_the_next_one_writes(tmp_path: Path) -> None:

@@ -64,13 +64,3 @@ def test_a_single_flipped_bit_is_noticed() -> None:
         damaged = block.clone()
         damaged.view(torch.int64)[17, 3] ^= -(2**63) if bit == 63 else 2**bit
         assert record(half_sums(damaged)[None], known[None])[0, 0] == 0
-
-
-def test_a_record_tells_right_blocks_from_wrong_ones_and_each_from_the_others() -> None:
-    sums = torch.stack([half_sums(random_signals(8, points)) for points in (8, 16, 32)])
-    right = record(sums, sums)
-    assert right.dtype == torch.float64
-    assert right[:, 0].tolist() == [1, 1, 1]
-    assert right[:, 1:].abs().max() <= 0.5
-    assert len(set(map(tuple, right.tolist()))) == 3
-    assert record(sums, sums.flip(0))[:, 0].tolist() == [0, 1, 0], "the one in the middle is where it was"

@@ -1,11 +1,10 @@
-"""The pipeline's bookkeeping with stages of its own making: order, bounds, overlap, and ends that join all threads."""
+"""The pipeline of the streaming workloads, with stages of its own: an exception and a close end all threads."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 import torch
@@ -57,52 +56,6 @@ def all_threads_joined() -> Iterator[None]:
     assert threads_of_pipelines() == []
 
 
-@pytest.mark.parametrize("consumers", [0, 1, 3])
-@pytest.mark.parametrize("readers", [1, 2, 8])
-@pytest.mark.parametrize("slots", [1, 2, 5])
-def test_everything_comes_out_once_and_in_order(slots: int, readers: int, consumers: int) -> None:
-    made = pipeline(slots, readers, consumers)
-    numbers = [(7 * number) % 20 for number in range(20)]
-    assert soon(partial(collected, made, numbers)) == numbers
-    assert soon(partial(collected, made, numbers[::-1])) == numbers[::-1], "and so does the next step"
-    assert 1 <= made.most_in_flight <= slots
-    made.close()
-
-
-def test_later_blocks_are_read_while_the_first_is_consumed() -> None:
-    read_by_now = [threading.Event() for _ in range(3)]
-
-    def tell(slot: FakeSlot, number: int) -> None:
-        read(slot, number)
-        read_by_now[number].set()
-
-    def wait_for_the_others(slot: FakeSlot) -> torch.Tensor:
-        assert all(event.wait(HANGS_S) for event in read_by_now)
-        return consume(slot)
-
-    made = pipeline(slots=3, read=tell, consume=wait_for_the_others)
-    assert soon(partial(collected, made, [0, 1, 2])) == [0, 1, 2]
-    assert made.most_in_flight == 3
-    made.close()
-
-
-def test_reads_and_consumes_on_threads_and_submits_on_the_callers() -> None:
-    seen: dict[str, set[str]] = {"read": set(), "submit": set(), "consume": set()}
-
-    def noting(stage: str, run):
-        def noted(*arguments):
-            seen[stage].add(threading.current_thread().name.split("_")[0])
-            return run(*arguments)
-
-        return noted
-
-    stages = {"read": noting("read", read), "submit": noting("submit", submit), "consume": noting("consume", consume)}
-    made = pipeline(**stages)
-    collected(made, [0, 1, 2, 3])
-    made.close()
-    assert seen == {"read": {"stream-reader"}, "submit": {"MainThread"}, "consume": {"stream-consumer"}}
-
-
 def failing(run, at: int, number_of: Callable[..., int]):
     def failed(*arguments):
         if number_of(*arguments) == at:
@@ -138,13 +91,6 @@ def test_an_exception_in_a_stage_ends_all_threads_with_it(slots: int, readers: i
     made.close()
 
 
-def test_a_closed_pipeline_takes_nothing() -> None:
-    made = pipeline()
-    made.close()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        made.stream([0])
-
-
 def test_closing_ends_readers_that_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     consuming, closing = threading.Event(), threading.Event()
 
@@ -167,9 +113,3 @@ def test_closing_ends_readers_that_wait_for_a_slot(monkeypatch: pytest.MonkeyPat
         made.close()
         with pytest.raises(BaseException, match=r"not read|after shutdown|^$"):
             streaming.result(HANGS_S)
-
-
-@pytest.mark.parametrize(("slots", "readers"), [(0, 1), (1, 0)])
-def test_a_pipeline_needs_a_buffer_and_a_reader(slots: int, readers: int) -> None:
-    with pytest.raises(ValueError, match=f"{slots} buffers and {readers} readers carry nothing"):
-        pipeline(slots, readers)

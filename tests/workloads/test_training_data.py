@@ -20,9 +20,7 @@ from workloads.resnet18_training.data import (
     ID,
     LABEL,
     MARK,
-    MEAN,
     PREFETCH_FACTOR,
-    STD,
     Pieces,
     PreparedPictures,
     checked,
@@ -67,20 +65,6 @@ def test_an_order_shuffles_every_epoch_anew_and_has_no_odd_batch() -> None:
     assert 0.3 < float(order.flips.double().mean()) < 0.7
 
 
-def test_an_order_depends_on_its_arguments_alone() -> None:
-    torch.manual_seed(1)
-    again = sample_order(seed=1, pictures=96, multiple=16)
-    assert torch.equal(again.ids, ORDER.ids)
-    assert torch.equal(again.lefts, ORDER.lefts)
-    assert not torch.equal(sample_order(seed=2, pictures=96, multiple=16).ids, ORDER.ids)
-    assert not sample_order(seed=1, pictures=96, multiple=16, mirrored=False).flips.any()
-
-
-def test_too_few_pictures_for_a_step_are_refused() -> None:
-    with pytest.raises(ValueError, match="15 pictures do not fill a step of 16"):
-        sample_order(seed=1, pictures=15, multiple=16)
-
-
 def wanted_bytes(position: int, side_pixels: int) -> torch.Tensor:
     """The picture by torchvision's functions: bytes, unless it is resized; then floats that no level rounds."""
     wanted = reference.pad(PICTURES.pixels[int(ORDER.ids[position])], [PADDING] * 4)
@@ -103,12 +87,6 @@ def test_a_picture_is_prepared_as_torchvision_prepares_it(side_pixels: int) -> N
             id_ = int(ORDER.ids[position])
             assert numbers[[LABEL, ID]].tolist() == [int(PICTURES.labels[id_]), id_]
             assert numbers[MARK] == marks_of(image[None])[0]
-
-
-def test_bytes_are_sent_as_they_lie_in_memory() -> None:
-    image, _ = prepared(224, uint8=True)[0]
-    assert (image.shape, image.dtype) == ((224, 224, 3), torch.uint8)
-    assert image.is_contiguous()
 
 
 @pytest.mark.parametrize("side_pixels", [32, 64])
@@ -137,12 +115,6 @@ def test_resident_pictures_go_on_through_the_order_and_begin_again() -> None:
     assert torch.equal(ids[len(ORDER) :], ORDER.ids[:16])
 
 
-def test_a_damaged_resident_picture_is_not_sound() -> None:
-    resident = ResidentPictures(PICTURES, ORDER, 16, image_maker(PICTURES, 32, Recipe(), CPU))
-    resident._pixels[ORDER.ids[3], 1, 20, 20] ^= 1
-    assert resident.take().sound.tolist() == [position != 3 for position in range(16)]
-
-
 @pytest.mark.parametrize("uint8", [False, True])
 def test_a_damaged_or_swapped_image_is_not_sound(uint8: bool) -> None:
     images, told = (torch.stack(each) for each in zip(*(prepared(32, uint8)[n] for n in range(6)), strict=True))
@@ -167,25 +139,6 @@ def test_pieces_come_in_order_and_without_end(workers: int) -> None:
         assert checked(images, told).sound.all()
 
 
-@pytest.mark.parametrize("uint8", [False, True])
-def test_workers_send_the_same_bits_as_no_workers(uint8: bool) -> None:
-    pictures = prepared(64, uint8)
-    with closing(Pieces(pictures, 8, 0, pinned=False)) as alone, closing(Pieces(pictures, 8, 2, False)) as two:
-        for ours, theirs in zip(take(alone, 5), take(two, 5), strict=True):
-            assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
-def test_closing_ends_the_workers() -> None:
-    pieces = Pieces(prepared(), 8, 2, pinned=False)
-    next(pieces)
-    pids = workers_of(pieces)
-    assert all(map(alive, pids))
-    pieces.close()
-    pieces.close()
-    assert not any(map(alive, pids))
-    assert pieces.problem() == "0 of 2 worker processes are alive"
-
-
 def take_after_killing(pid: int, pieces: Pieces) -> None:
     """The signal of the worker's death may interrupt anything: it must find the test waiting for the error."""
     os.kill(pid, signal.SIGKILL)
@@ -204,45 +157,9 @@ def test_a_killed_worker_ends_the_run_at_once_and_leaves_no_process(monkeypatch:
     assert not any(map(alive, pids))
 
 
-class Failing(PreparedPictures):
-    """Its 20th picture cannot be prepared."""
-
-    def __getitem__(self, position: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if position == 20:
-            raise ValueError("picture 20 is broken")
-        return super().__getitem__(position)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_picture_that_cannot_be_prepared_ends_the_run_with_its_traceback(workers: int) -> None:
-    with (
-        closing(Pieces(Failing(PICTURES, ORDER, 32), 8, workers, pinned=False)) as pieces,
-        pytest.raises(ValueError, match="picture 20 is broken") as raised,
-    ):
-        take(pieces, 5)
-    assert "__getitem__" in str(raised.value) or not workers
-
-
-def test_more_workers_than_cores_are_warned_of_and_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    with pytest.warns(UserWarning, match="2 worker processes in total"):
-        pieces = Pieces(prepared(), 8, 2, pinned=False)
-    with closing(pieces):
-        assert torch.equal(next(pieces)[1][:, ID], ORDER.ids[:8])
-
-
 def test_too_little_shared_memory_is_said_before_a_worker_dies_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = (2 * PREFETCH_FACTOR + 1) * 8 * prepared(224)[0][0].nbytes
     monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=needed))
     with pytest.raises(OSError, match=r"keep 23 MiB ready and /dev/shm has 23 MiB free: give it more"):
         Pieces(prepared(224), 8, 2, pinned=False)
     Pieces(prepared(224), 8, 0, pinned=False).close()
-
-
-def test_normalization_maps_mean_to_zero_and_one_deviation_to_one() -> None:
-    scale, shift = normalization(CPU)
-    for channel in range(3):
-        for deviations in (0.0, 1.0):
-            value = 255 * (MEAN[channel] + deviations * STD[channel])
-            assert float(value * scale[channel] + shift[channel]) == pytest.approx(deviations, abs=1e-5)

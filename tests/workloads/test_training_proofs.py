@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.parts.prefetcher import Batch, Copy, HostOrder, Prefetcher
+from workloads.parts.prefetcher import Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
-from workloads.resnet18_training.digits import digits
 from workloads.resnet18_training.loop import TrainingLoop
 from workloads.resnet18_training.rungs import CPU_BOTTOM
 from workloads.resnet18_training.step import NHWC, Recipe, Trainer
@@ -76,11 +72,6 @@ def test_batches_that_arrive_whole_are_shown() -> None:
     assert "0 were still being copied" in said, "on a CPU"
 
 
-def test_the_host_sums_as_the_device_does() -> None:
-    images = torch.randint(256, (2, 8, 8, 3), dtype=torch.uint8)
-    assert torch.equal(training_proofs.byte_sums_on_host(images), training_proofs.byte_sums(images))
-
-
 def test_copies_that_never_ran_beside_a_use_show_nothing() -> None:
     for device, beside in (("cuda", 1), ("cpu", 0)):
         training_proofs._demand_overlap(torch.device(device), beside)
@@ -127,105 +118,6 @@ def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.Mo
         training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
 
 
-TRAINING, LINGERING, PREPARING = 0.1, 0.1, 0.15  # seconds of a batch: only both together outlast the loader
-
-
-class SlowDevice:
-    """A device that takes its time, and a host that goes on meanwhile: work is done when its time has come."""
-
-    def __init__(self) -> None:
-        self.now = self.free = 0.0
-        self.pending: list[tuple[float, Callable[[], object]]] = []
-
-    def enqueue(self, duration: float, work: Callable[[], object]) -> None:
-        self.free = max(self.free, self.now) + duration
-        self.pending.append((self.free, work))
-
-    def go_on_until(self, then: float) -> None:
-        self.now = max(self.now, then)
-        while self.pending and self.pending[0][0] <= self.now:
-            self.pending.pop(0)[1]()
-
-    def wait(self) -> None:
-        self.go_on_until(self.free)
-
-
-class OrderedCopies(HostOrder):
-    """A copy waits for the last use of its slot."""
-
-    def __init__(self, device: SlowDevice) -> None:
-        self.device, self.used = device, [0.0, 0.0]
-
-    def end_use(self, slot: int) -> None:
-        self.used[slot] = self.device.free
-
-    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
-        self.device.go_on_until(self.used[slot])
-        super().copy(slot, copies)
-
-    def copying(self, slot: int) -> bool:
-        return self.device.free > self.device.now
-
-    def join(self) -> None:
-        self.device.wait()
-
-
-class HastyCopies(OrderedCopies):
-    """A copy begins at once, whoever still uses its slot."""
-
-    copy = HostOrder.copy
-
-
-@pytest.fixture
-def slow_device(monkeypatch: pytest.MonkeyPatch) -> SlowDevice:
-    """Sums and training run on it; an update that is not fused waits for it, to learn whether a gradient overflowed."""
-    device, byte_sums = SlowDevice(), training_proofs.byte_sums
-
-    def late_sums(images: Tensor) -> Tensor:
-        found = torch.zeros(len(images), dtype=torch.int64)
-        device.enqueue(0, lambda: found.copy_(byte_sums(images)))
-        return found
-
-    def train(trainer: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> None:
-        device.enqueue(TRAINING, lambda: None)
-        meanwhile()
-        if not trainer.recipe.fused_update:
-            device.wait()
-
-    monkeypatch.setattr(training_proofs, "byte_sums", late_sums)
-    monkeypatch.setattr(training_proofs, "_linger", lambda _: device.enqueue(LINGERING, lambda: None))
-    monkeypatch.setattr(Trainer, "__call__", train)
-    return device
-
-
-def prefetcher_with(order: OrderedCopies) -> Callable[..., Prefetcher]:
-    def prepared(pieces: Iterator[Batch], each: int) -> Iterator[Batch]:
-        for piece in pieces:
-            order.device.go_on_until(order.device.now + PREPARING / each)
-            yield piece
-
-    def made(batches: Iterator[Batch], device: torch.device, each: int) -> Prefetcher:
-        fetcher = Prefetcher(prepared(batches, each), device, each)
-        fetcher._order = order
-        return fetcher
-
-    return made
-
-
-def test_a_copy_into_a_batch_in_use_is_noticed(slow_device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only where the device lags behind: not if the loop waited for it, or used a batch for less than the loader."""
-    monkeypatch.setattr(training_proofs, "Prefetcher", prefetcher_with(HastyCopies(slow_device)))
-    with pytest.raises(DisprovedError, match="of 12 batches are not what the host sent"):
-        training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
-
-
-def test_copies_that_wait_for_the_last_use_are_shown(slow_device: SlowDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_proofs, "Prefetcher", prefetcher_with(OrderedCopies(slow_device)))
-    said = training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
-    assert "bit for bit" in said
-    assert "12 were still being copied" in said
-
-
 def weights_of(model: nn.Module) -> Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
@@ -255,48 +147,8 @@ def test_what_is_judged_is_the_mean_of_the_second_halfs_weights(
     assert not torch.equal(weights[6], weights[7])
 
 
-def test_the_statistics_of_the_judged_are_those_of_its_own_weights(
-    judged: list[nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images, make = [], training_proofs._images
-    monkeypatch.setattr(training_proofs, "_images", lambda *asked: images.append(make(*asked)) or images[-1])
-    training_proofs.learns_pictures(CONTEXT, replace(TINY, batch=16, resident=True), iterations=8)
-    conv, norm = judged[0][0], judged[0][1]
-    with torch.no_grad():
-        torch.testing.assert_close(norm.running_mean, conv(images[0]).mean((0, 2, 3)), rtol=1e-3, atol=1e-4)
-
-
 def test_a_training_that_learned_is_told_from_one_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_proofs, "PICTURES", 1024)
     rung = replace(TINY, batch=16, resident=True)
     with pytest.raises(DisprovedError, match=r"% of 512 unseen pictures after 0 iterations, 97 % are wanted"):
         training_proofs.learns_pictures(CONTEXT, rung, iterations=0)
-
-
-@pytest.fixture
-def scikit_learn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Its digits: 50 of 8 x 8 values from 0 to 16."""
-    random = np.random.default_rng(0)
-    found = SimpleNamespace(images=random.integers(0, 17, (50, 8, 8)).astype(float), target=np.arange(50) % 10)
-    package, datasets = ModuleType("sklearn"), ModuleType("sklearn.datasets")
-    datasets.load_digits = lambda: found
-    monkeypatch.setitem(sys.modules, "sklearn", package)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", datasets)
-    return found
-
-
-def test_digits_become_small_pictures_and_a_fifth_is_kept_for_the_test(scikit_learn: SimpleNamespace) -> None:
-    seen, unseen = digits()
-    assert seen.pixels.shape == (40, 3, 32, 32)
-    assert unseen.pixels.shape == (10, 3, 32, 32)
-    assert seen.pixels.dtype == torch.uint8
-    assert unseen.labels.tolist() == [0, 5] * 5
-    assert torch.equal(seen.pixels[:, 0], seen.pixels[:, 2])
-    middle_of_first = float(seen.pixels[0, 0, 2:30:4, 2:30:4].double().mean()) / 255 * 16
-    assert middle_of_first == pytest.approx(scikit_learn.images[1].mean(), abs=1), "digit 0 is kept for the test"
-
-
-def test_without_scikit_learn_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"handwritten digits .* is missing: pip install scikit-learn"):
-        digits()

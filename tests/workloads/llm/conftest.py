@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from gpugate.workload import Context
+from tests.support.small_models import TINY
 from workloads.llm import tokens
-from workloads.llm.model import Shape
-
-TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from gpugate.workload import Context
-from tests.workloads.llm.conftest import TINY
+from tests.support.small_models import TINY
 from workloads.llm.checkpoint import LLAMA3_ROPE, decoder, load
 from workloads.llm.model import make_decoder
 

@@ -9,18 +9,6 @@ from workloads.llm import speculative
 from workloads.llm.speculative import SPAN_TOKENS, Span, count_checks, span, tokens_per_check
 
 
-def test_the_proof_compares_tokens_and_counts_checks(tiny: Context) -> None:
-    assert speculative.prove_the_tokens(tiny).startswith("the tokens of the model alone, ")
-
-
-def test_tokens_are_those_of_the_model_alone_in_any_order(tiny: Context) -> None:
-    alone, drafted = speculative.one_by_one(tiny), speculative.speculative(tiny)
-    for index in (4, 1, 3, 1):
-        expected = alone.step(span(tiny, index))
-        assert drafted.step(span(tiny, index)).equal(expected)
-        assert expected.shape == (1, SPAN_TOKENS)
-
-
 def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     real = speculative.pick_likeliest
 

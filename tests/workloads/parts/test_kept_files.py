@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workloads.parts.kept_files import discard, keep, key_of, read_kept
+from workloads.parts.kept_files import keep, key_of, read_kept
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
@@ -24,12 +24,6 @@ def test_a_damaged_file_is_named_and_deleted(tmp_path: Path, damage) -> None:
     with pytest.warns(RuntimeWarning, match=r"engine\.plan is damaged: it was deleted and is made again"):
         assert read_kept(path) is None
     assert not path.exists()
-
-
-def test_a_file_can_be_discarded_twice(tmp_path: Path) -> None:
-    for _ in range(2):
-        with pytest.warns(RuntimeWarning, match="is of another GPU"):
-            discard(tmp_path / "engine.plan", "is of another GPU")
 
 
 def test_a_key_changes_with_each_fact() -> None:

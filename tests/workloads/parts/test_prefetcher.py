@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,18 +23,6 @@ def batches(count: int, length: int = 2) -> Iterator[tuple[Tensor, ...]]:
 
 def taken(fetcher: Prefetcher, count: int) -> list[tuple[Tensor, ...]]:
     return [tuple(tensor.clone() for tensor in fetcher.take()) for _ in range(count)]
-
-
-def test_every_batch_comes_once_and_in_order() -> None:
-    found = taken(Prefetcher(batches(5), CPU), 5)
-    for got, sent in zip(found, batches(5), strict=True):
-        assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(got, sent, strict=True))
-
-
-def test_pieces_are_joined_in_order() -> None:
-    found = taken(Prefetcher(batches(6), CPU, pieces=3), 2)
-    assert [images[:, 0].tolist() for images, _ in found] == [[0, 0, 1, 1, 2, 2], [3, 3, 4, 4, 5, 5]]
-    assert found[1][1].tolist() == [3, 3, 4, 4, 5, 5]
 
 
 def test_the_next_batch_is_copied_before_this_one_is_handed_out() -> None:
@@ -59,26 +46,6 @@ def test_the_next_batch_can_be_left_to_a_caller_that_has_work_first() -> None:
     assert asked == [0, 1]
 
 
-def test_all_pieces_are_there_before_the_first_is_copied() -> None:
-    """While the loader is waited for, an early copy would run beside nothing."""
-    log: list[str] = []
-    fetcher = Prefetcher((log.append("piece") or batch for batch in batches(6)), CPU, pieces=3)
-    order = HostOrder()
-    fetcher._order = order
-    copy = order.copy
-    order.copy = lambda *how, **more: log.append("copy") or copy(*how, **more)
-    fetcher.take()
-    assert log == [*["piece"] * 3, "copy"] * 2
-
-
-def test_two_sets_of_buffers_take_turns() -> None:
-    fetcher = Prefetcher(batches(5), CPU)
-    addresses = [fetcher.take()[0].data_ptr() for _ in range(5)]
-    assert addresses[0::2] == addresses[:1] * 3
-    assert addresses[1::2] == addresses[1:2] * 2
-    assert addresses[0] != addresses[1]
-
-
 @pytest.mark.parametrize(("sent", "pieces", "whole"), [(0, 1, 0), (3, 1, 3), (5, 2, 2)])
 def test_after_the_last_whole_batch_it_stops(sent: int, pieces: int, whole: int) -> None:
     fetcher = Prefetcher(batches(sent), CPU, pieces)
@@ -86,36 +53,6 @@ def test_after_the_last_whole_batch_it_stops(sent: int, pieces: int, whole: int)
     for _ in range(2):
         with pytest.raises(StopIteration):
             fetcher.take()
-
-
-def test_what_the_batches_raise_comes_through_at_once() -> None:
-    def dying() -> Iterator[tuple[Tensor, ...]]:
-        yield from batches(1)
-        raise RuntimeError("a worker died")
-
-    with pytest.raises(RuntimeError, match="a worker died"):
-        Prefetcher(dying(), CPU).take()
-
-
-def test_a_batch_of_another_shape_is_refused() -> None:
-    odd = iter([*batches(1), *batches(1, length=3)])
-    with pytest.raises(ValueError, match=r"\[3, 3\] float32, \[3\] int64 where the first had \[2, 3\] float32"):
-        Prefetcher(odd, CPU).take()
-
-
-def test_a_batch_of_no_pieces_is_refused() -> None:
-    with pytest.raises(ValueError, match="a batch of 0 pieces"):
-        Prefetcher(batches(1), CPU, pieces=0)
-
-
-def test_closing_lets_go_of_everything() -> None:
-    closed: list[str] = []
-    fetcher = Prefetcher(batches(5), CPU)
-    fetcher._order = SimpleNamespace(join=lambda: closed.append("joined"), end_use=lambda slot: None)
-    fetcher.close()
-    assert closed == ["joined"]
-    with pytest.raises(StopIteration):
-        fetcher.take()
 
 
 class LateUses(HostOrder):

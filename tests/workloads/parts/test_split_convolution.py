@@ -9,8 +9,7 @@ from torch import Tensor, nn
 pytest.importorskip("triton")
 from torchvision.models import resnet50 as architecture
 
-from tools.convolution_tiles import list_tiles
-from workloads.parts.cudnn_fusion import Geometry, plain_conv
+from workloads.parts.cudnn_fusion import Geometry
 from workloads.parts.split_convolution import (
     ANY_LAYER,
     SHARES,
@@ -52,25 +51,6 @@ def test_a_tile_divides_its_layer_and_fits_the_scratch_memory(layer: Layer) -> N
     assert tiles <= TILES_AT_ONCE
     assert tile.splits == 1 or tile.splits * layer.pixels * layer.outputs <= SHARES
     assert tile.splits * tile.depth <= layer.inputs * layer.filter_side**2
-
-
-def test_no_tile_is_tried_whose_loads_need_more_shared_memory_than_a_program_has() -> None:
-    """An H100 refused a tile of 64 pixels and 128 channels with five loads of 128 inputs: 245,760 of 232,448 bytes."""
-    tried = {(tile.pixels, tile.channels, tile.depth, tile.stages) for layer in TILES for tile in list_tiles(layer)}
-    assert (64, 128, 128, 3) in tried
-    assert (64, 128, 128, 5) not in tried
-
-
-def test_channels_that_no_tile_divides_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"inputs=96.*give channels that are multiples of 64"):
-        tile_of(Layer(49, 96, 64, 1))
-    assert tile_of(Layer(50, 128, 64, 1)) == ANY_LAYER
-
-
-def test_the_first_layer_stays_cudnns() -> None:
-    x, weight = torch.rand(1, 4, 8, 8), torch.rand(8, 4, 1, 1)
-    operators = SplitConvolutions(CPU).operators()
-    assert operators.conv(x, weight, PLAIN).equal(plain_conv(x, weight, PLAIN))
 
 
 @pytest.mark.parametrize(

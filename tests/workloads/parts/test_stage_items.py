@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +16,9 @@ from tests.support.one_thread import one_thread  # noqa: F401  # in force by bei
 from workloads.driving import training
 from workloads.driving.delivery import Batch
 from workloads.driving.scenes import WAYPOINTS, Rig
-from workloads.resnet18_training import data, loop, step
+from workloads.resnet18_training import loop, step
 from workloads.resnet18_training.cifar import seeded_pictures
 from workloads.resnet18_training.rungs import CPU_BOTTOM
-from workloads.streaming import stream_device, stream_pipeline, stream_sides
 
 CPU = torch.device("cpu")
 Stages = list[tuple[str, int | None]]
@@ -52,27 +50,3 @@ def test_an_iteration_of_resnet18_and_the_copies_before_it(monkeypatch: pytest.M
         begun.iterate()
     assert seen == [("forward", 8), ("backward", 8)]
     assert copied == [("copy", 4), ("copy", 4)]
-
-
-def test_a_batch_that_is_copied_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    copied, received = watched(loop, monkeypatch), watched(data, monkeypatch)
-    context = Context(CPU, items=8, seed=3, cache_dir=Path())
-    rung = replace(CPU_BOTTOM, batch=8, piece=4, prefetched=True)
-    with closing(loop.TrainingLoop(context, rung, seeded_pictures(0, 16))) as begun:
-        begun.iterate()
-    assert copied == [("prefetch", 8)]
-    assert set(received) == {("__next__", 4)}
-
-
-@pytest.mark.parametrize("pipelined", [False, True])
-def test_a_block_that_streams(pipelined: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = (stream_pipeline, stream_device) if pipelined else (stream_sides, stream_device)
-    seen = [watched(part, monkeypatch) for part in parts]
-    regimes = {"cpu": stream_device.Regime(rows=64, points=16, blocks=2, rounds=1, buffers=2, readers=1, consumers=1)}
-    context = Context(CPU, items=2, seed=3, cache_dir=tmp_path)
-    build = partial(stream_sides.at_once, regimes) if pipelined else partial(stream_sides.in_a_row, regimes, False)
-    with closing(build(context)) as side:
-        side.step(torch.arange(2))
-        side.finish()
-    ranges = sorted(name for part in seen for name, _ in part)
-    assert ranges == ["check", "check", "compute", "compute", "read", "read"]

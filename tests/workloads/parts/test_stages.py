@@ -76,14 +76,6 @@ def test_without_a_profiler_a_stage_makes_nothing(attached: FakeNvtx) -> None:
     assert attached.seen == []
 
 
-def test_without_the_package_a_stage_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nvtx", None)
-    importlib.reload(stages)
-    assert stages.stage("forward") is stages.stage("decode", 3)
-    monkeypatch.undo()
-    importlib.reload(stages)
-
-
 def test_a_stage_of_the_video_pipeline_carries_its_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr("workloads.video.pipeline.stage_clock.stage", lambda *given: made.append(given))

@@ -1,4 +1,4 @@
-"""A model becomes ONNX, and ONNX an engine; a stand-in for TensorRT records the calls that the builder makes."""
+"""A model becomes ONNX, and ONNX a plan by a stand-in for TensorRT. Engines are tested on a GPU (`tests/gpu`)."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.parts import tensorrt_engine
-from workloads.parts.tensorrt_engine import Engine, build_engine, build_plan, quantize, why_not, write_onnx
+from workloads.parts.tensorrt_engine import build_engine, build_plan, quantize, why_not, write_onnx
 
 SHAPE = (8, 3, 16, 16)
 
@@ -37,11 +37,11 @@ class Config:
 
 
 class FakeTensorRT(types.ModuleType):
-    """The part of TensorRT's Python API that the engine uses. A plan is JSON; one of another version does not load."""
+    """The part of TensorRT's Python API that builds a plan; each engine of a plan has one input and one output."""
 
     def __init__(self, version: str, name: str = "tensorrt") -> None:
         super().__init__(name)
-        self.__version__, self.built, self.readable = version, [], True
+        self.__version__, self.built = version, []
         self.BuilderFlag = Flags("TF32", "FP16", "INT8") if int(version.split(".")[0]) < 9 else Flags("TF32")
         self.NetworkDefinitionCreationFlag = Flags("EXPLICIT_BATCH", "STRONGLY_TYPED")
         self.ProfilingVerbosity, self.LayerInformationFormat = Flags("DETAILED"), Flags("JSON")
@@ -57,40 +57,28 @@ class FakeTensorRT(types.ModuleType):
             network.flags = flags
             return network
 
-        def build(network: Any, config: Config) -> bytes | None:
+        def build(network: Any, config: Config) -> bytes:
             self.built.append((network, config))
-            plan = {"version": self.__version__, "shape": list(network.input.shape)}
-            return json.dumps(plan).encode() if self.readable else None
+            return json.dumps(list(network.input.shape)).encode()
 
         return types.SimpleNamespace(
             create_network=create_network, create_builder_config=lambda: config, build_serialized_network=build
         )
 
     def _parser(self, network: Any, logger: object) -> Any:
-        return types.SimpleNamespace(
-            parse=lambda onnx: onnx != b"no model", num_errors=1, get_error=lambda index: "no such operator"
-        )
+        return types.SimpleNamespace(parse=lambda onnx: True)
 
     def _runtime(self, logger: object) -> Any:
         return types.SimpleNamespace(deserialize_cuda_engine=self._load)
 
     def _load(self, plan: bytes) -> Any:
-        facts = json.loads(plan)
-        if facts["version"] != self.__version__:
-            return None
-        names = ["inputs", "outputs"]
-        layers = json.dumps({"Layers": [{"Name": "conv\x1e + relu"}, "Reformatting CopyNode for Input", "fc"]})
-        document = layers.replace("\\u001e", "\x1e")  # as TensorRT 8.6 writes it
-        context = types.SimpleNamespace(addresses={})
-        context.set_tensor_address = context.addresses.__setitem__
-        context.execute_async_v3 = lambda stream: stream == 7
-        self.context = context
+        shapes = {"inputs": json.loads(plan), "outputs": [8, 10]}
         return types.SimpleNamespace(
-            create_execution_context=lambda: context,
+            create_execution_context=types.SimpleNamespace,
             num_io_tensors=2,
-            get_tensor_name=names.__getitem__,
-            get_tensor_shape=lambda name: facts["shape"] if name == "inputs" else [facts["shape"][0], 10],
-            create_engine_inspector=lambda: types.SimpleNamespace(get_engine_information=lambda form: document),
+            get_tensor_name=list(shapes).__getitem__,
+            get_tensor_shape=shapes.__getitem__,
+            create_engine_inspector=types.SimpleNamespace,
         )
 
 
@@ -100,7 +88,6 @@ def trt(monkeypatch: pytest.MonkeyPatch) -> FakeTensorRT:
     install(monkeypatch, fake)
     gpu = types.SimpleNamespace(name="NVIDIA H100", major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=7))
     return fake
 
 
@@ -135,22 +122,6 @@ def test_the_onnx_model_computes_what_the_model_does_for_any_batch(precision, er
     expected, output = net()(inputs), run_onnx(write_onnx(net(), inputs[:1], precision), inputs)
     assert output.dtype == torch.float32
     assert (output - expected).norm() / expected.norm() < error
-
-
-def test_the_onnx_model_is_the_same_in_every_process() -> None:
-    example = torch.randn(SHAPE)[:1]
-    assert write_onnx(net(), example, "fp32") == write_onnx(net(), example, "fp32")
-
-
-def test_int8_quantizes_convolutions_and_products_and_agrees() -> None:
-    import onnx
-
-    inputs = torch.randn(SHAPE)
-    quantized = quantize(write_onnx(net(), inputs[:1], "fp32"), [torch.randn(SHAPE) for _ in range(2)])
-    types_of = [node.op_type for node in onnx.load_from_string(quantized).graph.node]
-    assert types_of.count("QuantizeLinear") == 4  # inputs and weights of both layers
-    expected, output = net()(inputs), run_onnx(quantized, inputs)
-    assert 1e-4 < (output - expected).norm() / expected.norm() < 0.05
 
 
 class Residual(nn.Module):
@@ -203,15 +174,6 @@ def test_a_version_gets_the_flags_that_it_knows(version, precision, typed, flags
     assert {name for name, flag in trt.BuilderFlag.items() if flag in config.flags} == flags
 
 
-def test_a_model_that_cannot_be_read_or_built_says_so() -> None:
-    trt = FakeTensorRT("8.6.1")
-    with pytest.raises(RuntimeError, match=r"TensorRT 8\.6\.1 cannot read the ONNX model: no such operator"):
-        build_plan(trt, b"no model", SHAPE, "fp32")
-    trt.readable = False
-    with pytest.raises(RuntimeError, match=r"TensorRT 8\.6\.1 built no engine"):
-        build_plan(trt, b"model", SHAPE, "fp32")
-
-
 def test_an_engine_is_built_once_for_a_model_a_shape_and_a_precision(trt, tmp_path: Path) -> None:
     example = torch.zeros(SHAPE)
     for _ in range(2):
@@ -223,61 +185,6 @@ def test_an_engine_is_built_once_for_a_model_a_shape_and_a_precision(trt, tmp_pa
     other[0].weight[0] = 0
     build_engine(other, example, "fp32", tmp_path)
     assert len(trt.built) == 4
-
-
-@pytest.mark.parametrize("content", [b'{"version": "10.0"}', b"cut"])
-def test_a_plan_that_is_damaged_or_of_another_version_is_built_again(trt, tmp_path: Path, content) -> None:
-    example = torch.zeros(SHAPE)
-    build_engine(net(), example, "fp32", tmp_path)
-    (plan,) = tmp_path.rglob("*.plan")
-    if content == b"cut":
-        plan.write_bytes(plan.read_bytes()[:-1])
-    else:
-        tensorrt_engine.keep(plan, content)
-    with pytest.warns(RuntimeWarning, match="it was deleted and is made again"):
-        build_engine(net(), example, "fp32", tmp_path)
-    assert len(trt.built) == 2
-    build_engine(net(), example, "fp32", tmp_path)
-    assert len(trt.built) == 2
-
-
-def test_an_engine_reads_its_input_and_writes_a_new_output_on_the_current_stream(trt, tmp_path: Path) -> None:
-    engine = build_engine(net(), torch.zeros(SHAPE), "fp32", tmp_path)
-    inputs = torch.randn(SHAPE)
-    first, second = engine(inputs), engine(inputs)
-    assert first.shape == (8, 10)
-    assert first.data_ptr() != second.data_ptr()
-    assert trt.context.addresses == {"inputs": inputs.data_ptr(), "outputs": second.data_ptr()}
-    trt.context.execute_async_v3 = lambda stream: False
-    with pytest.raises(RuntimeError, match="could not enqueue"):
-        engine(inputs)
-
-
-@pytest.mark.parametrize(
-    "inputs",
-    [torch.zeros(2, 3, 16, 16), torch.zeros(SHAPE).half(), torch.zeros(SHAPE).to(memory_format=torch.channels_last)],
-)
-def test_inputs_of_another_form_are_refused(trt, tmp_path: Path, inputs) -> None:
-    engine = build_engine(net(), torch.zeros(SHAPE), "fp32", tmp_path)
-    with pytest.raises(ValueError, match=r"the engine takes contiguous float32 \[8, 3, 16, 16\], not"):
-        engine(inputs)
-
-
-def test_layers_are_named_without_copies_between_formats(trt) -> None:
-    plan = json.dumps({"version": "8.6.1", "shape": SHAPE}).encode()
-    assert Engine(plan, torch.device("cpu")).layers() == ["conv\x1e + relu", "fc"]
-
-
-def test_memory_of_an_engine_is_torchs(trt, monkeypatch: pytest.MonkeyPatch) -> None:
-    freed: list[int] = []
-    monkeypatch.setattr(torch.cuda, "caching_allocator_alloc", lambda size, device: 1000 + size)
-    monkeypatch.setattr(torch.cuda, "caching_allocator_delete", freed.append)
-    allocator: Any = tensorrt_engine._torch_allocator(trt, torch.device("cpu"))
-    assert (allocator.allocate(24, 0, 0), allocator.allocate_async(8, 0, 0, 7)) == (1024, 1008)
-    assert allocator.allocate(0, 0, 0) is None
-    assert allocator.deallocate(1024)
-    assert allocator.deallocate_async(0, 7)
-    assert freed == [1024]
 
 
 def test_tensorrt_for_rtx_serves_the_cards_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:

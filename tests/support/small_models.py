@@ -1,0 +1,42 @@
+"""Models with a thousandth of the work, for tests of everything around a model: they begin and end as the real ones."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.small_encoder import small_encoders
+from workloads.llm import tokens
+from workloads.llm.model import Shape
+from workloads.parts import resnet50_weights
+from workloads.resnet18_training import step
+
+TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
+
+
+class SmallNet(nn.Module):
+    """A stand-in for the ResNet-18 that is trained on small pictures."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(8)
+        self.conv2, self.bn2 = nn.Conv2d(8, 16, 3, stride=2, bias=False), nn.BatchNorm2d(16)
+        self.fc = nn.Linear(16, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.relu(self.bn1(self.conv1(images)))
+        return self.fc(torch.relu(self.bn2(self.conv2(hidden))).mean((2, 3)))
+
+
+@contextmanager
+def small_models() -> Iterator[None]:
+    """Inside, every decoder and every network that is trained is small, and ResNet-50 looks at two photographs."""
+    with small_encoders(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "architecture", SmallNet)
+        patch.setattr(tokens, "SMALL", TINY)
+        patch.setattr(resnet50_weights, "CALIBRATION_PHOTOGRAPHS", 2)
+        resnet50_weights.seeded_weights.cache_clear()
+        yield
+    resnet50_weights.seeded_weights.cache_clear()

@@ -1,0 +1,230 @@
+"""The contract of the catalogue: the claims that every workload makes, each tested once for all of them, on a CPU.
+
+The catalogue takes a workload; its stated FLOPs are those that PyTorch counts; its inputs are seeded; its sides agree,
+engage, leave the random numbers of the process alone and share no memory; a stale output and half of the work are seen;
+a missing library is a skip with the next step. The tests of one workload are about what this workload alone does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpugate.catalogue import Catalogue
+from gpugate.faults.fault import Fault
+from gpugate.faults.mutate import mutate
+from gpugate.machine import environment
+from gpugate.machine.environment import Environment, describe, missing_needs
+from gpugate.measurement.difference import differences
+from gpugate.measurement.record import Difference
+from gpugate.measurement.sides import BuiltSide, build_side
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.parts import Parts, list_parts, list_tensors
+from gpugate.workload import BASELINE, Case, Context, Tolerance, Workload
+from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
+from tests.support.small_models import small_models
+from workloads import WORKLOADS
+
+CPU = torch.device("cpu")
+COMPILER = "torch._inductor.compile_fx.compile_fx"
+ALL = [
+    Case(workload, each, kind)
+    for workload in WORKLOADS
+    for each in workload.optimizations
+    for kind in each.device_kinds
+]
+# The ranks of a job share nothing but their wire, and have the tests of test_ddp_scaling.
+CASES = [case for case in ALL if case.device_kind == "cpu" and not case.spans_gpus]
+ON_CPU = [workload for workload in WORKLOADS if workload in [case.workload for case in CASES]]
+# Work that is no product of matrices is counted by the workload's own tests.
+NO_PRODUCTS = ("host-preparation", "operator-", "video/decode", "video/preprocess", "video/composite", "video/encode")
+# A step of text is stated for the middle of the text, and each one attends to as many tokens as stand before it.
+STATED_FOR_THE_MIDDLE = ("llm-",)
+# Dropout draws in each step, and the layers of a decoder draw their first weights, which others replace.
+DRAWS = ("driving", "llm-")
+# Both sides read the checksums of one file, or the frames and the luma of one clip.
+READS_ONE_SOURCE = ("streaming-", "video/")
+# A step of one prompt, of a text, or of whole batches of frames has no half.
+NOT_HALVED = ("llm-", "video/end-to-end")
+
+
+def name_of(one: Case | Workload) -> str:
+    return one.id if isinstance(one, Case) else one.name
+
+
+def context_of(workload: Workload, cache_dir: Path) -> Context:
+    """The context of a step on a CPU; an operator gets few of its rows."""
+    items = workload.sizes["cpu"].items
+    return Context(CPU, min(items, 64) if workload.name.startswith("operator-") else items, workload.seed, cache_dir)
+
+
+def random_numbers() -> list[Any]:
+    """The state of every generator of the process."""
+    return [torch.get_rng_state().tolist(), random.getstate(), [*map(str, np.random.get_state())]]
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Graphs run as they are, which takes no minutes; perf_tests compiles for real."""
+    monkeypatch.setattr(COMPILER, lambda graph, examples, **settings: graph.forward)
+    yield
+    TorchFlags().apply()
+
+
+@dataclass(frozen=True)
+class Built:
+    """Both sides of a case, with the outputs of two input sets that the baseline gives."""
+
+    case: Case
+    context: Context
+    inputs: list[Any]
+    expected: list[Parts]
+    baseline: BuiltSide
+    optimized: BuiltSide
+    kept_random_numbers: bool
+    graphs: list[object]  # that were to be compiled
+
+    def is_wrong(self, output: Parts, expected: Parts) -> bool:
+        found = differences(output, expected, "fresh inputs", self.case.workload.expects_nan)
+        return any(exceeds(each, self.case.optimization.tolerated) for each in found)
+
+
+def exceeds(found: Difference, allowed: Tolerance) -> bool:
+    if found.unequal is not None and allowed.equal_share is not None:
+        return found.unequal > (1 - allowed.equal_share) * found.values
+    return found.relative_l2 > allowed.relative_l2 or found.max_error > allowed.max_error
+
+
+@pytest.fixture(scope="module", params=CASES, ids=name_of)
+def built(request: pytest.FixtureRequest, cache_dir: Path) -> Iterator[Built]:
+    case: Case = request.param
+    workload, context = case.workload, context_of(case.workload, cache_dir)
+    graphs: list[object] = []
+    with small_models(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(COMPILER, lambda graph, examples, **settings: graphs.append(graph) or graph.forward)
+        missing = missing_needs(case.optimization.needs, describe(CPU))
+        if missing is not None and missing.names[0] in case.optimization.needs.packages:
+            pytest.skip(missing.reason)
+        before = random_numbers()
+        inputs = [workload.inputs(context, index) for index in range(2)]
+        baseline = build_side(BASELINE, workload.baseline, context, inputs[0])
+        expected = [baseline.output_for(each, expected=True) for each in inputs]
+        optimized = build_side(case.optimization.name, case.optimization.build, context, inputs[0])
+        yield Built(case, context, inputs, expected, baseline, optimized, random_numbers() == before, graphs)
+        optimized.close()
+        baseline.close()
+    torch._dynamo.reset()
+    TorchFlags().apply()
+
+
+def test_the_catalogue_takes_all() -> None:
+    catalogue = Catalogue()
+    for workload in WORKLOADS:
+        catalogue.register(workload)
+    catalogue.load()
+    assert {case.id for case in catalogue.cases()} == {case.id for case in ALL}
+    assert not catalogue.ambiguous
+
+
+@pytest.mark.parametrize("workload", [each for each in ON_CPU if not each.name.startswith(NO_PRODUCTS)], ids=name_of)
+def test_the_stated_flops_are_those_that_pytorch_counts(workload: Workload, cache_dir: Path) -> None:
+    context = context_of(workload, cache_dir)
+    inputs, side = workload.inputs(context, 0), workload.baseline(context)
+    side.step(inputs)
+    with FlopCounterMode(display=False) as counter:
+        side.step(inputs)
+    side.close()
+    allowed = 0.06 if workload.name.startswith(STATED_FOR_THE_MIDDLE) else 2e-4
+    assert workload.sizes["cpu"].flops == pytest.approx(counter.get_total_flops(), rel=allowed)
+
+
+@pytest.mark.parametrize("workload", ON_CPU, ids=name_of)
+def test_inputs_depend_on_seed_and_index_alone(workload: Workload, cache_dir: Path) -> None:
+    context = context_of(workload, cache_dir)
+    before = random_numbers()
+    first, other, again = (bytes_of(workload.inputs(context, index)) for index in (0, 1, 0))
+    assert first == again
+    assert first != other
+    assert random_numbers() == before
+    torch.manual_seed(99)
+    assert bytes_of(workload.inputs(context, 0)) == first
+
+
+def bytes_of(inputs: Any) -> list[bytes]:
+    return [tensor.contiguous().numpy().tobytes() for tensor in list_tensors(inputs)]
+
+
+def test_an_optimization_gives_the_baselines_output(built: Built) -> None:
+    for inputs, expected in zip(built.inputs, built.expected, strict=True):
+        assert not built.is_wrong(built.optimized.output_for(inputs), expected)
+
+
+def test_an_optimization_engages(built: Built) -> None:
+    assert built.optimized.why_not_engaged() is None
+
+
+def test_an_optimization_that_compiles_needs_a_compiler(built: Built) -> None:
+    assert bool(built.graphs) == built.case.optimization.needs.cpp_compiler
+
+
+def test_the_random_numbers_of_the_process_are_left_alone(built: Built) -> None:
+    assert built.kept_random_numbers or built.case.id.startswith(DRAWS)
+
+
+def test_no_side_writes_to_what_the_other_one_reads(built: Built) -> None:
+    def memory(side: BuiltSide) -> set[int]:
+        tensors = [part for part in list_parts(side.side).values() if isinstance(part, torch.Tensor)]
+        return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel() and not tensor.is_meta}
+
+    built.optimized.output_for(built.inputs[1])
+    assert not built.is_wrong(built.baseline.output_for(built.inputs[0], expected=True), built.expected[0])
+    if not built.case.id.startswith(READS_ONE_SOURCE):
+        assert not memory(built.baseline) & memory(built.optimized)
+
+
+def test_the_output_of_another_step_is_wrong(built: Built) -> None:
+    assert built.is_wrong(built.optimized.output_for(built.inputs[1]), built.expected[0])
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [each for each in ON_CPU if each.sizes["cpu"].items > 1 and not each.name.startswith(NOT_HALVED)],
+    ids=name_of,
+)
+def test_half_of_the_work_is_wrong(workload: Workload, cache_dir: Path) -> None:
+    case = mutate(next(case for case in CASES if case.workload is workload), Fault("skip-work"), CPU)
+    context = context_of(workload, cache_dir)
+    inputs = workload.inputs(context, 0)
+    with small_models():
+        baseline = build_side(BASELINE, workload.baseline, context, inputs)
+        expected = baseline.output_for(inputs, expected=True)
+        half = build_side(case.optimization.name, case.optimization.build, context, inputs)
+        output = half.output_for(inputs)
+        half.close()
+        baseline.close()
+    assert any(exceeds(each, case.optimization.tolerated) for each in differences(output, expected, "fresh inputs"))
+
+
+NEEDY = [case for case in ALL if case.optimization.needs.packages or case.optimization.needs.cpp_compiler]
+
+
+@pytest.mark.parametrize("case", NEEDY, ids=name_of)
+def test_a_missing_library_is_a_skip_with_the_next_step(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_is_installed", lambda package: False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    machine = Environment(case.device_kind, "a GPU", "a CPU", 16, "3.12.3", {}, compute_capability="12.0")
+    needs = replace(case.optimization.needs, cpu_flags=())
+    missing = missing_needs(needs, machine)
+    assert missing is not None
+    assert {*needs.packages} <= {*missing.names, *environment._IMPLIED_PACKAGES}
+    assert ("c++" in missing.names) == needs.cpp_compiler
+    assert "install" in missing.reason
