@@ -3,12 +3,9 @@
 import errno
 import io
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -18,10 +15,9 @@ import pytest
 import torch
 
 from tests.support.full_disk import files_up_to
-from tests.support.patience import wait_until
-from workloads.video.clip import muxing, partial_files
+from workloads.video.clip import muxing
 from workloads.video.clip.frame_number import paint, read_numbers
-from workloads.video.clip.muxing import CodedTrack, Coding, KeptErrorFile, replacing_file, replacing_video
+from workloads.video.clip.muxing import CodedTrack, Coding, replacing_video
 from workloads.video.clip.partial_files import partial_file
 from workloads.video.clip.video_file import VideoError, examine
 
@@ -93,17 +89,6 @@ def numbers_in(path: Path) -> list[int]:
     return read_numbers(torch.from_numpy(np.stack(luma))).tolist()
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".MOV", ".mkv", ".avi"])
-def test_packets_of_pyav_make_a_whole_video(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    with replacing_video(path) as container:
-        x264(container)
-        assert not path.exists()
-    assert list(tmp_path.iterdir()) == [path]
-    assert numbers_in(path) == list(range(FRAMES))
-    assert examine(path).frames == FRAMES
-
-
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv", ".avi"])
 def test_jpeg_pictures_make_a_whole_video(tmp_path: Path, suffix: str) -> None:
     path, pictures = tmp_path / f"a{suffix}", list(jpegs())
@@ -164,24 +149,6 @@ def test_pictures_coded_ahead_of_others_are_shown_in_order(tmp_path: Path, suffi
         ] == shown
 
 
-def test_a_rate_that_is_no_whole_number_stays(tmp_path: Path) -> None:
-    path = tmp_path / "a.mp4"
-    with replacing_video(path) as container:
-        track = CodedTrack(container, Coding("mjpeg", 160, 96, Fraction(30000, 1001)))
-        for picture in jpegs():
-            track.mux(picture)
-    with av.open(path) as container:
-        assert container.streams.video[0].average_rate == Fraction(30000, 1001)
-
-
-def test_a_thread_may_mux(tmp_path: Path) -> None:
-    with replacing_video(tmp_path / "a.mp4") as container:
-        worker = threading.Thread(target=x264, args=(container,))
-        worker.start()
-        worker.join()
-    assert numbers_in(tmp_path / "a.mp4") == list(range(FRAMES))
-
-
 def test_what_was_there_stays_until_the_new_video_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(b"the old one")
@@ -205,13 +172,6 @@ def test_an_error_of_the_block_comes_out_as_it_is_and_nothing_stays(tmp_path: Pa
 def test_a_video_without_a_frame_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VideoError, match=r"a\.mp4 would be a video without a frame: check"):
         write(tmp_path / "a.mp4", partial(mjpeg, count=0))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["a", "a.txt", "mp4"])
-def test_another_kind_of_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(VideoError, match=rf"{name} cannot be written as a video: let its name end in .mp4, .mov"):
-        write(tmp_path / name, x264)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,59 +214,6 @@ def test_a_full_disk_is_one_sentence_and_nothing_stays(
     assert (len(muxed) < FRAMES) == (write_bytes == 4096), "a full disk is seen while there is work left to save"
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(muxing, "_opened", lambda partial, path: KeptErrorFile("/dev/full", "wb"))
-    monkeypatch.setattr(muxing, "WRITE_BYTES", 4096)
-
-
-def wrapping(container) -> None:
-    try:
-        mjpeg(container)
-    except OSError as error:
-        raise RuntimeError("the encoder's thread ended") from error
-
-
-def hiding(container) -> None:
-    with suppress(OSError):
-        mjpeg(container)
-
-
-@pytest.mark.parametrize("work", [mjpeg, wrapping, hiding])
-def test_no_space_left_is_the_reason_whatever_becomes_of_it(tmp_path: Path, full_disk: None, work: Callable) -> None:
-    with pytest.raises(OSError, match=r"a\.mp4 cannot be written \(No space left on device\), \d+ MiB"):
-        write(tmp_path / "a.mp4", work)
-
-
-def test_an_interrupt_stays_one_on_a_full_disk(tmp_path: Path, full_disk: None) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "a.mp4", hiding, raising(KeyboardInterrupt()))
-
-
-def test_an_error_of_the_block_is_not_hidden_by_what_could_not_be_written_after_it(
-    tmp_path: Path, full_disk: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(muxing, "WRITE_BYTES", 2**20)  # so that nothing is written before
-    with pytest.raises(ArithmeticError):
-        write(tmp_path / "a.mp4", x264, raising(ArithmeticError()))
-
-
-def store(path: Path, content: bytes, error: BaseException | None = None) -> None:
-    with replacing_file(path) as file:
-        file.write(content)
-        if error is not None:
-            raise error
-
-
-def test_any_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "sum"
-    store(path, b"12")
-    with pytest.raises(ValueError, match="no"):
-        store(path, b"34", ValueError("no"))
-    assert path.read_bytes() == b"12"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_what_a_killed_process_left_behind_goes_and_a_living_ones_stays(tmp_path: Path) -> None:
     path = tmp_path / "a[1].mp4"
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
@@ -319,28 +226,3 @@ def test_what_a_killed_process_left_behind_goes_and_a_living_ones_stays(tmp_path
         (tmp_path / each).touch()
     write(path, x264)
     assert {each.name for each in tmp_path.iterdir()} == {"a[1].mp4", *others}
-
-
-def test_a_partial_file_tells_where_its_process_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = set()
-    for host in ("one", "other", "other"):
-        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
-        partial_files._where.cache_clear()
-        names.add(partial_file(tmp_path / "a.mp4").name)
-    partial_files._where.cache_clear()
-    assert len(names) == 2
-    assert all(name.startswith(".a.") and name.endswith(f"-{os.getpid()}.mp4") for name in names)
-
-
-def test_no_thread_of_an_encoder_outlives_a_failed_video(tmp_path: Path) -> None:
-    """Not even while somebody keeps the error, whose traceback holds the container."""
-
-    def threads() -> set[str]:
-        return {path.name for path in Path("/proc/self/task").iterdir()}
-
-    before, during = threads(), []
-    with pytest.raises(ArithmeticError) as kept:
-        write(tmp_path / "a.mp4", x264, lambda container: during.append(threads()), raising(ArithmeticError()))
-    assert during[0] - before
-    wait_until(lambda: threads() <= before)
-    assert kept.value

@@ -4,7 +4,6 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,27 +89,6 @@ def test_a_clip_that_was_cut_short_gives_what_decodes_and_then_says_so(cut_clip:
     decoder.close()
 
 
-def test_a_clip_that_changes_its_size_is_refused_since_opencv_would_hide_it(cache_dir: Path, tmp_path: Path) -> None:
-    parts = [
-        copied(clip_path(cache_dir, each), tmp_path / "part.ts").read_bytes() for each in (CLIP, Clip(192, 128, 31))
-    ]
-    path = tmp_path / "changing.ts"
-    path.write_bytes(b"".join(parts))
-    capture, sizes = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG), []
-    while (read := capture.read())[0]:
-        sizes.append(read[1].shape)
-    assert len(sizes) > 75
-    assert set(sizes) == {(96, 160, 3)}, "OpenCV scales the later frames"
-    with pytest.raises(VideoError, match="changes from 160x96 yuv420p to 192x128 yuv420p in the middle"):
-        HostDecoder(path)
-
-
-def test_a_frame_of_another_size_than_the_file_says_is_refused(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "examine", lambda path: dataclasses.replace(examine(path), width=96, height=160))
-    with pytest.raises(VideoError, match="has a frame of 160x96 pixels among those of 96x160: convert it first"):
-        HostDecoder(clip).read(1)
-
-
 def test_what_opencv_cannot_open_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text.mp4"
     text.write_text("no video at all\n" * 100)
@@ -130,52 +108,6 @@ def test_an_opencv_that_would_show_other_colours_is_not_asked(clip: Path, monkey
         HostDecoder(clip)
     monkeypatch.setattr(cv2, "__version__", "5.0.0")
     HostDecoder(clip).close()
-
-
-def test_a_closed_decoder_says_so(clip: Path) -> None:
-    decoder = HostDecoder(clip)
-    decoder.close()
-    decoder.close()
-    with pytest.raises(ValueError, match="the decoder is closed"):
-        decoder.read(1)
-
-
-class Counter(decoding.SequentialDecoder[list[int]]):
-    """Numbers for frames; from one round to the next it loses `lost` of them at the end."""
-
-    def __init__(self, lost: int) -> None:
-        super().__init__(INFO, loop=True)
-        self._lost, self._numbers = lost, iter(range(23))
-
-    def read(self, frames: int) -> list[int]:
-        batch: list[list[int]] = [[] for _ in range(frames)]
-        return [number for each in batch[: self._fill(batch)] for number in each]
-
-    def _decode_into(self, frame: list[int]) -> bool:
-        number = next(self._numbers, None)
-        frame += [] if number is None else [number]
-        return number is not None
-
-    def _rewind(self) -> None:
-        self._numbers = iter(range(23 - self._lost))
-
-    def _release(self) -> None:
-        """Nothing is held."""
-
-
-@pytest.mark.parametrize("lost", [1, 23])
-def test_every_round_is_counted_for_itself(lost: int) -> None:
-    decoder = Counter(lost)
-    assert decoder.read(46) == [*range(23), *range(23 - lost)]
-    with pytest.raises(VideoError, match=f"gave {23 - lost} of its 23 frames"):
-        decoder.read(1)
-
-
-def test_a_batch_may_hold_the_end_of_a_round_and_the_beginning_of_the_next() -> None:
-    decoder = Counter(lost=0)
-    assert [decoder.read(20) for _ in range(3)] == [
-        [number % 23 for number in range(at, at + 20)] for at in (0, 20, 40)
-    ]
 
 
 class FakeRawFrame:
@@ -230,38 +162,6 @@ def test_torchcodec_gives_nv12(clip: Path) -> None:
     decoder.close()
     with pytest.raises(ValueError, match="the decoder is closed"):
         decoder.read(1)
-
-
-@pytest.mark.usefixtures("torchcodec")
-def test_torchcodec_tells_of_a_clip_that_was_cut_short(cut_clip: Path) -> None:
-    decoder, numbers = TorchCodecDecoder(cut_clip, torch.device("cpu")), []
-    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames") as raised:
-        to_the_end(decoder, 7, numbers)
-    assert numbers == list(range(len(numbers)))
-    assert f"gave {len(numbers)} of" in str(raised.value)
-    assert len(numbers) > 30
-
-
-@pytest.mark.usefixtures("torchcodec")
-def test_torchcodec_that_fails_in_a_whole_clip_is_not_taken_for_its_end(
-    clip: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(demuxer: FakeDemuxer, packet: object) -> None:
-        raise RuntimeError("the GPU is gone")
-
-    monkeypatch.setattr(FakeDemuxer, "decode", fail)
-    with pytest.raises(RuntimeError, match="the GPU is gone"):
-        TorchCodecDecoder(clip, torch.device("cpu")).read(1)
-
-
-@pytest.mark.parametrize("build", [decode_stage.on_host, partial(decode_stage.to_nv12, decode_stage.planes)])
-@pytest.mark.parametrize("frames", [5, 8])
-def test_a_clip_that_was_cut_short_says_so_in_the_stage_too(build, frames: int, cut_clip: Path) -> None:
-    """In the middle of a batch of at least one of these sizes."""
-    side = build("h264", Context(torch.device("cpu"), frames, 0, cut_clip.parent, settings={"video": str(cut_clip)}))
-    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames, since it was cut short"):
-        list(iter(lambda: side.step(torch.ones(frames)), None))
-    side.close()
 
 
 def test_frames_that_stay_on_the_host_are_looked_at_there(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,45 +3,31 @@
 import dataclasses
 import threading
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import av
 import pytest
 import torch
 
 from tests.support import fake_nvdec
 from tests.support.copied_clips import cut_short, with_open_groups
-from tests.support.fake_nvdec import FakeEvent, FakeStream, NoEngineError, nv12_of
+from tests.support.fake_nvdec import FakeEvent, NoEngineError
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.colour import planes
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.clip.video_file import VideoError, examine
 from workloads.video.decode import nvdec
-from workloads.video.decode.nvdec import ParallelDecoder, ThreadedDecoder, slots_per_session
+from workloads.video.decode.nvdec import ParallelDecoder, ThreadedDecoder
 from workloads.video.decode.sessions import Segment
 
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
 HEVC = dataclasses.replace(CLIP, codec="hevc")
 DEVICE = torch.device("cpu", 0)
-FULL_HD = VideoInfo(Path("a.mp4"), 1920, 1080, 600, Fraction(30), "h264", "bt601", keyframes=tuple(range(0, 600, 30)))
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake_nvdec.installed(monkeypatch)
-
-
-def test_a_session_has_room_for_its_longest_segment_within_the_memory_for_all() -> None:
-    assert slots_per_session(FULL_HD, 7) == 30
-    long = dataclasses.replace(FULL_HD, keyframes=(0, 300))
-    frame_bytes = 1920 * 1080 * 3 // 2
-    assert 7 * slots_per_session(long, 7) * frame_bytes <= nvdec.MOST_BUFFER_BYTES
-    assert slots_per_session(long, 7) > 30
-    huge = dataclasses.replace(FULL_HD, width=16384, height=16384)
-    assert slots_per_session(huge, 7) == nvdec.LEAST_SLOTS
 
 
 @pytest.fixture(autouse=True)
@@ -75,31 +61,6 @@ def test_several_sessions_give_every_frame_once_and_in_order(
     assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * min(sessions, 3)
 
 
-def test_frames_are_those_of_one_decoder(cache_dir: Path, library: SimpleNamespace) -> None:
-    path = clip_path(cache_dir, CLIP)
-    decoder = ParallelDecoder(examine(path), DEVICE, 2, loop=False)
-    with av.open(path) as container:
-        wanted = torch.stack([nv12_of(frame) for frame in container.decode(video=0)])
-    assert torch.equal(decoder.read(75), wanted)
-    decoder.close()
-
-
-def test_what_sessions_convert_and_copy_goes_before_a_network(
-    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[FakeStream] = []
-
-    def stream(device: torch.device, priority: int = 0) -> FakeStream:
-        made.append(FakeStream(device, priority))
-        return made[-1]
-
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
-    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 2, loop=False)
-    assert to_the_end(decoder, 8, []) == [*range(75)]
-    decoder.close()
-    assert [each.priority < -1 for each in made] == [True] * 2, "those of priority -1 are the encoders'"
-
-
 def test_sessions_go_round_and_events_hand_every_frame_over(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,48 +80,6 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
     assert 25 <= len(used) == len(library.caller.waited) <= 200, "once for frames that are ready at once"
     assert set(library.caller.waited) <= {slot.filled for slot in library.slots}
     assert {slot.used for slot in library.slots} <= set(used)
-
-
-@pytest.mark.parametrize("part", ["engine", "slots"])
-def test_a_session_that_cannot_be_had_leaves_no_file_open(
-    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    closed: list[str] = []
-    close = nvdec.SegmentPackets.close
-    monkeypatch.setattr(nvdec.SegmentPackets, "close", lambda packets: closed.append("file") or close(packets))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise NoEngineError("out of order")
-
-    if part == "engine":
-        monkeypatch.setattr(library, "CreateDecoder", refuse)
-    else:
-        monkeypatch.setattr(nvdec, "FrameSlot", refuse)
-    with pytest.raises((RuntimeError, NoEngineError), match="out of order"):
-        nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
-    assert closed == ["file"]
-
-
-def test_a_slot_is_filled_again_after_its_use(cache_dir: Path, library: SimpleNamespace) -> None:
-    session = nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
-    one, other = session.slots
-    turns = iter([one, other] * 15)
-    assert [slot is one for slot in session.read(Segment(0, 30), lambda: next(turns))] == [True, False] * 15
-    assert session._stream.waited == [one.used, other.used] * 15
-    assert (one.filled.recorded, other.filled.recorded) == (15, 15)
-    session.close()
-
-
-def test_slots_that_were_used_together_are_waited_for_once(cache_dir: Path, library: SimpleNamespace) -> None:
-    session = nvdec.SegmentDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, slots=2)
-    one, other = session.slots
-    one.used, other.used = None, None
-    turns = iter([one, other] * 15)
-    for slot in session.read(Segment(0, 30), lambda: next(turns)):
-        if slot is other:
-            one.used = other.used = FakeEvent()
-    assert len(session._stream.waited) == len(set(session._stream.waited)) == 14
-    session.close()
 
 
 def test_frames_of_another_segment_are_left_out(cache_dir: Path, library: SimpleNamespace) -> None:
@@ -202,31 +121,6 @@ def test_the_threaded_decoder_gives_every_frame_once(cache_dir: Path, library: S
         decoder.read(1)
 
 
-def test_the_threaded_decoder_goes_round(cache_dir: Path, library: SimpleNamespace) -> None:
-    decoder = ThreadedDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=True)
-    numbers = [number for _ in range(20) for number in numbers_of(decoder.read(10))]
-    assert numbers == [number % 75 for number in range(200)]
-    decoder.close()
-
-
-def test_the_threaded_decoder_tells_of_a_clip_that_was_cut_short(
-    cache_dir: Path, tmp_path: Path, library: SimpleNamespace
-) -> None:
-    decoder = ThreadedDecoder(examine(cut_short(clip_path(cache_dir, CLIP), tmp_path / "cut.mp4")), DEVICE, loop=True)
-    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames"):
-        to_the_end(decoder, 8, [])
-    decoder.close()
-
-
-@pytest.mark.parametrize("make", [lambda info: ParallelDecoder(info, DEVICE, 2, False).read(1), None])
-def test_a_frame_of_another_size_than_the_file_says_is_refused(
-    cache_dir: Path, library: SimpleNamespace, make: Any
-) -> None:
-    info = dataclasses.replace(examine(clip_path(cache_dir, CLIP)), width=192)
-    with pytest.raises(VideoError, match=r"decoded to a frame of \[144, 160\] bytes, not \[144, 192\]"):
-        make(info) if make else ThreadedDecoder(info, DEVICE, False).read(1)
-
-
 def test_a_missing_engine_is_told_in_a_sentence(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,20 +137,3 @@ def test_a_missing_engine_is_told_in_a_sentence(
     decoder.close()
     with pytest.raises(RuntimeError, match=told):
         ThreadedDecoder(info, DEVICE, False)
-
-
-@pytest.mark.parametrize(("sessions", "chosen"), [(1, "threaded on cuda:3"), (7, "7 sessions on cuda:3")])
-def test_one_session_is_the_threaded_decoder(
-    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, sessions: int, chosen: str
-) -> None:
-    def threaded(info: VideoInfo, device: torch.device, loop: bool) -> SimpleNamespace:
-        return SimpleNamespace(stock_frames=1, read=lambda frames: f"threaded on {device}")
-
-    def parallel(info: VideoInfo, device: torch.device, sessions: int, loop: bool) -> SimpleNamespace:
-        return SimpleNamespace(stock_frames=2, read=lambda frames: f"{sessions} sessions on {device}")
-
-    monkeypatch.setattr(nvdec, "ThreadedDecoder", threaded)
-    monkeypatch.setattr(nvdec, "ParallelDecoder", parallel)
-    decoder = nvdec.DeviceDecoder(clip_path(cache_dir, CLIP), torch.device("cuda"), sessions)
-    assert decoder.read(8) == chosen
-    assert decoder.info.frames == 75

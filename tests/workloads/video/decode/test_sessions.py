@@ -108,14 +108,6 @@ def test_goes_round_and_round(sessions: int) -> None:
     made.close()
 
 
-def test_the_next_round_is_decoded_before_this_one_is_over() -> None:
-    readers = Readers(partial(FakeReader, 9))
-    made = Sessions(INFO, readers, sessions=5, loop=True)
-    assert soon(partial(read, made, 22)) == list(range(22))
-    wait_until(lambda: any(each.decoded[:10] == [*range(5)] * 2 for each in readers.made))
-    made.close()
-
-
 def test_what_nobody_reads_is_decoded_as_far_as_there_are_slots() -> None:
     readers = Readers(partial(FakeReader, 2))
     made = Sessions(INFO, readers, sessions=3, loop=True)
@@ -178,54 +170,6 @@ def test_what_a_thread_raises_ends_all_and_comes_out(sessions: int, at: int) -> 
     made.close()
 
 
-def test_threads_end_when_one_fails_also_where_nobody_reads() -> None:
-    made = Sessions(INFO, Readers(partial(failing_reader, 15)), sessions=5)
-    for thread in session_threads():
-        thread.join(HANGS_S)
-    assert session_threads() == []
-    with pytest.raises(OSError, match="frame 15 broke"):
-        next(made.runs(1))  # the first frames are ready, and would do no harm, but nothing comes after them
-
-
-def test_what_is_raised_while_cleaning_up_does_not_hide_why() -> None:
-    class Unclosable(FakeReader):
-        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
-            raise OSError("the cause")
-
-        def close(self) -> None:
-            raise RuntimeError("the consequence")
-
-    made = Sessions(INFO, Readers(lambda: Unclosable(1)), sessions=1)
-    with pytest.raises(OSError, match="the cause"):
-        soon(partial(read, made, 1))
-
-
-def test_a_reader_that_cannot_be_made_is_told() -> None:
-    def refuse() -> FakeReader:
-        raise RuntimeError("no engine")
-
-    made = Sessions(INFO, Readers(refuse), sessions=3)
-    with pytest.raises(RuntimeError, match="no engine"):
-        soon(partial(read, made, 1))
-    made.close()
-
-
-def test_of_several_errors_the_first_is_told() -> None:
-    second = threading.Event()
-
-    def refuse() -> FakeReader:
-        if threading.current_thread().name.endswith("-1"):
-            raise OSError("the first")
-        assert second.wait(HANGS_S)
-        raise OSError("a later one")
-
-    made = Sessions(INFO, Readers(refuse), sessions=2)
-    wait_until(lambda: len(session_threads()) == 1)
-    second.set()
-    with pytest.raises(OSError, match="the first"):
-        soon(partial(read, made, 1))
-
-
 def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame() -> None:
     begun, closing = threading.Event(), threading.Event()
 
@@ -252,19 +196,6 @@ def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame
         read(made, 1)
 
 
-def test_closing_waits_for_no_more_than_the_frame_that_is_decoded() -> None:
-    readers = Readers(lambda: FakeReader(10_000))
-    made = Sessions(dataclasses.replace(INFO, frames=10_000, keyframes=(0,)), readers, sessions=1)
-    wait_until(lambda: bool(readers.made and readers.made[0].decoded))
-    made.close()
-    assert len(readers.made[0].decoded) < 10_000
-
-
-def test_no_sessions_decode_nothing() -> None:
-    with pytest.raises(ValueError, match="0 sessions decode nothing: give at least 1"):
-        Sessions(INFO, Readers(), sessions=0)
-
-
 @pytest.mark.parametrize(("sessions", "spare"), [(1, 0), (3, 0), (3, 3)])
 def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: int, spare: int) -> None:
     readers = Readers(partial(FakeReader, 4))
@@ -282,50 +213,3 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: in
         assert decoded() - before == taken
         before = decoded()
     made.close()
-
-
-@pytest.mark.parametrize("batch", [1, 4, 100])
-@pytest.mark.parametrize("loop", [False, True])
-def test_with_slots_to_spare_everything_comes_in_order(batch: int, loop: bool) -> None:
-    made = Sessions(INFO, Readers(partial(FakeReader, 3)), 3, loop, spare=2)
-    numbers: list[int] = []
-    while len(numbers) < (200 if loop else 23):
-        numbers += soon(partial(read, made, batch))
-    assert numbers == [number % 23 for number in range(len(numbers))]
-    made.close()
-
-
-def test_what_is_taken_of_one_session_is_made_up_for_by_all_that_have_room() -> None:
-    """The engine of one alone is slower than whoever reads, and what was read lay in its slots."""
-    info = dataclasses.replace(INFO, frames=60, keyframes=(0, 20, 40))
-    readers = Readers(partial(FakeReader, 20))
-    made = Sessions(info, readers, 3, loop=True, spare=19)
-    several = 0  # of the times: which thread runs first is chance, and now and then one alone gets all the room
-    for _ in range(10):
-        soon(made.settle)
-        before = [len(reader.decoded) for reader in readers.made]
-        soon(partial(read, made, 12))  # all of one segment
-        soon(made.settle)
-        more = [len(reader.decoded) - one for reader, one in zip(readers.made, before, strict=True)]
-        assert sum(more) == 12
-        several += sum(each > 0 for each in more) > 1
-        soon(partial(read, made, 8))  # the rest of it
-    assert several
-    made.close()
-
-
-def test_frames_that_are_ready_come_together() -> None:
-    made = Sessions(INFO, Readers(partial(FakeReader, 9)), sessions=5)
-    soon(made.settle)
-    assert [[slot.frame for slot in run] for run in made.runs(10)] == [[*range(5)], [5], [*range(6, 10)]]
-    made.close()
-
-
-def test_settling_does_not_wait_for_what_has_ended() -> None:
-    readers = Readers(partial(FakeReader, 9))
-    made = Sessions(INFO, readers, 2)
-    soon(made.settle)
-    assert soon(partial(read, made, 100)) == list(range(23))
-    soon(made.settle)
-    made.close()
-    soon(made.settle)

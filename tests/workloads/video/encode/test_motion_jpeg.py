@@ -16,13 +16,13 @@ pytest.importorskip("torchvision")
 pytest.importorskip("av")
 import av
 
-from tests.support.patience import HANGS_S, wait_until
+from tests.support.patience import HANGS_S
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.clip.video_file import VideoError
 from workloads.video.encode import motion_jpeg as motion_jpeg_module
 from workloads.video.encode.encoding import EncodingError, VideoFormat
-from workloads.video.encode.motion_jpeg import AT_ONCE, MotionJpeg
+from workloads.video.encode.motion_jpeg import MotionJpeg
 from workloads.video.encode.quality import decoded, quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -52,40 +52,6 @@ def test_a_player_shows_the_colours_that_were_given(tmp_path):
         assert stream.codec_context.name == "mjpeg"
         assert all(frame.key_frame and frame.color_range == 2 for frame in frames)
         assert [float(frame.time) for frame in frames] == pytest.approx([0, 1 / 25, 2 / 25, 3 / 25])
-
-
-def test_a_better_quality_costs_more(tmp_path, rgb):
-    sizes = []
-    for jpeg_quality in (30, 90):
-        with MotionJpeg(tmp_path / "out.mp4", VIDEO, jpeg_quality) as encoder:
-            encoder.write(rgb)
-        sizes.append(encoder.close().bytes)
-    assert sizes[1] > 1.5 * sizes[0]
-
-
-def test_all_frames_of_a_batch_are_encoded_by_one_call(tmp_path, rgb, monkeypatch):
-    calls = []
-    encode = motion_jpeg_module.encode_jpegs
-    monkeypatch.setattr(
-        motion_jpeg_module, "encode_jpegs", lambda frames, quality: calls.append(len(frames)) or encode(frames, quality)
-    )
-    with MotionJpeg(tmp_path / "out.mp4", VIDEO) as encoder:
-        for part in torch.split(rgb, 8):
-            encoder.write(part)
-    assert calls == [8, 4]
-
-
-def test_an_error_of_the_library_comes_out_and_leaves_nothing(tmp_path, rgb, monkeypatch):
-    def fail(*_: object) -> None:
-        raise RuntimeError("no JPEG today")
-
-    monkeypatch.setattr(motion_jpeg_module, "encode_jpegs", fail)
-    encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
-    encoder.write(rgb)
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no JPEG today"):
-            encoder.close()
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -141,36 +107,6 @@ def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_pat
         with pytest.raises(EncodingError, match="a black frame"):
             encoder.close()
     assert not list(tmp_path.iterdir())
-
-
-def test_what_waits_is_dropped_with_the_file(tmp_path, rgb, monkeypatch):
-    written, dropped = threading.Event(), threading.Event()
-    begun = []
-
-    def one(frame: Tensor, quality: int) -> Tensor:
-        gate = written if frame.data_ptr() < rgb[6].data_ptr() else dropped
-        begun.append(gate)
-        assert gate.wait(HANGS_S)
-        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
-
-    monkeypatch.setattr(
-        MotionJpeg, "_pictures", lambda self, frames: self._threads.map(partial(one, quality=90), frames.unbind())
-    )
-    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
-    for part in torch.split(rgb, 6):
-        encoder.write(part)
-    wait_until(lambda: len(encoder._thread._waiting) == 1)  # the first batch is being written
-    aborting = threading.Thread(target=encoder.abort)
-    aborting.start()
-    wait_until(lambda: encoder._thread._given_up)  # or the second batch would be begun
-    written.set()
-    wait_until(lambda: encoder._threads._shutdown)
-    with encoder._threads._shutdown_lock:  # when it is had, nothing waits any more
-        dropped.set()
-    aborting.join()
-    assert not list(tmp_path.iterdir())
-    assert begun.count(written) == 6
-    assert begun.count(dropped) <= AT_ONCE
 
 
 def test_what_cannot_be_encoded(tmp_path, rgb):

@@ -138,16 +138,6 @@ def test_pictures_come_in_the_order_of_their_frames(fake: FakeNvJpeg, frames: Te
         assert all(map(torch.equal, found, encode_jpegs([*frames], quality)))
 
 
-def test_pictures_wait_for_their_frames_and_their_caller_for_nothing(fake: FakeNvJpeg, frames: Tensor) -> None:
-    complete = threading.Event()
-    with ThreadPoolExecutor(nvjpeg.AT_ONCE) as threads:
-        first = nvjpeg.pictures(PendingFrames(frames[:5], lambda: complete.wait(HANGS_S)), QUALITY, threads)
-        second = nvjpeg.pictures(PendingFrames(frames[5:]), QUALITY, threads)
-        assert "nvjpegEncodeImage" not in fake.calls
-        complete.set()
-        assert all(map(torch.equal, [*first, *second], encode_jpegs([*frames], QUALITY)))
-
-
 def test_as_many_are_encoded_at_once_as_there_are_encoders(fake: FakeNvJpeg, frames: Tensor) -> None:
     fake.at_once = threading.Barrier(nvjpeg.AT_ONCE)  # nobody goes on before all of them are at it
     coded(frames[: 2 * nvjpeg.AT_ONCE])
@@ -164,21 +154,3 @@ def test_what_fails_is_told_and_does_no_harm_later(fake: FakeNvJpeg, frames: Ten
         coded(frames[:1])
     fake.failing = {}
     assert len(coded(frames)) == len(frames), "every encoder is there again"
-
-
-def test_the_library_of_torchvision_is_found_and_answers() -> None:
-    """Needs a torchvision for CUDA: without a GPU, its nvJPEG reports that it cannot begin."""
-    if not any("torchvision.libs" in path for path in nvjpeg._brought_along()):
-        pytest.skip("torchvision is not built for CUDA here: pip install torchvision without the index for CPUs")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU, whose nvJPEG the tests under tests/gpu look at")
-    assert nvjpeg.library().nvjpegCreateSimple(ctypes.byref(nvjpeg.HANDLE())) != nvjpeg.SUCCESS
-
-
-def test_a_missing_library_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvjpeg, "_brought_along", lambda: ["/nowhere/libnvjpeg.so"])
-    monkeypatch.setattr(nvjpeg, "find_library", lambda name: None)
-    monkeypatch.setattr(nvjpeg, "NAMES", ("libnvjpeg.so.0",))
-    nvjpeg.library.cache_clear()
-    with pytest.raises(EncodingError, match="there is no nvJPEG to encode with: pip install torchvision, as it is"):
-        nvjpeg.library()

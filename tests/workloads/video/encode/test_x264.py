@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +14,11 @@ from torch import Tensor
 pytest.importorskip("av")
 import av
 
-from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S, wait_until
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb
-from workloads.video.clip.video_file import VideoError
 from workloads.video.encode import x264 as x264_module
-from workloads.video.encode.encoder_thread import EncoderThread
-from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
+from workloads.video.encode.encoding import VideoFormat
 from workloads.video.encode.pending_frames import PendingFrames
 from workloads.video.encode.quality import quality
 from workloads.video.encode.x264 import KEPT_FRAMES, X264, X264Settings
@@ -79,31 +74,6 @@ def test_threads_take_a_frame_each():
     assert units.count(5) == 1  # slices of the IDR picture
 
 
-def test_a_bit_rate_replaces_the_quality():
-    assert X264Settings(crf=20.5).options()["crf"] == "20.5"
-    options = X264Settings(bit_rate_mbit_s=2.5, most_frames_between_keyframes=30).options()
-    assert options == {"preset": "veryfast", "g": "30", "b": "2500000"}
-
-
-def test_a_better_quality_costs_more(tmp_path, nv12):
-    sizes = []
-    for crf in (18, 35):
-        with X264(tmp_path / "out.mp4", VIDEO, X264Settings(crf=crf)) as encoder:
-            encoder.write(nv12)
-        sizes.append(encoder.close().bytes)
-    assert sizes[0] > 1.5 * sizes[1]
-
-
-def test_frames_lie_where_they_are_until_they_are_encoded(nv12):
-    """So no copy stands between a page-locked buffer and libx264, and the buffer is free when `encode` returns."""
-    frames = nv12.clone()
-    numbers = iter(range(12))
-    shown = next(x264_module.video_frames(frames[:1], numbers))
-    frames[0, 0, 0] = 77
-    assert shown.to_ndarray()[0, 0] == 77
-    assert shown.pts == 0
-
-
 def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12):
     """The ring of page-locked buffers relies on this: here one buffer carries all frames."""
     buffer = torch.empty_like(nv12[:3])
@@ -156,76 +126,6 @@ def test_an_error_in_the_thread_comes_out_of_the_next_write_and_ends_everything(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_caller_that_waits_for_room_hears_of_the_error(tmp_path, nv12):
-    gate, encoder = threading.Event(), X264(tmp_path / "out.mp4", VIDEO, slots=1)
-
-    def fail() -> None:
-        gate.wait()
-        raise ArithmeticError("the copy failed")
-
-    encoder._thread.put(PendingFrames(nv12, fail))
-    timer = threading.Timer(0.1, gate.set)
-    timer.start()
-    with pytest.raises(ArithmeticError, match="the copy failed"):
-        encoder.write(nv12)
-    timer.join()
-
-
-def test_a_full_disk_comes_out_and_leaves_nothing(tmp_path):
-    """Noise at crf 0 fills the megabyte that the container writes at a time, and then what the file may have."""
-    noise = torch.randint(16, 236, (8, *VIDEO.nv12_shape), dtype=torch.uint8)
-    encoder = X264(tmp_path / "out.mp4", VIDEO, X264Settings(crf=0))
-    with files_up_to(2**20), pytest.raises(OSError, match=r"out\.mp4 cannot be written \(File too large\)"):
-        _forever(lambda: encoder.write(noise))
-    assert not list(tmp_path.iterdir())
-
-
-def test_all_threads_end_soon_after_an_error_and_after_an_abort(tmp_path, nv12):
-    before = set(threading.enumerate())
-    for end in (lambda encoder: encoder._thread.put(PendingFrames(nv12[0])), lambda encoder: encoder.abort()):
-        encoder = X264(tmp_path / "out.mp4", VIDEO)
-        for _ in range(3):
-            encoder.write(nv12)
-        end(encoder)  # a frame of a wrong shape, past all checks
-        wait_until(lambda: set(threading.enumerate()) <= before)
-        encoder.abort()
-        assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("frames", "said"),
-    [
-        (torch.zeros(2, 96, 160, dtype=torch.uint8), r"uint8 \[2, 96, 160\], and the video needs contiguous"),
-        (torch.zeros(2, 144, 160), r"float32 \[2, 144, 160\]"),
-        (torch.zeros(2, 160, 144, dtype=torch.uint8).mT, "strides"),
-    ],
-)
-def test_frames_that_do_not_fit_are_refused_at_once(tmp_path, nv12, frames, said):
-    encoder = X264(tmp_path / "out.mp4", VIDEO)
-    with pytest.raises(EncodingError, match=said):
-        encoder.write(frames)
-    encoder.write(nv12)
-    assert encoder.close().frames == 12
-
-
-def test_settings_and_paths_that_cannot_be_are_known_before_the_first_frame(tmp_path):
-    with pytest.raises(EncodingError, match=r"libx264 refuses X264Settings\(preset='none'"):
-        X264(tmp_path / "out.mp4", VIDEO, X264Settings(preset="none"))
-    with pytest.raises(OSError, match="cannot be written"):
-        X264(tmp_path / "nowhere" / "out.mp4", VIDEO)
-    with pytest.raises(VideoError, match=r"\.mp4"):
-        X264(tmp_path / "out.txt", VIDEO)
-    with pytest.raises(ValueError, match="allow at least 1"):
-        X264(tmp_path / "out.mp4", VIDEO, slots=0)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("width", "height", "rate"), [(161, 96, 30), (160, 0, 30), (160, 96, 0)])
-def test_formats_that_cannot_be(width, height, rate):
-    with pytest.raises(ValueError, match=r"even sides|above 0"):
-        VideoFormat(width, height, Fraction(rate))
-
-
 @pytest.mark.parametrize("threads", [2, 5])
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
     """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
@@ -251,31 +151,6 @@ def test_settled_it_has_room_for_a_batch_and_may_have_frames_in_hand(tmp_path, n
     settled.join(HANGS_S)
     assert not settled.is_alive()
     encoder.close()
-
-
-def test_a_batch_is_let_go_when_the_next_one_is_asked_for():
-    """Or the thread would hold a batch of the device's memory while it has nothing to do."""
-
-    class Batch:
-        pass
-
-    gone = threading.Event()
-    path = Path("unused")
-
-    def encode(batches: Iterator[Batch]) -> Encoded:
-        for batch in batches:
-            del batch
-        return Encoded(path, 0, 0, 0)
-
-    class Telling(Batch):
-        def __del__(self) -> None:
-            gone.set()
-
-    thread: EncoderThread[Batch] = EncoderThread(path, encode, 1)
-    thread.wait_for_room()
-    thread.put(Telling())
-    assert gone.wait(HANGS_S)
-    thread.abort()
 
 
 def _forever(write) -> None:

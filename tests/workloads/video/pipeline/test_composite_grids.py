@@ -1,4 +1,4 @@
-"""The luma of the reference's composites: of every frame, computed once, kept on disk, and bounded for a long video."""
+"""The luma of the reference's composites: computed once, kept on disk, and of their own for other weights or videos."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
 from workloads.video.pipeline import composite_grids as grids_file
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of
-from workloads.video.pipeline.composite_grids import FOLDER, composite_grids
-from workloads.video.pipeline.plan import BASELINE, Plan
-from workloads.video.pipeline.sides import build
+from workloads.video.pipeline.composite_grids import composite_grids
+from workloads.video.pipeline.plan import BASELINE
 from workloads.video.segment.fitted_weights import fitted_weights
 from workloads.video.segment.segmenter import segmenter
 
@@ -69,16 +68,6 @@ def test_a_later_process_reads_them(context: Context, monkeypatch: pytest.Monkey
     assert torch.equal(composite_grids(replace(context, items=16), clip), found)
 
 
-def test_damaged_grids_are_made_again(context: Context) -> None:
-    clip = source(context)
-    found = composite_grids(context, clip)
-    (path,) = context.cache_dir.glob(f"{FOLDER}/*.pt")
-    path.write_bytes(b"damaged")
-    composite_grids.cache_clear()
-    with pytest.warns(RuntimeWarning, match="it was deleted and is made again"):
-        assert torch.equal(composite_grids(context, clip), found)
-
-
 def test_other_weights_and_another_video_have_grids_of_their_own(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,16 +83,6 @@ def test_other_weights_and_another_video_have_grids_of_their_own(
     }
     monkeypatch.setattr(grids_file, "FORMAT", grids_file.FORMAT + 1)
     assert len({*keys, grids_file._key(context, clip)}) == 5
-
-
-def test_of_a_long_video_the_first_frames_are_compared(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grids_file, "COMPARED_FRAMES", 12)
-    found = composite_grids(context, source(context))
-    assert len(found) == TINY.frames
-    assert found[:12].isfinite().all()
-    assert found[12:].isnan().all()
-    with closing(build(Plan(preprocess="torch", composite="torch", encode="x264"), context)) as side:
-        assert torch.cat([side.step(torch.ones(8)) for _ in range(6)]).tolist() == [[1, 1]] * 48
 
 
 def test_tf32_is_off_while_they_are_computed_and_as_before_afterwards(

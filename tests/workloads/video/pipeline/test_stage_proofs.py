@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.clip import Clip
 from workloads.video.clip.source_clip import CLIPS
 from workloads.video.composite import promises as composite
 from workloads.video.encode import promises as encode
@@ -33,22 +31,6 @@ def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Contex
     torch.set_num_threads(threads)
 
 
-def _noise(path: Path) -> Path:
-    random = np.random.default_rng(0)
-    with av.open(path, "w") as container:
-        stream = container.add_stream("libx264", rate=30, options={"qp": "0"})
-        stream.width, stream.height, stream.pix_fmt = 160, 96, "yuv420p"
-        for _ in range(8):
-            rgb = random.integers(0, 256, (96, 160, 3), np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(rgb, "rgb24")))
-        container.mux(stream.encode(None))
-    return path
-
-
-def test_composites_are_those_of_opencv(context: Context) -> None:
-    assert composite.composites_agree("torch").show(context).endswith(" dB with OpenCV's over 4 frames")
-
-
 def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     make = composite.composited_in_nv12
 
@@ -65,21 +47,6 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
     monkeypatch.setattr(composite, "composited_in_nv12", darker)
     with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 4 frames: 40 dB are wanted$"):
         composite.composites_agree("torch").show(context)
-
-
-def test_of_a_users_noise_it_is_said_what_may_be_the_reason(context: Context, tmp_path: Path) -> None:
-    own = replace(context, settings={"video": str(_noise(tmp_path / "noise.mp4"))})
-    with pytest.raises(DisprovedError, match="40 dB are wanted, which chroma of half the size alone may miss"):
-        composite.composites_agree("torch").show(own)
-    smooth = replace(context, settings={"video": str(clip_path(context.cache_dir, replace(CLIP, frames=20)))})
-    assert "dB with OpenCV's" in composite.composites_agree("torch").show(smooth)
-
-
-@pytest.mark.parametrize("plan", [encode.X264, encode.BASELINE], ids=lambda plan: plan.encode)
-def test_a_file_shows_what_was_encoded(context: Context, plan: encode.Plan) -> None:
-    words = encode.file_shows(plan).show(context)
-    assert "dB at least" in words
-    assert "Mbit/s (mp4v " in words
 
 
 def _without(spoil: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:

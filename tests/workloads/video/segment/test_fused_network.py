@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from torch import Tensor, fx, nn
 
 from workloads.parts.cudnn_fusion import (
     STEM_CHANNELS,
-    FusedConv,
     Operators,
     fuse,
     max_pool,
@@ -25,7 +23,7 @@ from workloads.parts.cudnn_fusion import (
 from workloads.video.clip.clip import Clip
 from workloads.video.segment import fused_network as module
 from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, pool_relu
-from workloads.video.segment.fused_network import CALLS, WEIGHTS, fused_network, packed, unpacked
+from workloads.video.segment.fused_network import fused_network, packed, unpacked
 from workloads.video.segment.segmenter import Segmenter
 
 CPU = torch.device("cpu")
@@ -98,43 +96,6 @@ def test_what_was_packed_computes_the_same_to_the_last_bit(model: nn.Module, fus
     assert (wanted.float() - exact).norm() / exact.norm() < 5e-3
 
 
-def test_weights_have_the_types_layouts_and_places_that_cudnn_wants(fused: fx.GraphModule) -> None:
-    again = unpacked(packed(fused)).on(CPU, OPERATORS)
-    theirs, ours = dict(fused.named_buffers()), dict(again.named_buffers())
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
-        assert torch.equal(value, theirs[name])
-        assert (value.dtype, value.stride()) == (torch.float16, theirs[name].stride())
-        assert 2 * value.storage_offset() % 256 == 0, "as in memory of its own"
-
-
-def test_networks_share_no_memory(fused: fx.GraphModule) -> None:
-    stored = unpacked(packed(fused))
-    first, second = (stored.on(CPU, OPERATORS) for _ in range(2))
-    kept = [value.clone() for value in second.buffers()]
-    for value in first.buffers():
-        value.zero_()
-    assert all(map(torch.equal, kept, second.buffers()))
-    assert stored.block.any()
-
-
-def test_memory_is_freed_as_soon_as_nobody_reads_it(fused: fx.GraphModule) -> None:
-    """A graph that kept all activations would hold several GiB."""
-    alive: list[int] = []
-    results: list[Any] = []
-
-    def watch(_: nn.Module, __: Any, out: Tensor) -> None:
-        results.append(weakref.ref(out))
-        alive.append(sum(each() is not None for each in results))
-
-    again = unpacked(packed(fused)).on(CPU, OPERATORS)
-    for call in again.children():
-        call.register_forward_hook(watch)
-    again(frames())
-    assert max(alive) < len(alive)
-    assert sum(isinstance(each, FusedConv) for each in again.children()) == 4
-
-
 def test_it_is_fused_once_and_read_ever_after(built: list[Clip], fused: fx.GraphModule, tmp_path: Path) -> None:
     first, second = (as_in_another_process(tmp_path) for _ in range(2))
     assert built == [CLIP]
@@ -142,16 +103,6 @@ def test_it_is_fused_once_and_read_ever_after(built: list[Clip], fused: fx.Graph
     assert torch.equal(first, fused(frames()))
     as_in_another_process(tmp_path, seed=1)
     assert built == [CLIP, CLIP]
-
-
-@pytest.mark.parametrize("name", [CALLS, WEIGHTS])
-def test_what_was_damaged_is_made_again(name: str, built: list[Clip], tmp_path: Path) -> None:
-    first = as_in_another_process(tmp_path)
-    (stored,) = tmp_path.rglob(name)
-    stored.write_bytes(stored.read_bytes()[:-2])
-    with pytest.warns(RuntimeWarning, match=name):
-        assert torch.equal(as_in_another_process(tmp_path), first)
-    assert len(built) == 2
 
 
 IMPORTED = """

@@ -1,0 +1,214 @@
+"""The program that segments a video, on a CPU: it writes the whole video, or one sentence says why it does not."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from apps.video_segmentation import __main__ as program
+from apps.video_segmentation.__main__ import Run, main
+from tests.support.copied_clips import copied
+from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.source_clip import CLIPS
+from workloads.video.pipeline import plan as plans
+from workloads.video.pipeline.chain import decoder_of
+from workloads.video.segment.fitted_weights import fitted_weights
+
+TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
+INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
+    yield
+    torch.set_num_threads(threads)
+    fitted_weights.cache_clear()
+
+
+@pytest.fixture
+def video(cache_dir: Path) -> Path:
+    return clip_path(cache_dir, TINY)
+
+
+def test_the_program_writes_the_whole_video(
+    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.mp4"
+    assert main([str(video), str(target), "--variant=optimized-on-cpu", f"--cache={cache_dir}"]) == 0
+    told = capsys.readouterr().out
+    stages = [line.split()[0] for line in told.splitlines() if line.endswith(" %") or line.endswith(" % ")]
+    assert sorted(stages) == ["composite", "decode", "encode", "preprocess", "segment"]
+    assert "24 frames in " in told
+    assert f"Mbit/s in {target}" in told
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == 24
+
+
+def test_a_contact_sheet_shows_what_was_done(video: Path, cache_dir: Path, tmp_path: Path) -> None:
+    target, picture = tmp_path / "out.mp4", tmp_path / "sheet.png"
+    asked = [str(video), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
+    assert main([*asked, f"--contact-sheet={picture}"]) == 0
+    cell = 480 * 192 // 312
+    with Image.open(picture) as sheet:
+        assert sheet.size == (8 + 4 * 488, 24 + 4 * (cell + 8))
+        rows = [24 + row * (cell + 8) for row in range(4)]
+        cells = [
+            [
+                np.asarray(sheet.crop((8 + 488 * column, top, 488 * (column + 1), top + cell)), np.float32)
+                for top in rows
+            ]
+            for column in range(4)
+        ]
+    inputs, masks, baseline, written = cells
+    assert all(len(np.unique(mask.round(-2))) > 1 for mask in masks)
+    assert all(np.abs(one - other).mean() < 6 for one, other in zip(baseline, written, strict=True))
+    assert all(np.abs(one - other).mean() > 2 for one, other in pairwise(inputs))
+    assert all(2 < np.abs(one - other).mean() < 25 for one, other in zip(inputs, baseline, strict=True))
+
+
+def decoded_by_baseline(path: Path) -> Any:
+    return closing(decoder_of(plans.BASELINE, path, torch.device("cpu"), loop=False))
+
+
+def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:
+    odd = clip_path(cache_dir, replace(TINY, frames=19))
+    target = tmp_path / "odd.mp4"
+    assert main([str(odd), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 0
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == 19
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder, video: [folder / "missing.mp4", folder / "out.mp4"], "missing.mp4 is not there"),
+        (lambda folder, video: [video, folder / "no" / "out.mp4"], "out.mp4 cannot be written"),
+        (lambda folder, video: [video, folder / "out.mp4", "--variant=optimized-nvjpeg"], "needs a CUDA GPU"),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--cache={video}"],
+            "cannot be written (File exists): name a folder that may be written to",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", "--cache=/proc/self"],
+            "--cache /proc/self cannot be written",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", "--checkpoint=no.pt"],
+            "--checkpoint no.pt is not there: name a file of weights",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--checkpoint={video}"],
+            ".mp4 is the input too: name another file for --checkpoint",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mp4", f"--checkpoint={__file__}"],
+            f"--checkpoint {__file__} holds no weights of a segmenter: on a CPU the program takes a state_dict of "
+            "torchvision's LR-ASPP MobileNetV3-Large (lraspp_mobilenet_v3_large)\n",
+        ),
+        (
+            lambda folder, video: [video, folder / "out.mkv", "--variant=baseline"],
+            "out.mkv cannot be written (--variant baseline encodes MPEG-4 Part 2): let its name end in .mp4, .mov, "
+            ".avi\n",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    make: Any, said: str, video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(each) for each in make(tmp_path, video)]
+    assert main(["--quiet", f"--cache={cache_dir}", *arguments]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert said in told
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+NAMED = ("IN", "--checkpoint", "OUT", "--contact-sheet", "--json")
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(NAMED, 2)))
+@pytest.mark.parametrize("by", ["path", "link", "hard link"])
+def test_no_two_files_may_be_one(
+    one: str,
+    other: str,
+    by: str,
+    video: Path,
+    cache_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The files may exist already or not."""
+    (tmp_path / "folder").mkdir()
+    own = tmp_path / "IN.mp4"
+    own.write_bytes(video.read_bytes())
+    paths = {"IN": own, **{name: tmp_path / f"{name.strip('-')}.mp4" for name in NAMED[1:]}}
+    paths[other] = tmp_path / "folder" / ".." / paths[one].name
+    if by == "link":
+        paths[other] = tmp_path / "folder" / "link.mp4"
+        paths[other].symlink_to(paths[one])
+    if by == "hard link":
+        paths[one].touch()
+        paths[other] = tmp_path / "folder" / "link.mp4"
+        paths[other].hardlink_to(paths[one])
+    options = [f"{name}={paths[name]}" for name in NAMED if name.startswith("-") and name in (one, other)]
+    before = sorted(tmp_path.rglob("*"))
+    asked = [str(paths["IN"]), str(paths["OUT"]), "--variant=baseline", "--quiet", f"--cache={cache_dir}", *options]
+    assert main(asked) == 1
+    words = {"IN": "the input", "OUT": "the output"}
+    said = f"error: {paths[other]} is {words.get(one, one)} too: name another file for {words.get(other, other)}\n"
+    assert capsys.readouterr().err == said
+    assert sorted(tmp_path.rglob("*")) == before
+    assert own.read_bytes() == video.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("variant", "suffix"), [("baseline", ".mp4"), ("optimized-on-cpu", ".mp4"), ("baseline", ".mkv")]
+)
+def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails(
+    variant: str, suffix: str, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = clip_path(cache_dir, replace(TINY, frames=90))
+    short, target = tmp_path / f"short{suffix}", tmp_path / "out.mp4"
+    short.write_bytes(
+        copied(whole, tmp_path / f"indexed{suffix}", **INDEX_FIRST).read_bytes()[: whole.stat().st_size // 2]
+    )
+    status = main([str(short), str(target), f"--variant={variant}", "--quiet", f"--cache={cache_dir}"])
+    warning, told = capsys.readouterr().err.splitlines(keepends=True)
+    assert warning.startswith("warning: without --checkpoint")
+    assert status == 1
+    (given, wanted), (held,) = (
+        re.findall(r"gave (\d+) of its (\d+) frames", told)[0],
+        re.findall(r"the (\d+) frames", told),
+    )
+    assert (given, wanted) == (held, "90")
+    assert told.count("\n") == 1
+    with decoded_by_baseline(target) as decoder:
+        assert len(decoder.read(100)) == int(held) > 8
+
+
+@pytest.mark.parametrize(("ending", "status"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_a_program_that_is_interrupted_says_that_nothing_is_written(
+    ending: BaseException, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_: object) -> Run:
+        raise ending
+
+    monkeypatch.setattr(program, "_run", ended)
+    assert main(["in.mp4", "out.mp4", "--variant=baseline"]) == status
+    assert capsys.readouterr().err == "interrupted: out.mp4 is not written\n"
