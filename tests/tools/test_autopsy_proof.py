@@ -1,39 +1,11 @@
-"""`python -m tools.autopsy_proof`: its table, its exit status, and the faults that a CPU can show."""
+"""`python -m tools.autopsy_proof`: its table in the documents, its exit status, and the faults that a CPU can show."""
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-from gpugate.errors import SideError
-from gpugate.faults.fault import Fault
 from gpugate.measurement import settings
-from gpugate.results.case import CaseResult
-from tests.support.stored_runs import COUNTED, case, measured
 from tools import autopsy_proof as proof
-from tools.autopsy_proof import GOAL, KINDS, NAMES, FaultTrial, table
-
-
-def test_every_fault_has_its_right_causes() -> None:
-    assert set(NAMES) == set(KINDS)
-    for kind in KINDS:
-        assert Fault.parse(proof.SIZES.get(kind, kind)).kind == kind
-
-
-def test_the_table_of_a_proof_counts_what_was_named() -> None:
-    trials = [FaultTrial("sync", f"net/{number}/cuda", "synchronization", named=True) for number in range(3)]
-    trials += [
-        FaultTrial("leak", "net/0/cuda", "host"),
-        FaultTrial("copy", "net/0/cuda", cannot="a CPU copies nothing"),
-    ]
-    assert table(trials).splitlines()[2:] == [
-        "| `sync` | 3 | 3 |  |",
-        "| `leak` | 0 | 1 | net/0/cuda: host |",
-        "| `copy` | 0 | 0 | no case here can show it |",
-        "",
-        "3 of 4 causes named, 75 %",
-    ]
-
+from tools.autopsy_proof import GOAL, KINDS, FaultTrial
 
 MODULE = """
 import torch
@@ -88,24 +60,3 @@ def test_the_table_in_the_documents_is_that_of_the_trials_beside_it(capsys) -> N
     folder = Path(__file__).parents[2] / "results/h200/autopsy"
     assert proof.main(["--of", *map(str, sorted(folder.glob("*.json")))]) == 0
     assert capsys.readouterr().out in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_only_a_refusal_of_the_fault_is_no_trial(monkeypatch) -> None:
-    errors = {"copy": ValueError("a CPU copies nothing"), "leak": MemoryError("no memory")}
-
-    def measure(of: Any, context: Any, budget_s: float, fault: Fault | None) -> CaseResult:
-        if of.id == "tiny/broken/cuda":
-            raise SideError("broken", "being built", RuntimeError("no"))
-        if fault is not None and fault.kind in errors:
-            raise SideError("fast", "being built", errors[fault.kind])
-        return case("fast", measurement=measured("tiny/fast/cuda", 3.0, optimized_counters=COUNTED))
-
-    monkeypatch.setattr(proof, "_measure", measure)
-    cases = [SimpleNamespace(id=f"tiny/{name}/cuda") for name in ("broken", "fast")]
-    found = list(proof.take_trials(cases, dict.fromkeys(case.id for case in cases), 1.0))
-    assert [(one.fault, one.case_id) for one in found if one.failed] == [
-        ("none", "tiny/broken/cuda"),
-        ("leak", "tiny/fast/cuda"),
-    ]
-    assert [one.fault for one in found if one.cannot] == ["copy"]
-    assert {one.kind for one in found if not (one.failed or one.cannot)} == {"nothing"}

@@ -49,13 +49,3 @@ def test_a_line_that_fails_is_not_taken_again(
     Slots(["quiet -k a"], tmp_path, time.monotonic() + 60).work(tmp_path, (0,), {})
     assert len(commands) == 1
     assert "status 1: no such case" in capsys.readouterr().out
-
-
-def test_a_trial_that_runs_at_the_end_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands = run_in_place_of_trust("import time; time.sleep(600)", monkeypatch)
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
-    Slots(["quiet -k a"], tmp_path, 0.5).work(tmp_path, (0,), {})
-    assert len(commands) == 1
-    assert "stopped" in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """Rates, their intervals and detection limits against textbook numbers and simulated trials."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -69,24 +68,6 @@ def test_no_alarm_in_few_processes_says_less_than_in_many() -> None:
     assert 0.01828 < many.high < few.high
 
 
-def test_trials_that_say_as_much_as_20_independent_ones_have_the_interval_of_20() -> None:
-    effect = 2 * (stats.t.ppf(0.975, 39) / stats.t.ppf(0.975, 9)) ** 2
-    expected = stats.binomtest(5, 20).proportion_ci(0.95, method="exact")
-    assert korn_graubard(10, 40, 10, effect) == pytest.approx((expected.low, expected.high))
-
-
-def test_one_process_tells_nothing_about_others() -> None:
-    rate = rate_of([[True, False, False, False]])
-    assert (rate.low, rate.high) == (0.0, 1.0)
-
-
-def test_processes_that_alarm_always_or_never_count_once_each() -> None:
-    assert design_effect([10, 0, 0, 10, 0], [10] * 5) == pytest.approx(10)
-    assert design_effect([3, 3, 3], [10, 10, 10]) == 1.0
-    assert design_effect([0, 0], [10, 10]) is None
-    assert design_effect([10, 10], [10, 10]) is None
-
-
 def test_the_design_effect_is_that_of_a_one_way_analysis_of_variance() -> None:
     draw = np.random.default_rng(3)
     groups = [(draw.random(size) < share).astype(float) for size, share in ((4, 0.1), (9, 0.7), (15, 0.9), (6, 0.2))]
@@ -102,11 +83,6 @@ def test_the_interval_holds_where_processes_differ() -> None:
     draw = np.random.default_rng(1)
     rates = [rate_of(correlated(draw, 0.2, correlation=0.2)) for _ in range(DRAWS)]
     assert np.mean([rate.low <= 0.2 <= rate.high for rate in rates]) >= 0.93
-
-
-def test_a_rate_needs_trials() -> None:
-    with pytest.raises(ValueError, match="no trials"):
-        rate_of([[], []])
 
 
 @pytest.mark.parametrize(
@@ -136,15 +112,6 @@ def test_larger_slowdowns_are_caught_more_often_and_no_slowdown_hardly_ever() ->
     assert case.alarms.smallest_caught == 0.02
 
 
-def test_the_interval_of_false_alarms_holds_for_trials_of_processes_that_differ() -> None:
-    noise, rule = Noise(process=0.005, instance=0.003, pair=0.001), slower_by(0.005)
-    many = judged(trials(noise, [0.0], processes=2000, repeats=1, seed=99), rule).cases[0].alarms.false_alarms
-    small = [judged(trials(noise, [0.0], processes=40, repeats=4, seed=seed), rule) for seed in range(80)]
-    rates = [report.cases[0].alarms.false_alarms for report in small]
-    assert many
-    assert np.mean([rate.low <= many.share <= rate.high for rate in rates if rate]) >= 0.92
-
-
 def test_alarms_are_counted_by_case_slowdown_and_process() -> None:
     taken = trials(Noise(), [0.0, 0.1], processes=4, repeats=3)
     (case,) = judged(taken, lambda trial: trial.process % 2 == 1 and trial.slowdown == 0).cases
@@ -162,17 +129,6 @@ def test_the_between_run_cv_is_the_spread_of_processes_in_a_a_trials() -> None:
     assert between_run_cv(trials(Noise(process=0.004), [0.01], processes=9)) is None
 
 
-def test_two_processes_differ_by_their_distance_over_root_two() -> None:
-    taken = trials(Noise(process=0.004), [0.0], processes=2, repeats=1, instances=1, pairs=1)
-    apart = abs(taken[0].instances[0].log_ratios[0] - taken[1].instances[0].log_ratios[0])
-    assert between_run_cv(taken) == pytest.approx(apart / math.sqrt(2))
-
-
-def test_slowed_trials_are_not_in_the_between_run_cv() -> None:
-    quiet = trials(Noise(process=0.001), [0.0], processes=20, repeats=1)
-    assert between_run_cv([*quiet, *trials(Noise(), [0.1], processes=1)]) == between_run_cv(quiet)
-
-
 def named(case_ids: Sequence[str], **kwargs) -> list[Trial]:
     return [trial for number, name in enumerate(case_ids) for trial in trials(Noise(), case_id=name, **kwargs)]
 
@@ -185,22 +141,3 @@ def test_a_group_pools_the_trials_of_its_cases() -> None:
     assert pooled
     assert (pooled.alarms, pooled.trials) == (6, 12)
     assert [case.case_id for case in report.cases] == ["net/fast/cpu", "net/sure/cpu", "net/slow/cuda"]
-
-
-def test_a_family_has_a_group_for_each_of_its_workloads() -> None:
-    taken = named(["nets/deep/fast/cpu", "nets/wide/fast/cpu", "nets/wide/sure/cpu"], processes=2, repeats=1)
-    groups = judged(taken, slower_by(0.01)).groups
-    assert [(group.name, group.cases) for group in groups] == [("nets/deep/cpu", 1), ("nets/wide/cpu", 2)]
-
-
-def test_the_first_rule_judges_the_cases_and_every_rule_the_groups() -> None:
-    taken = trials(Noise(pair=0.001))
-    alarms = {f"{limit}": [slower_by(limit)(trial) for trial in taken] for limit in (0.002, 0.06)}
-    report = analyse(taken, alarms, "")
-    assert [case.alarms.rule for case in report.cases] == ["0.002"]
-    assert [(rule.rule, rule.smallest_caught) for rule in report.groups[0].rules] == [("0.002", 0.005), ("0.06", 0.1)]
-
-
-def test_no_trials_are_refused() -> None:
-    with pytest.raises(ValueError, match="no trials"):
-        analyse([], {"gpugate": []}, "")

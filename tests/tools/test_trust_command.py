@@ -1,8 +1,6 @@
 """The tool `trust` with made-up processes: what it takes, in what order, how it ends, and what it says and leaves."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +10,9 @@ import pytest
 
 from gpugate.machine.environment import Environment
 from gpugate.store.folder_lock import lock_folder
-from gpugate.store.version import OWN_FOLDERS
 from tests.support.simulated_trials import Noise, trials
-from tests.support.tiny_project import ROOT
 from tools.trust import fresh_worker
-from tools.trust.command import DEFAULT_FOLDER, main
+from tools.trust.command import main
 from tools.trust.plan import Plan, share_of, wanted_trials
 from tools.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile, TrustError, read_all
 
@@ -112,41 +108,12 @@ def test_what_pytest_is_told(made_up: MadeUp, capsys: pytest.CaptureFixture[str]
     assert "too few" not in capsys.readouterr().out  # of the default number of processes
 
 
-def test_a_complete_run_is_reported_again_without_a_trial(made_up: MadeUp) -> None:
-    assert main([*TEN]) == 0
-    before = written()
-    assert main([*TEN]) == 0
-    assert len(made_up.plans) == 5  # which cases are selected only a process can tell
-    assert written() == before
-
-
 def test_more_trials_are_added_to_those_there(made_up: MadeUp) -> None:
     assert main([*TEN]) == 0
     before = written()
     assert main(["--trials", "20", "--processes", "4"]) == 0
     assert counts() == {ONE: wanted_trials(20, SLOWDOWNS[1:]), TWO: wanted_trials(20, SLOWDOWNS[1:])}
     assert [name for name, content in before.items() if name.startswith("trials") and written()[name] != content] == []
-
-
-def test_the_trials_of_a_file_that_was_deleted_are_taken_again(made_up: MadeUp) -> None:
-    assert main([*TEN]) == 0
-    before = written()
-    Path("gpugate-trust/trials-002.json").unlink()
-    assert main([*TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
-    assert written()["trials-004.json"] == before["trials-004.json"]
-    assert "trials-005.json" in written()
-
-
-def test_other_cases_can_be_added_to_a_folder(made_up: MadeUp) -> None:
-    """The first command was cut off: what it lacks is not the second one's to take."""
-    made_up.ends = {2: (1, KeyboardInterrupt())}
-    assert main([*TEN, "-k", "one"]) == 130
-    of_one = counts()[ONE]
-    assert main([*TEN, "-k", "two"]) == 0
-    assert counts() == {ONE: of_one, TWO: wanted_trials(10, SLOWDOWNS[1:])}
-    assert main([*TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 def test_an_interrupted_run_reports_and_the_same_command_goes_on(
@@ -161,48 +128,6 @@ def test_an_interrupted_run_reports_and_the_same_command_goes_on(
     assert main([*TEN]) == 0
     assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
     assert made_up.plans[2].process == 3
-
-
-def test_an_interruption_before_the_first_trial_leaves_nothing(
-    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made_up.ends = {1: (0, KeyboardInterrupt())}
-    assert main([*TEN]) == 130
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "process 1: 0 trials so far\npython -m tools.trust: interrupted\n")
-    assert sorted(written()) == [".gitignore", ".lock"]
-
-
-def test_a_process_that_dies_ends_the_run_with_what_was_measured(
-    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made_up.ends = {3: (4, TrustError("process 3 of trials ended early: SIGKILL killed it"))}
-    assert main([*TEN]) == 2
-    said = capsys.readouterr()
-    assert "38 trials of 2 cases in 3 fresh processes" in said.out
-    assert said.err.endswith("python -m tools.trust: process 3 of trials ended early: SIGKILL killed it\n")
-    assert len(read_all(Path("gpugate-trust")).trials) == 38
-    assert main([*TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
-
-
-def test_a_refusal_overwrites_nothing_and_reports_nothing(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*TEN]) == 0
-    before = written()
-    capsys.readouterr()
-    made_up.refuses = "this run is of other conditions than earlier trials (budget 6 s -> 2 s): give another folder"
-    assert main([*TEN]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[1:] == [f"python -m tools.trust: {made_up.refuses}"]
-    assert written() == before
-
-
-def test_only_some_slowdowns_can_be_seeded_and_others_added_later(made_up: MadeUp) -> None:
-    assert main([*TEN, "--slowdowns", "3, 2, 0"]) == 0
-    assert counts() == {ONE: wanted_trials(10, (0.02, 0.03)), TWO: wanted_trials(10, (0.02, 0.03))}
-    assert main([*TEN]) == 0
-    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
 
 
 @pytest.mark.parametrize("words", [[*TEN], ["--report-only"]])
@@ -234,53 +159,6 @@ def test_a_report_alone_measures_nothing(made_up: MadeUp, capsys: pytest.Capture
     assert "gpugate-trust contains no trials to report" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        (["-k", "one", "perf_tests/test_x.py"], "paths, -k"),
-        (["--slowdowns", "1", "--processes=3", "--budget=2"], "--slowdowns, --processes, --budget"),
-    ],
-)
-def test_a_report_alone_takes_no_word_of_how_to_measure(
-    made_up: MadeUp, words: list[str], given: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--report-only", *words, "--output", "elsewhere"]) == 2
-    said = "--report-only reports on every trial in --output and measures none: leave out"
-    assert capsys.readouterr().err == f"python -m tools.trust: {said} {given}\n"
-    assert list(Path().iterdir()) == []
-
-
-def test_one_process_is_too_few(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--trials", "1", "--processes", "1"]) == 0
-    assert (
-        "\n1 process is too few to estimate a gate's alarms, which needs 8: take more trials\n"
-        in capsys.readouterr().out
-    )
-
-
-def test_what_cannot_be_measured_is_said_once_for_each_reason(
-    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made_up.skipped = {"toy/one/cuda": "needs a GPU", "toy/trt/cpu": "needs tensorrt", "toy/two/cuda": "needs a GPU"}
-    assert main([*TEN]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("not measured")]
-    assert told == [
-        "not measured: toy/one/cuda, toy/two/cuda: needs a GPU",
-        "not measured: toy/trt/cpu: needs tensorrt",
-    ]
-
-
-def test_a_report_that_cannot_be_written_is_printed_and_the_trials_stay(
-    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (Path("gpugate-trust") / "trust.md").mkdir(parents=True)
-    assert main([*TEN]) == 2
-    said = capsys.readouterr()
-    assert said.out.startswith("a CPU, torch 2.11.0: 44 trials")
-    assert "trust.md cannot be written (it is not a regular file)" in said.err.splitlines()[-1]
-    assert counts() == {ONE: wanted_trials(10, SLOWDOWNS[1:]), TWO: wanted_trials(10, SLOWDOWNS[1:])}
-
-
 def test_two_commands_do_not_share_a_folder(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
     with lock_folder(Path("gpugate-trust"), TrustError):
         assert main([*TEN]) == 2
@@ -304,23 +182,3 @@ def test_a_number_that_makes_no_sense_is_refused(
     assert main(words) == 2
     assert capsys.readouterr().err == f"python -m tools.trust: {said}\n"
     assert list(Path().iterdir()) == []
-
-
-def test_a_device_that_is_none_is_refused(made_up: MadeUp, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "tpu"]) == 2
-    assert capsys.readouterr().err == "python -m tools.trust: there is no device 'tpu': use auto, cpu, cuda or cuda:N\n"
-    assert list(Path().iterdir()) == []
-
-
-def test_a_folder_of_trials_is_no_change_of_the_code() -> None:
-    assert DEFAULT_FOLDER in OWN_FOLDERS
-
-
-def test_help_imports_nothing_heavy() -> None:
-    heavy = {"torch", "scipy", "numpy", "matplotlib", "pytest", "rich"}
-    script = (
-        "import sys\nfrom tools.trust.command import main\ntry: main(['--help'])\n"
-        f"except SystemExit: print(*sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "\n")

@@ -1,4 +1,4 @@
-"""`python -m tools.trust --duet`: the trials that are missing, their files, the report, and one real run."""
+"""`python -m tools.trust --duet`: it takes the trials that are missing and judges them as a comparison does."""
 
 import os
 from collections.abc import Sequence
@@ -14,13 +14,12 @@ from gpugate.session.duets import DuetPlan
 from gpugate.store.version import Version
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import measured
-from tests.support.patience import wait_until
 from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
 from tools.trust import duets
 from tools.trust.command import main
-from tools.trust.duet_report import JudgedCase, analyse_duets, judge_trials, tables, text, title
-from tools.trust.duets import FILE, DuetOrders, DuetTrial, keep_busy, next_trial, read_duets
-from tools.trust.trials import Conditions, TrialsFile, TrustError
+from tools.trust.duet_report import JudgedCase, analyse_duets, judge_trials
+from tools.trust.duets import DuetOrders, DuetTrial, read_duets
+from tools.trust.trials import Conditions, TrialsFile
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
 CONDITIONS = Conditions(TWO_CORES, 10.0, {"toy": "0123"})
@@ -41,26 +40,11 @@ def trial(slow_percent: float, *processes: DuetProcess, word: str = "00", **chan
     return replace(DuetTrial(word, CONDITIONS, 0, slow_percent, processes), **changes)  # type: ignore[arg-type]
 
 
-def keep(folder: Path, *trials: DuetTrial) -> None:
-    folder.mkdir(exist_ok=True)
-    for one in trials:
-        FILE.write(folder / one.path, one)
-
-
 # --- what is missing --------------------------------------------------------------------------------------------------
 
 
 def orders(trials: int, *slow_percents: float) -> DuetOrders:
     return DuetOrders(trials, slow_percents, 10.0, 0, ())
-
-
-def test_slowdowns_take_turns_and_only_what_is_missing_is_next() -> None:
-    counts, order = {(ONE, 0.0): 1, (TWO, 5.0): 2}, []
-    while (wanted := next_trial(orders(2, 0.0, 5.0), (ONE, TWO), counts)) is not None:
-        order.append(wanted)
-        counts |= {(name, wanted[0]): counts.get((name, wanted[0]), 0) + 1 for name in wanted[1]}
-    assert order == [(0.0, (TWO,)), (5.0, (ONE,)), (0.0, (ONE, TWO)), (5.0, (ONE,))]
-    assert next_trial(orders(2, 0.0, 5.0), (), {}) is None
 
 
 class MadeUp:
@@ -117,18 +101,6 @@ def test_it_takes_all_trials_and_later_only_those_that_lack(
     assert "| all 2 cases | 4/4 |" in report
 
 
-def test_a_case_that_cannot_be_measured_is_left_out_of_later_trials(
-    made_up: MadeUp, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made_up.fails = {TWO: "it has no engine"}
-    assert trust("--trials", "2", "--slowdowns", "0") == 0
-    assert made_up.asked == [(0.0, (ONE, TWO)), (0.0, (ONE,))]
-    assert f"not measured: {TWO}: it has no engine\n" in capsys.readouterr().err
-    made_up.fails = {}
-    assert trust("--trials", "2", "--slowdowns", "0") == 0
-    assert made_up.asked[2:] == [(0.0, (TWO,))] * 2
-
-
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (CompareError("a process ended"), 2)])
 def test_a_run_that_ends_early_reports_and_the_same_command_goes_on(
     made_up: MadeUp, error: BaseException, status: int, capsys: pytest.CaptureFixture[str]
@@ -156,65 +128,7 @@ def test_cores_are_kept_busy_meanwhile_and_no_loop_outlives_the_command(
     assert capsys.readouterr().err == f"python -m tools.trust: {changed}\n"
 
 
-def test_a_busy_core_computes() -> None:
-    before = set(children(os.getpid()))
-    with keep_busy(1):
-        (loop,) = set(children(os.getpid())) - before
-
-        def ticks() -> int:  # of user time, see proc_pid_stat(5)
-            return int(Path(f"/proc/{loop}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11])
-
-        started = ticks()
-        wait_until(lambda: ticks() > started + 5)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--duet", "--processes", "3"], "each trial of --duet has its own: leave it out"),
-        (["--duet", "--slowdowns", "3,x"], "--slowdowns is '3,x': give percentages from 0 to 1000, such as 0,3,5"),
-        (["--duet", "--slowdowns", "1001"], "--slowdowns is '1001': give percentages"),
-        (["--duet", "--busy-cores", "0"], "--busy-cores is '0': give a whole number from 1"),
-        (["--busy-cores", "1"], "--busy-cores is an option of --duet"),
-        (["--duet", "--report-only", "--busy-cores", "1"], "leave out --busy-cores"),
-        (["--duet", "--report-only"], "gpugate-trust is no folder"),
-    ],
-)
-def test_what_cannot_be_used_is_one_sentence(
-    made_up: MadeUp, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) == 1
-    assert made_up.asked == []
-
-
 # --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_files_of_several_machines_are_read_as_one_folder(tmp_path: Path) -> None:
-    first, second = trial(0.0, process({ONE: 0}), word="ab12"), trial(5.0, process({ONE: 5}), word="ff00")
-    keep(tmp_path, second, first)
-    (tmp_path / "trials-001.json").write_text("{", encoding="utf-8")
-    assert [one.word for one in read_duets(tmp_path)] == ["ab12", "ff00"]
-    (tmp_path / "duets-01.json").write_bytes((tmp_path / "duets-ab12.json").read_bytes())
-    with pytest.raises(TrustError, match=r"duets-01\.json holds the trial of duets-ab12\.json: it is a copy"):
-        read_duets(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"conditions": replace(CONDITIONS, budget_s=5.0)}, r"\(budget 10 s -> 5 s\)"),
-        ({"conditions": replace(CONDITIONS, source_hashes={"toy": "ff"})}, r"\(the source of toy changed\)"),
-        ({"busy_cores": 1}, r"\(--busy-cores 0 -> 1\)"),
-    ],
-)
-def test_trials_of_other_conditions_are_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
-    keep(tmp_path, trial(0.0, process({ONE: 0}), word="0a"), trial(0.0, process({ONE: 0}), word="0b", **changes))
-    with pytest.raises(TrustError, match=said):
-        read_duets(tmp_path)
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -225,26 +139,6 @@ def test_a_trial_is_judged_as_a_comparison_is() -> None:
     found = {one.case_id: one for one in judge_trials([trial(5.0, *taken)])}
     assert (found[ONE].outcome, found[ONE].processes, found[ONE].wall_s) == (SLOWER, 3, 12.0)
     assert (found[TWO].outcome, found[TWO].processes, found[TWO].wall_s) == (SAME, 1, 4.0)
-
-
-def test_a_case_with_a_problem_is_no_trial() -> None:
-    assert judge_trials([trial(0.0, process({ONE: 0.0}), process({}, **{ONE: "its process ended"}))]) == []
-
-
-@pytest.mark.parametrize(
-    ("outcome", "slow_percent", "alarm"),
-    [
-        (SLOWER, 0.0, True),
-        (FASTER, 0.0, True),
-        (SAME, 0.0, False),
-        (UNDECIDED, 0.0, False),
-        (SLOWER, 5.0, True),
-        (FASTER, 5.0, False),
-        (UNDECIDED, 5.0, False),
-    ],
-)
-def test_slower_alarms_and_faster_where_nothing_changed(outcome: DuetOutcome, slow_percent: float, alarm: bool) -> None:
-    assert JudgedCase(0, ONE, slow_percent, outcome, 2, 1.0).alarm is alarm
 
 
 def test_rates_are_of_each_case_of_each_workload_and_of_all() -> None:
@@ -268,18 +162,6 @@ def test_rates_are_of_each_case_of_each_workload_and_of_all() -> None:
     assert (one.alarms.low, one.alarms.high) == (pytest.approx(0.001265, abs=1e-5), pytest.approx(0.248733, abs=1e-5))
     (slowed,) = rows[5.0]
     assert (slowed.alarms.alarms, slowed.undecided, slowed.processes, slowed.median_s) == (1, 1, 2.5, 7.5)
-
-
-def test_the_report_has_a_table_for_each_slowdown() -> None:
-    taken = [
-        trial(0.0, process({ONE: 0.0, TWO: 0.0})),
-        trial(5.0, *[process({ONE: 5.0}, one) for one in (False, True, False)]),
-    ]
-    assert [table.title for table in tables(judge_trials(taken))] == ["nothing changed", "5 % slower"]
-    assert [table.rows[0][:2] for table in tables(judge_trials(taken))] == [(ONE, "0/1"), (ONE, "1/1")]
-    budget = "2 comparisons of the project with itself in 4 fresh processes, at 10 s a case and process"
-    assert title(taken, "a CPU") == f"a CPU: {budget}"
-    assert max(map(len, text(taken, "a CPU", 80).splitlines())) <= 80
 
 
 # --- one real run -----------------------------------------------------------------------------------------------------

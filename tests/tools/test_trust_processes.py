@@ -1,24 +1,19 @@
-"""Real processes of trials: how the command starts one, what it says of its end, and how both are stopped."""
+"""Real processes of trials: an interruption and a killed worker leave a report, and the same command goes on."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpugate.store.codec import from_json
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import CONFTEST, Ended, TinyProject, check_no_traceback, environment, running
-from tools.trust.fresh_worker import run_worker
-from tools.trust.plan import Plan, wanted_trials
-from tools.trust.trials import SLOWDOWNS, TrustError, read_all
+from tests.support.tiny_project import Ended, TinyProject, check_no_traceback, environment, running
+from tools.trust.plan import wanted_trials
+from tools.trust.trials import SLOWDOWNS, read_all
 
 # Stops, when it is told to by a file, in the middle of the third trial: at its first build.
 STOPS = """
@@ -37,8 +32,6 @@ def quick(context):
 """
 WORDS = ("--trials", "2", "--processes", "1", "--budget", "0.01", "--device", "cpu")
 INTERRUPTED = 130
-CASE = "tiny/quick/cpu"
-PYTHON = sys.executable
 
 
 class Run:
@@ -134,77 +127,3 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_report(run: Run) -> None:
     assert f"python -m tools.trust: {said}" in complaint
     assert run.kept() == 2
     assert (run.folder / "trust.md").exists()
-
-
-def test_a_side_that_hangs_in_c_code_ends_the_run_with_its_case(run: Run) -> None:
-    hangs = """
-def quick(context):
-    import ctypes
-    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
-    lock(mutex)
-    return Side(lambda x: lock(mutex))
-"""
-    grace = "\nfrom gpugate.measurement import time_limit\ntime_limit.GRACE_S = 0.5\n"
-    run.tiny.workload(hangs)
-    run.tiny.write("conftest.py", textwrap.dedent(CONFTEST) + grace)
-    run.tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 0.2\n")
-    first, complaint = ended(run.start())
-    assert first.status == 2
-    assert f"its trials are kept: {CASE}: quick failed while running its first step: StepTimeout: no end" in complaint
-
-
-def test_a_worker_whose_command_is_killed_ends_and_its_trials_are_kept(run: Run) -> None:
-    process, worker_pid = run.start_and_stop_in_the_third_trial()
-    process.kill()
-    process.communicate()
-    wait_until(lambda: not running(worker_pid))
-    assert run.kept() == 2
-
-
-@pytest.fixture
-def acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[], None]]:
-    """Makes a worker of a few lines, and returns the function that runs it."""
-    script = tmp_path / "python"
-    lines = ["import json, os, signal, sys, time"]
-
-    def acts(text: str) -> Callable[[], None]:
-        script.write_text("\n".join([f"#!{PYTHON}", *lines, text]), encoding="utf-8")
-        script.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(script))
-        return partial(run_worker, Plan(str(tmp_path / "trials-003.json"), 3, 8, 6.0, 40), ["perf_tests", "-k", "x; y"])
-
-    return acts
-
-
-def test_a_worker_gets_its_plan_and_words_and_prints_nothing(acting, tmp_path: Path, monkeypatch, capfd) -> None:
-    got = tmp_path / "got"
-    monkeypatch.setenv("PY_COLORS", "1")  # an error in colours would not be found
-    reads = "got = sys.argv[1:], os.environ['PY_COLORS'], json.load(sys.stdin)"
-    acting(f"print('noise'); {reads}; json.dump(got, open({str(got)!r}, 'w'))")()
-    words, colours, plan = json.loads(got.read_text(encoding="utf-8"))
-    assert (words[-4:], colours) == (["tools.trust.worker", "perf_tests", "-k", "x; y"], "0")
-    assert from_json(Plan, plan) == Plan(str(tmp_path / "trials-003.json"), 3, 8, 6.0, 40)
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("print('.'); sys.exit('ERROR: first\\n\\n')", "first"),
-        ("print('ERROR: first'); print('ERROR: last', flush=True); os.abort()", "last"),
-        (
-            "[print(f'line {n}\\n') for n in range(20)]; sys.exit(3)",
-            "\n".join(["it ended with status 3, after this output:", *(f"line {number}" for number in range(12, 20))]),
-        ),
-    ],
-)
-def test_the_error_has_the_cause_of_an_early_end_and_says_that_trials_are_kept(
-    acting, tmp_path: Path, text: str, cause: str
-) -> None:
-    with pytest.raises(TrustError) as error:
-        acting(text)()
-    assert str(error.value) == cause
-    (tmp_path / "trials-003.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(TrustError) as error:
-        acting(text)()
-    assert str(error.value) == f"process 3 of trials ended early, its trials are kept: {cause}"

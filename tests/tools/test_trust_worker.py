@@ -1,12 +1,10 @@
-"""One process of trials, run in this one: what it takes, what it refuses, and what is left when it fails."""
+"""One process of trials, run in this one: the trials that it takes, and those that are left when a side fails."""
 
 from __future__ import annotations
 
-import errno
-import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +14,12 @@ import torch
 
 from gpugate.catalogue import catalogue
 from gpugate.machine.environment import describe
-from gpugate.measurement import cold_inputs, run
+from gpugate.measurement import run
 from gpugate.workload import Case, Needs, Optimization, Side, Size, Workload
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject
 from tools.trust import worker as module
 from tools.trust.plan import Plan
-from tools.trust.trials import FILE, SLOWDOWNS, Conditions, TrialsFile, TrustError
+from tools.trust.trials import FILE, SLOWDOWNS, TrialsFile, TrustError
 from tools.trust.worker import TrialTaker
 
 CASE = "tiny/quick/cpu"
@@ -57,7 +55,6 @@ ENDS_EVERYTHING = """
 def quick(context):
     raise SystemExit("bye")
 """
-TWO = ", ".join(f'Optimization("{name}", quick, {{"cpu": 0.01}})' for name in ("quick", "again"))
 
 
 @dataclass(frozen=True)
@@ -144,34 +141,6 @@ def test_both_sides_of_a_trial_are_one_optimization_and_one_is_slowed_as_the_tri
     assert len(seeds) == len(shares) / 2
 
 
-def test_nothing_is_judged_shown_or_recorded(worker: Worker) -> None:
-    """Whatever a project's own pytest options ask for."""
-    taken = worker.take(worker.plan(), "--gate", "--perf-json=run.json", "--junitxml=junit.xml")
-    assert (taken.status, taken.done, taken.slowdowns) == (0, True, [0.0])
-    assert "= gpugate =" not in taken.text
-    assert not (worker.tiny.path / "run.json").exists()
-
-
-def test_inputs_are_made_once_for_a_case_and_not_at_all_for_one_that_lacks_nothing(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, make_inputs = [], cold_inputs.make_inputs
-
-    def counting(*arguments, **named):
-        made.append(arguments[0].name)
-        return make_inputs(*arguments, **named)
-
-    monkeypatch.setattr(cold_inputs, "make_inputs", counting)
-    worker.tiny.workload(optimizations=TWO)
-    taken = worker.take(
-        replace(worker.plan(2), taken={CASE: SLOWED_TAKEN, "tiny/again/cpu": {**SLOWED_TAKEN, "0.0": 2}})
-    )
-    assert taken.slowdowns == [0.0, 0.0]
-    assert made == ["tiny"]
-    assert taken.file
-    assert taken.file.case_ids == (CASE, "tiny/again/cpu")
-
-
 @pytest.mark.parametrize(
     ("build", "trials", "said"),
     [
@@ -192,65 +161,6 @@ def test_what_fails_is_one_sentence_and_the_trials_before_it_are_kept(
     assert (taken.status, taken.done) == (USAGE_ERROR, False)
     assert taken.error == f"ERROR: {CASE}: {said}"
     assert taken.slowdowns == [0.0] * trials
-
-
-def test_inputs_that_cannot_be_made_are_blamed(worker: Worker) -> None:
-    path = worker.tiny.path / "tiny.py"
-    path.write_text(path.read_text(encoding="utf-8").replace("return torch.randn", "return torch.nowhere"))
-    taken = worker.take(worker.plan())
-    said = "inputs of tiny failed while being made: AttributeError: module 'torch' has no attribute 'nowhere'"
-    assert (taken.status, taken.error) == (USAGE_ERROR, f"ERROR: {CASE}: {said}")
-
-
-def test_a_full_disk_ends_it_and_keeps_what_is_there(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced, fsync = [], os.fsync
-
-    def full_after_two(descriptor: int) -> None:
-        synced.append(descriptor)
-        if len(synced) > 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full_after_two)
-    taken = worker.take(worker.plan(aa_trials=5))
-    assert (taken.status, taken.done, taken.slowdowns) == (USAGE_ERROR, False, [0.0])
-    path = worker.tiny.path / "trials-003.json"
-    said = f"{path} cannot be written (No space left on device): make room, every trial before it is kept"
-    assert taken.error == f"ERROR: {said}"
-
-
-def test_trials_of_other_conditions_are_refused_before_the_first(worker: Worker) -> None:
-    now = describe(torch.device("cpu"))
-    earlier = Conditions(replace(now, python="2.7"), 6.0, {"tiny": "another"})
-    taken = worker.take(replace(worker.plan(), earlier=earlier))
-    told = f"python 2.7 -> {now.python}; budget 6 s -> 0.01 s; the source of tiny changed"
-    said = f"this run is of other conditions than earlier trials ({told}): give another folder"
-    assert (taken.status, taken.error, taken.file) == (USAGE_ERROR, f"ERROR: {said}", None)
-
-
-def test_trials_of_the_same_conditions_go_on(worker: Worker) -> None:
-    first = worker.take(worker.plan())
-    assert first.file
-    later = worker.take(replace(worker.plan(), earlier=first.file.conditions))
-    assert (later.status, later.slowdowns) == (0, [0.0])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-k", "nowhere"], "no case is selected: give a folder with perf tests, or another -k or -m"),
-        (["-k", "cuda"], f"none of 1 selected cases can be measured: {NO_GPU}"),
-        (
-            ["--perf-device", "cuda"],
-            "there is no device 'cuda', torch sees no GPU: use auto, cpu or an index that is",
-        ),
-        (["nowhere.py"], "file or directory not found: nowhere.py"),
-    ],
-)
-def test_what_selects_nothing_is_refused(worker: Worker, words: list[str], said: str) -> None:
-    taken = worker.take(worker.plan(), *words)
-    assert (taken.status, taken.done, taken.file) == (USAGE_ERROR, False, None)
-    assert taken.error.startswith(f"ERROR: {said}")
 
 
 def test_no_trial_is_taken_of_a_case_that_spans_gpus(tmp_path: Path) -> None:
