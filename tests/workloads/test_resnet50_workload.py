@@ -101,6 +101,14 @@ def test_a_lost_layout_or_precision_is_noticed(context):
     assert "fc.weight is torch.float32" in side.engaged()
 
 
+def test_batch_norm_is_far_from_the_identity(context):
+    for name, norm in resnet50_weights.resnet50(context).named_modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            for value, identity in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
+                assert (value - identity).abs().mean() > 1e-3, name
+            assert not norm.training
+
+
 @pytest.mark.usefixtures("flags")
 def test_each_side_changes_the_switches_that_its_name_says(context):
     switches = {}

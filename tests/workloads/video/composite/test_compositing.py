@@ -75,6 +75,16 @@ def as_tensor_cores(left: Tensor, right: Tensor, out: Tensor | None = None) -> T
     return product if out is None else out.copy_(product)
 
 
+def test_the_blur_grows_with_the_frame_and_stays_odd() -> None:
+    heights = (1080, 2160, 720, 360, 96, 48)
+    assert [blur_pixels(height) for height in heights] == [31, 61, 21, 11, 3, 3]
+
+
+@pytest.mark.parametrize("pixels", [11, 21, 31])
+def test_weights_are_those_that_opencv_takes_where_no_sigma_is_given(pixels: int) -> None:
+    assert gaussian_weights(pixels) == pytest.approx(cv2.getGaussianKernel(pixels, 0, cv2.CV_64F)[:, 0].tolist())
+
+
 def test_alpha_is_what_is_not_background() -> None:
     for classes in (2, 3, 21):
         logits = torch.randn(2, classes, 5, 7, generator=random())

@@ -147,6 +147,21 @@ def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, code
         )
 
 
+def test_arguments_hold_a_quantizer():
+    asked = arguments(NvencSettings(qp=22, frames_between_keyframes=60), VideoFormat(64, 64, Fraction(30000, 1001)), 3)
+    assert asked == {
+        "gpu_id": 3,
+        "codec": "h264",
+        "preset": "P4",
+        "tuning_info": "high_quality",
+        "fps": 30,
+        "gop": 60,
+        "idrperiod": 60,
+        "rc": "constqp",
+        "constqp": 22,
+    }
+
+
 @pytest.mark.parametrize(("rate_control", "most"), [("cbr", 12_000_000), ("vbr", 18_000_000)])
 def test_arguments_hold_a_bit_rate_above_the_library_s_own_limit(rate_control, most):
     """PyNvVideoCodec's default for the largest rate and the buffer is 10 Mbit."""

@@ -20,9 +20,10 @@ from tests.support import bad_checkpoints
 from workloads.video.clip.clip import FULL, SMALL, Clip
 from workloads.video.segment import fitted_weights as fitting
 from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
-from workloads.video.segment.fitted_weights import FITTED, fitted_weights, seeded_network
+from workloads.video.segment.fitted_weights import FITTED, calibrate, fitted_weights, seeded_network
 from workloads.video.segment.mask_agreement import intersection_over_union
 from workloads.video.segment.network_frames import fit_numbers, frames_with_truth, unseen_numbers
+from workloads.video.segment.readout import coarse_targets, ridge
 from workloads.video.segment.segmenter import Segmenter, foreground, segmenter, stored_weights
 
 CPU = torch.device("cpu")
@@ -100,6 +101,41 @@ def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
     assert (folder / FITTED).stat().st_size < 2**20, "the seeded weights are not stored"
     monkeypatch.setattr(fitting, "fit", _must_not_be_called)
     _equal(_fitted(context), first)
+
+
+@torch.inference_mode()
+def test_calibration_is_what_training_mode_sees():
+    """In eval mode, every BatchNorm then gives on the same frames what it gave while it looked at them."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4))
+    layers.eval()
+    frames = 5 + 3 * torch.randn(8, 3, 20, 20)
+    calibrate(layers, frames)
+    out = layers(frames)
+    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(4), atol=1e-3, rtol=0)
+    torch.testing.assert_close(out.var((0, 2, 3)), torch.ones(4), atol=1e-3, rtol=0)
+    assert not any(module.training for module in layers)
+    assert layers[1].momentum == 0.1
+
+
+def test_ridge_finds_the_plane_behind_the_features():
+    torch.manual_seed(1)
+    features = torch.randn(3, 5, 4, 6) * torch.tensor([1.0, 3, 0.5, 1, 2]).view(1, 5, 1, 1) + 7
+    truth = torch.tensor([0.3, -1.0, 2.0, 0.0, 0.5], dtype=torch.float64)
+    targets = torch.einsum("nchw,c->nhw", features.double(), truth) - 11
+    weights, intercept = ridge(features, targets, penalty=0.0)
+    torch.testing.assert_close(weights, truth)
+    assert float(intercept) == pytest.approx(-11)
+    shrunk, _ = ridge(features, targets, penalty=1.0)
+    assert shrunk.norm() < weights.norm()
+
+
+def test_targets_change_sign_at_the_outline():
+    masks = torch.zeros(1, 16, 16, dtype=torch.bool)
+    masks[:, :, :6] = True
+    targets = coarse_targets(masks, torch.zeros(1, 3, 2, 4))
+    assert targets.shape == (1, 2, 4)
+    assert targets[0, 0].tolist() == [1, 0, -1, -1], "the outline runs through the middle of the second cell"
 
 
 def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
