@@ -145,6 +145,11 @@ class Evidence:
         return len(self.timed) < 2
 
     @property
+    def unconfirmed(self) -> bool:
+        """True where further processes were to confirm the times, and failed."""
+        return self.alone and bool(self.failures)
+
+    @property
     def is_wrong(self) -> bool:
         return bool(self.outputs.problems)
 
@@ -229,6 +234,10 @@ class Evidence:
     # The wall time, and the recorded code.
 
     @property
+    def lacks_record(self) -> bool:
+        return self.record is None and self.mode is Mode.GATE
+
+    @property
     def few_recorded(self) -> bool:
         return self.record is not None and self.record.current.processes < MIN_PROCESSES
 
@@ -253,13 +262,19 @@ class Evidence:
     def slow_host_acquits(self) -> bool:
         """True where a slow host explains the wall time, and the bill or the duet shows no slower step."""
         acquitted = self.bill_holds or self.code_is == "not slower"
-        return self.slow_host is not None and self.not_within and acquitted
+        return self.slow_host_hides and acquitted
 
     @property
-    def record_alone(self) -> bool:
-        """True where the record is all the evidence: no bill holds, no duet was measured, the software is the same."""
+    def slow_host_hides(self) -> bool:
+        return self.slow_host is not None and self.not_within
+
+    @property
+    def record_convicts(self) -> bool:
+        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no bill
+        holds, no duet was measured, the software is the same."""
         same_software = self.record is not None and self.record.match == "exact"
-        return same_software and not self.bill_holds and self.duet is None
+        alone = same_software and not self.bill_holds and self.duet is None
+        return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
 
     @property
     def is_blunt(self) -> bool:
