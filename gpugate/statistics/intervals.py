@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median as median_of
-from typing import Any
 
 import numpy as np
 from scipy import special  # scipy.stats would take half a second more to import
@@ -46,19 +45,11 @@ class Estimate:
     def overlaps(self, other: Estimate) -> bool:
         return self.low <= other.high and other.low <= self.high
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A stored median lies in its interval."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(_check_median, handler(source))
-
-
-def _check_median(stored: Estimate) -> Estimate:
-    """Raises ValueError for a median outside its interval by more than the last digit of a float."""
-    if not stored.low * (1 - LAST_DIGIT) <= stored.median <= stored.high * (1 + LAST_DIGIT):
-        raise ValueError(f"the median {stored.median:g} is not from low, {stored.low:g}, to high, {stored.high:g}")
-    return stored
+    def __post_init__(self) -> None:
+        """Raises ValueError for a median outside its interval by more than the last digit of a float."""
+        rounding = LAST_DIGIT * abs(self.median)
+        if self.median < self.low - rounding or self.median > self.high + rounding:
+            raise ValueError(f"the median {self.median:g} is not from low, {self.low:g}, to high, {self.high:g}")
 
 
 def median_interval(samples: Sequence[float]) -> Estimate:

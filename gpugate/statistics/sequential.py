@@ -35,10 +35,11 @@ from scipy import special
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.tolerance import POWER
+from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
 FALSE_ALARM, MISS = 0.002, 0.05  # the error rates, each of one direction
-PRIOR_SD, PRIOR_WORTH = BUILD_SPREAD, 2  # of process means beside the noise of their pairs; of the prior, in processes
+PRIOR_SD = BUILD_SPREAD  # of process means beside the noise of their pairs
 FEWEST, MOST_PROCESSES = 3, 12  # processes that a change needs, and that a duet has
 SE_OF_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, of a normal distribution
 _CHANGE = math.log1p(ALTERNATIVE)
@@ -146,8 +147,6 @@ def needed_processes(sd: float) -> int | None:
     """Computes the processes after which a slowdown of SHARP is found with a probability of POWER, where process means
     have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
     for count in range(FEWEST, MOST_PROCESSES + 1):
-        likely = math.log1p(SHARP) - float(special.ndtri(POWER)) * sd / math.sqrt(count)
-        squares = (PRIOR_WORTH + count - 1) * sd**2
-        if likely > 0 and ProcessMeans(count, likely, squares).decision == "slower":
+        if ProcessMeans(count, 0.0, (PRIOR_WORTH + count - 1) * sd**2).detectable <= SHARP:
             return count
     return None
