@@ -21,14 +21,14 @@ from gpugate.judging.bill import (
 from gpugate.judging.duet import judge_duets
 from gpugate.judging.machine_state import SLOW_LAUNCH, busy_cores
 from gpugate.judging.outputs import Outputs, compare_outputs
-from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, slowed_reference, vanished_work
+from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
-from gpugate.statistics.intervals import LAST_DIGIT, Estimate, machine_half_width, time_interval, widen
+from gpugate.statistics.intervals import Estimate, machine_half_width, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES, SHARP
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Contract
@@ -160,7 +160,7 @@ class Evidence:
     @property
     def times_ceiling(self) -> float | None:
         """The rate of an impossible time, as a multiple of the machine's ceiling."""
-        found = [one.facts[TIMES_CEILING] for one in self.no_result if TIMES_CEILING in one.facts]
+        found = [one.facts["times_ceiling"] for one in self.no_result if "times_ceiling" in one.facts]
         return float(found[0]) if found else None
 
     @property
@@ -294,7 +294,7 @@ class Evidence:
             return True
         values = (self.timed[0].speedup, self.timed[0].optimized_ms)
         widths = zip(values, self.record.current.half_widths, strict=True)
-        return any(one.high / one.low > math.exp(2 * (half or 0.0)) * (1 + LAST_DIGIT) for one, half in widths)
+        return any(one.high / one.low > 1.0001 * math.exp(2 * (half or 0.0)) for one, half in widths)
 
 
 def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evidence:

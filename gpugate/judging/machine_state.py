@@ -22,7 +22,6 @@ SICK_SHARE: Mapping[str, float] = {
 LAUNCH_LATENCY = "launch_latency_us"
 SLOW_LAUNCH = 1.2  # times the recorded latency; results/h100/lessons.md has the two gates that it was chosen on
 
-THROTTLED = "throttled in"  # by a quota; a GPU's own throttling discards pairs
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
 
 
@@ -53,7 +52,7 @@ def environment_problem(
 
 
 def describe_throttling(share: float) -> str:
-    return f"{THROTTLED} {units.percent(share)} of the periods of a quota of CPU time"
+    return f"throttled in {units.percent(share)} of the periods of a quota of CPU time"
 
 
 def fallen_yardstick(probes: Sequence[Yardstick], expected: Mapping[str, float]) -> str | None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.evidence import WIDEST_HALF_WIDTH, Evidence, gather
-from gpugate.judging.machine_state import THROTTLED
-from gpugate.judging.plausibility import TIMES_CEILING
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
@@ -83,8 +81,7 @@ def _record(one: Evidence) -> NextStep | None:
 
 
 def _cool(one: Evidence) -> NextStep:
-    throttled = one.unfit is not None and one.unfit.startswith(THROTTLED)
-    return NextStep.RAISE_QUOTA if throttled else NextStep.COOL_MACHINE
+    return NextStep.RAISE_QUOTA if "throttled_periods" in one.first.optimized_counters else NextStep.COOL_MACHINE
 
 
 def _after_no_result(one: Evidence) -> NextStep:
@@ -266,7 +263,7 @@ def _number_speedup(one: Evidence) -> Numbers:
     if not one.timed:
         return {}
     recorded = one.record.current.speedup if one.record is not None else None
-    beyond = {} if one.times_ceiling is None else {TIMES_CEILING: one.times_ceiling}
+    beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
     promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": recorded}
     return {**_of_speedup(one.timed[0].speedup), **promised, **beyond}
 

@@ -8,7 +8,7 @@ from functools import cache
 from scipy import special
 
 from gpugate.statistics.intervals import t_quantile
-from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.statistics.variation import Variation
 
 # No tolerance is tighter. A record of one night does not contain the difference between loans of a machine, a standard
@@ -19,7 +19,6 @@ FLOOR = 0.01
 WALL_FACTOR = 1.25
 MIN_VARIATION_FACTOR = 4.0
 FALSE_ALARMS_PER_NIGHT = 0.05  # by which the tolerances of a whole suite are chosen: a design, and no measured rate
-POWER = 0.95  # probability with which a detectable slowdown is caught
 
 
 def median_variance(count: int) -> float:
@@ -59,4 +58,4 @@ def log_tolerance(variation: Variation, values: int, checks_per_night: int, time
 def detectable_slowdown(variation: Variation, values: int, allowed: float) -> float:
     """Computes the smallest slowdown, a share of the time, that a gate catches 95 times in 100 where it tolerates
     `allowed`, a log: the middle process must lie beyond it."""
-    return math.expm1(allowed + float(special.ndtri(POWER)) * variation.share * _predict_spread(values))
+    return math.expm1(allowed + float(special.ndtri(1 - MISS)) * variation.share * _predict_spread(values))
