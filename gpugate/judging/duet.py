@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
@@ -126,4 +127,8 @@ def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
 
 
 def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
-    return DuetSide(sides[0].counters, SideCost.lowest([side.cost for side in sides]))
+    """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
+    counters = dict(sides[0].counters)
+    for name in counters.keys() & TIMES.keys():
+        counters[name] = median(side.counters[name] for side in sides if name in side.counters)
+    return DuetSide(counters, SideCost.lowest([side.cost for side in sides]))

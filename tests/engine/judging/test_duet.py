@@ -82,6 +82,14 @@ def test_a_duet_has_the_sides_of_both_versions_whichever_was_the_reference() -> 
         assert found.head.cost.build_s == (1.0 if swapped else 2.0)
 
 
+def test_a_time_of_the_bill_is_the_median_of_the_processes() -> None:
+    taken = [
+        process(replace(measured(10, 10), optimized_counters={"kernels": 4 + number, "kernel_ms": ms}))
+        for number, ms in enumerate((8.0, 9.0, 8.2))
+    ]
+    assert judge_duet(CASE, taken).head.counters == {"kernels": 4, "kernel_ms": 8.2}
+
+
 def record(
     pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4, pairs: int = 16
 ) -> Sequence[Sequence[TimedBuild]]:
