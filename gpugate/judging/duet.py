@@ -22,7 +22,6 @@ from gpugate.statistics.sequential import (
 )
 from gpugate.statistics.tolerance import median_variance
 
-PAIRS, BUILDS = (8, 16, 32, 64, 128), (1, 2, 4)  # of a build, and of a process
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
 # Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth as
 # many builds of the record.
@@ -109,8 +108,8 @@ def plan(noise: Noise) -> DuetSize:
 def _rank_sizes(noise: Noise) -> Iterator[tuple[tuple[bool, float], DuetSize]]:
     """The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of
     pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6)."""
-    for builds in BUILDS:
-        for pairs in PAIRS:
+    for builds in (1, 2, 4):
+        for pairs in (8, 16, 32, 64, 128):  # of a build
             of_pairs = median_variance(builds * pairs) * noise.pair_sd**2
             sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + noise.build_sd**2 / builds + of_pairs)
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S

@@ -30,13 +30,13 @@ from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
 from gpugate.statistics.intervals import Estimate, machine_half_width, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES, SHARP
+from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Contract
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
 CodeStand = Literal["", "slower", "not slower", "undecided"]
-SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
 WIDEST_HALF_WIDTH = 0.15  # of the interval of a speedup without a record, relative to its median
 
 
@@ -165,9 +165,10 @@ class Evidence:
 
     @property
     def inert(self) -> bool:
-        """True where the optimized side did nothing, at the same speed."""
+        """True where the optimized side did nothing, at the same speed: two identical sides may differ by 1 % for their
+        whole life."""
         value = self.timed[0].speedup if self.timed else None
-        return self.first.inert and value is not None and value.low <= 1 + SAME_SPEED and value.high >= 1 - SAME_SPEED
+        return self.first.inert and value is not None and value.low <= 1 + ALTERNATIVE and value.high >= 1 - ALTERNATIVE
 
     @property
     def is_open(self) -> bool:
