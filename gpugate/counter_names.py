@@ -91,3 +91,20 @@ _BILLED_TIMES = (
     "involuntary_switches",
 )
 BILLED = frozenset(COUNTER_NAMES) - OF_TIME | frozenset(_BILLED_TIMES)
+# Counts that repeat exactly. Memsets are none of these: they come with the algorithm that cuDNN happens to pick in a
+# process.
+EXACT = (
+    "graph_launches",
+    "framework_kernels",
+    "host_to_device_copies",
+    "device_to_host_copies",
+    "device_to_device_copies",
+    "host_to_device_bytes",
+    "device_to_host_bytes",
+    "device_to_device_bytes",
+    "pageable_copies",
+    "synchronizing_calls",
+)
+# One convolution is one kernel by one algorithm and two by another, with another workspace. Where those are timed
+# against each other, machines of one model end the race differently.
+EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels", "peak_bytes")

@@ -24,7 +24,7 @@ from gpugate.commands.history.trends import MachineHistory, Mark, Trend, build_h
 from gpugate.errors import GpugateError
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
-from gpugate.results.night import CaseNight, Night
+from gpugate.results.night import BILL_TIMES, CaseNight, Night
 from gpugate.session.options import whole_number
 from gpugate.store.json_file import write_atomically
 
@@ -125,6 +125,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         sections=sections,
         changes=_level_changes(histories),
         nights=len(nights),
+        billed=BILL_TIMES,
         unit=histories[0].unit if histories else "night",
         first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
         last=night_name(max(nights, key=lambda night: night.started)) if nights else "",
@@ -193,6 +194,7 @@ def _series(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
         **({} if at == list(range(len(numbers))) else {"at": at}),
         "speedup": _values(trend.seen, "speedup"),
         "ms": _values(trend.seen, "optimized_ms"),
+        **{name: _values(trend.seen, name) for name in BILL_TIMES if any(case.value(name) for case in trend.seen)},
         "anchor": _anchor_steps(trend.seen, at),
         "marks": [[numbers[mark.night.key], describe_mark(mark)] for mark in trend.marks],
         "edited": [numbers[night.key] for night in trend.source_changed],
@@ -201,14 +203,14 @@ def _series(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
 
 def _values(seen: Sequence[CaseNight], name: str) -> list[Any]:
     """The middle of the series, and three lists: the distance of each median from the middle, and of both ends from
-    their median."""
-    found = [case.estimate(name) for case in seen]
-    middle = float(f"{median(one.median for one in found):.{DIGITS}g}")
+    their median; null for a night without a value."""
+    found = [case.estimate(name) if case.value(name) else None for case in seen]
+    middle = float(f"{median(one.median for one in found if one is not None):.{DIGITS}g}")
     return [
         middle,
-        [round(FINE_PARTS * (one.median / middle - 1)) for one in found],
-        [min(WIDEST, round(PARTS * (1 - one.low / one.median))) for one in found],
-        [min(WIDEST, round(PARTS * (one.high / one.median - 1))) for one in found],
+        [one and round(FINE_PARTS * (one.median / middle - 1)) for one in found],
+        [one and min(WIDEST, round(PARTS * (1 - one.low / one.median))) for one in found],
+        [one and min(WIDEST, round(PARTS * (one.high / one.median - 1))) for one in found],
     ]
 
 

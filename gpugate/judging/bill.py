@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpugate.counter_names import OF_TIME
+from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED, OF_TIME
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.bill import Bill, Bills, bills_of
 from gpugate.results.case import Remembered
@@ -24,36 +24,17 @@ from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.workload import Contract, Limit
 
-# Memsets are none of these: they come with the algorithm that cuDNN happens to pick in a process.
-EXACT = (
-    "graph_launches",
-    "framework_kernels",
-    "host_to_device_copies",
-    "device_to_host_copies",
-    "device_to_device_copies",
-    "host_to_device_bytes",
-    "device_to_host_bytes",
-    "device_to_device_bytes",
-    "pageable_copies",
-    "synchronizing_calls",
-)
-# One convolution is one kernel by one algorithm and two by another, with another workspace. Where those are timed
-# against each other, machines of one model end the race differently.
-EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels", "peak_bytes")
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
 ALLOCATED_BLOCK = 2**21  # bytes that PyTorch's allocator takes at once for small tensors
-SAME_COPY = 0.25  # a bus is shared
-SAME_CPU = 0.05
 WAKING_MS = 0.2  # of CPU time in a step: on a busy machine, one that waits takes longer to wake up
 DEVIATIONS = 3.0  # between recorded processes
 TIMES: Mapping[str, float] = {
     "kernel_ms": SAME,
-    "host_to_device_ms": SAME_COPY,
-    "device_to_host_ms": SAME_COPY,
-    "device_to_device_ms": SAME_COPY,
-    "cpu_ms": SAME_CPU,
+    "host_to_device_ms": 0.25,  # a bus is shared
+    "device_to_host_ms": 0.25,
+    "device_to_device_ms": 0.25,
+    "cpu_ms": 0.05,
 }
-CPU_TIME, GPU_TIME = "cpu_ms", "kernel_ms"
 Found = Mapping[str, Reason]  # by item or counter
 
 
@@ -101,22 +82,18 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
     if now is None or len(then) < DECIDING_PROCESSES:
         return BillChange(grown=counts)
     changes = dict(_time_changes(now, then))
-    grown = {name: _item(name, now, then, _counted(name)) for name, one in changes.items() if one.grew}
-    kernels = _kernel_changes(now, then) if GPU_TIME in changes and not _autotuned(now.optimized, then) else {}
-    by_kernel = {
-        name: _item(name, now, then, _kernel(name))
-        for name, one in kernels.items()
-        if one.grew and GPU_TIME not in grown  # else the sum names it
-    }
     step_ms = record.current.optimized_ms
-    grown = {name: one for name, one in grown.items() if name == GPU_TIME or _rise_ms(one) >= _least_ms(name, step_ms)}
-    alike = {name: _item(name, now, then, _counted(name)) for name, one in changes.items() if one.grew_alike}
-    return BillChange(bool(changes), counts | grown | by_kernel, alike, any(one.fell for one in changes.values()))
+    grown = {name: _item(name, now, then) for name, one in changes.items() if one.grew}
+    grown = {name: one for name, one in grown.items() if _rise_ms(one) >= _least_ms(name, step_ms)}
+    if "kernel_ms" in changes and not changes["kernel_ms"].grew:  # else the sum names the kernel
+        grown |= {name: _item(name, now, then) for name, one in _kernel_changes(now, then) if one.grew}
+    alike = {name: _item(name, now, then) for name, one in changes.items() if one.grew_alike}
+    return BillChange(bool(changes), counts | grown, alike, any(one.fell for one in changes.values()))
 
 
 def _least_ms(name: str, step_ms: float) -> float:
     """The milliseconds by which a copy time or CPU time has to rise."""
-    return max(SAME * step_ms, WAKING_MS if name == CPU_TIME else 0.0)
+    return 0.0 if name == "kernel_ms" else max(SAME * step_ms, WAKING_MS if name == "cpu_ms" else 0.0)
 
 
 def _rise_ms(item: Reason) -> float:
@@ -139,42 +116,39 @@ def _most(name: str, recorded: float) -> float:
 
 
 def _time_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Change]]:
-    """The change of every time that this process and the recorded ones have, by its name."""
+    """The change of every time that this process and the recorded ones have, by its name. Threads that wait in a loop
+    make CPU time no evidence."""
+    both = (now, *then)
+    spins, control_spins = _is_any("spinning", _optimized(both)), _is_any("spinning", [one.reference for one in both])
     for name, same in TIMES.items():
-        if name == CPU_TIME and _spins(now.optimized, [one.optimized for one in then]):
+        if name == "cpu_ms" and spins:
             continue
-        of_reference = _counted(name)
-        if name == CPU_TIME and _spins(now.reference, [one.reference for one in then]):
-            of_reference = _nothing
-        change = _compare(now, then, _counted(name), of_reference, same)
-        if change is not None:
+        control = None if name == "cpu_ms" and control_spins else name
+        if change := _compare(now, then, name, control, same):
             yield name, change
 
 
-def _kernel_changes(now: Bills, then: Sequence[Bills]) -> dict[str, Change]:
+def _kernel_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Change]]:
     """The change of each kernel whose time changed by SAME of all GPU work. The reference's GPU work is the control,
-    since both sides seldom run kernels of the same name."""
-    least_ms = SAME * statistics.median(one.optimized.counters.get(GPU_TIME, 0.0) for one in then)
-    found = {}
+    since both sides seldom run kernels of the same name. A library that picks kernels by their time may pick another
+    name, so that the sum alone decides."""
+    least_ms = SAME * _usual(then, "kernel_ms")
     for name, now_ms in now.optimized.kernels_ms.items():
-        change = _compare(now, then, _kernel(name), _counted(GPU_TIME), SAME)
-        then_ms = [one.optimized.kernels_ms.get(name, 0.0) for one in then]
-        if change is not None and now_ms - statistics.median(then_ms) >= least_ms:
-            found[name] = change
-    return found
+        change = _compare(now, then, name, "kernel_ms", SAME)
+        raced = _is_any("autotuned", _optimized((now, *then)))
+        if change is not None and not raced and now_ms - _usual(then, name) >= least_ms:
+            yield name, change
 
 
-Value = Callable[[Bill], float | None]
-
-
-def _compare(now: Bills, then: Sequence[Bills], ours: Value, theirs: Value, same: float) -> Change | None:
-    """None where this process or too few recorded ones have the item."""
-    own = [value for one in then if (value := ours(one.optimized))]
-    own_now, control_now = ours(now.optimized), theirs(now.reference)
+def _compare(now: Bills, then: Sequence[Bills], name: str, control: str | None, same: float) -> Change | None:
+    """The change of a time or a kernel, beside the `control` of the reference. None where this process or too few
+    recorded ones have the item."""
+    own, own_now = _recorded(then, name), _time(now.optimized, name)
     if not own_now or len(own) < DECIDING_PROCESSES:
         return None
     change, most = _against([math.log(value) for value in own], math.log(own_now), same)
-    both = [(a, b) for one in then if (a := ours(one.optimized)) and (b := theirs(one.reference))]
+    both = [(a, b) for one in then if (a := _time(one.optimized, name)) and (b := _time(one.reference, control))]
+    control_now = _time(now.reference, control)
     if not control_now or len(both) < DECIDING_PROCESSES:
         return Change(change, most, change, most)
     return Change(change, most, *_against([math.log(a / b) for a, b in both], math.log(own_now / control_now), same))
@@ -185,42 +159,36 @@ def _against(recorded: Sequence[float], now: float, same: float) -> tuple[float,
     return now - statistics.median(recorded), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
 
 
-def _counted(name: str) -> Value:
-    return lambda bill: bill.counters.get(name)
+def _time(bill: Bill, name: str | None) -> float:
+    """The milliseconds of an item or of a kernel of this name; 0 for one that the bill does not have."""
+    return 0.0 if name is None else bill.counters.get(name, bill.kernels_ms.get(name, 0.0))
 
 
-def _kernel(name: str) -> Value:
-    return lambda bill: bill.kernels_ms.get(name)
+def _recorded(then: Sequence[Bills], name: str) -> list[float]:
+    """The times of the recorded processes that have the item."""
+    return [value for bill in _optimized(then) if (value := _time(bill, name))]
 
 
-def _nothing(bill: Bill) -> None:
-    return None
+def _usual(then: Sequence[Bills], name: str) -> float:
+    return statistics.median(_time(bill, name) for bill in _optimized(then))
 
 
-def _spins(now: Bill, then: Sequence[Bill]) -> bool:
-    """True where threads wait in a loop, so that CPU time shows no work."""
-    return any(bill.counters.get("spinning", 0.0) > 0 for bill in (now, *then))
+def _optimized(bills: Iterable[Bills]) -> list[Bill]:
+    return [one.optimized for one in bills]
 
 
-def _autotuned(now: Bill, then: Sequence[Bills]) -> bool:
-    """True where a library picks kernels by their time: another name then shows no change, and the sum decides."""
-    return any(bill.counters.get("autotuned", 0.0) > 0 for bill in (now, *(one.optimized for one in then)))
+def _is_any(flag: str, bills: Iterable[Bill]) -> bool:
+    return any(bill.counters.get(flag, 0.0) > 0 for bill in bills)
 
 
-def _item(name: str, now: Bills, then: Sequence[Bills], ours: Value) -> Reason:
+def _item(name: str, now: Bills, then: Sequence[Bills]) -> Reason:
     """The reason for a time that grew, with the kernel that grew most."""
-    facts: dict[str, Fact] = {
-        "item": name,
-        "then": statistics.median([value for one in then if (value := ours(one.optimized))]),
-        "now": ours(now.optimized) or 0.0,
-    }
+    facts: dict[str, Fact] = {"item": name, "now": _time(now.optimized, name)}
+    facts["then"] = statistics.median(_recorded(then, name))
     if name not in TIMES:
         facts["kernel"] = name
-    if name == GPU_TIME and now.optimized.kernels_ms:
-        usual = {
-            one: statistics.median([bills.optimized.kernels_ms.get(one, 0.0) for bills in then])
-            for one in now.optimized.kernels_ms
-        }
+    if name == "kernel_ms" and now.optimized.kernels_ms:
+        usual = {kernel: _usual(then, kernel) for kernel in now.optimized.kernels_ms}
         kernel = max(usual, key=lambda one: now.optimized.kernels_ms[one] - usual[one])
         facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": now.optimized.kernels_ms[kernel]}
     return Reason(ReasonCode.ITEM_GREW, facts)

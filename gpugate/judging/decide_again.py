@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpugate.errors import ReplayError
@@ -10,7 +9,7 @@ from gpugate.judging.machine_state import launch_slowdown
 from gpugate.judging.rules import decide
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Check, Outcome, Verdict
+from gpugate.results.verdict import Check, Outcome
 from gpugate.store.codec import to_json
 
 
@@ -69,21 +68,12 @@ def find_changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
     With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
     """
     same_rule = stored.asked_tolerance == decided.asked_tolerance
-    return tuple(
-        change
-        for case_id, case in stored.cases.items()
-        for change in _changes(case, decided.cases[case_id])
-        if same_rule or change.stored is not change.decided
-    )
-
-
-def _changes(stored: CaseResult, decided: CaseResult) -> Iterator[Change]:
-    before, after = ({verdict.check: verdict for verdict in case.verdicts} for case in (stored, decided))
-    for check in {**before, **after}:
-        was, now = before.get(check), after.get(check)
-        if to_json(was) != to_json(now):  # as JSON, where one NaN is like another
-            yield Change(stored.case_id, check, _outcome(was), _outcome(now))
-
-
-def _outcome(verdict: Verdict | None) -> Outcome | None:
-    return verdict.outcome if verdict is not None else None
+    found = []
+    for case_id, case in stored.cases.items():
+        before, after = ({one.check: one for one in each.verdicts} for each in (case, decided.cases[case_id]))
+        for check in {**before, **after}:
+            was, now = (each[check].outcome if check in each else None for each in (before, after))
+            same = to_json(before.get(check)) == to_json(after.get(check))  # as JSON, where one NaN is like another
+            if was is not now or (same_rule and not same):
+                found.append(Change(case_id, check, was, now))
+    return tuple(found)

@@ -8,21 +8,20 @@ from statistics import fmean, median
 
 import numpy as np
 
+from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
 from gpugate.statistics.sequential import (
     MOST_PROCESSES,
-    SE_OF_MEDIAN,
     ProcessMean,
     collect_evidence,
     decide_in_turn,
-    expected_processes,
     mean_of_pairs,
     needed_processes,
 )
+from gpugate.statistics.tolerance import median_variance
 
-PAIRS, BUILDS = (8, 16, 32, 64, 128), (1, 2, 4)  # of a build, and of a process
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
 # Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth as
 # many builds of the record.
@@ -90,7 +89,7 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
     beyond, known = PRIOR_BUILDS * PRIOR_BUILD_SD**2, float(PRIOR_BUILDS)
     for process in builds:
         if len(process) > 1:
-            of_pairs = fmean((SE_OF_MEDIAN * pair_sd) ** 2 / len(build.pairs) for build in process)
+            of_pairs = fmean(median_variance(len(build.pairs)) * pair_sd**2 for build in process)
             own = float(np.var([median(build.log_ratios) for build in process], ddof=1))
             beyond, known = beyond + (len(process) - 1) * (own - of_pairs), known + len(process) - 1
     # Both sides of a duet take the time of the optimized one.
@@ -101,22 +100,21 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
 
 
 def plan(noise: Noise) -> DuetSize:
-    """The size with which a duet finds a slowdown of SHARP with a probability of POWER in the least time, where nothing
-    changed; where no size finds it, the one that is most precise for its time. `noise` is that of the record.
-    """
+    """The size with which a duet finds a slowdown of SHARP with a probability of 1 - MISS in the least time; where no
+    size finds it, the one that is most precise for its time. `noise` is that of the record."""
     return min(_rank_sizes(noise), key=lambda ranked: ranked[0])[1]
 
 
 def _rank_sizes(noise: Noise) -> Iterator[tuple[tuple[bool, float], DuetSize]]:
     """The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of
     pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6)."""
-    for builds in BUILDS:
-        for pairs in PAIRS:
-            of_pairs = (SE_OF_MEDIAN * noise.pair_sd) ** 2 / (builds * pairs)
+    for builds in (1, 2, 4):
+        for pairs in (8, 16, 32, 64, 128):  # of a build
+            of_pairs = median_variance(builds * pairs) * noise.pair_sd**2
             sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + noise.build_sd**2 / builds + of_pairs)
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
-            needed, process_s = needed_processes(sd), PROCESS_S + sampling_s
-            cost = process_s * (sd**2 if needed is None else expected_processes(sd))
+            needed = needed_processes(sd)
+            cost = (PROCESS_S + sampling_s) * (sd**2 if needed is None else needed)
             yield (needed is None, cost), DuetSize(pairs, builds, needed or MOST_PROCESSES, sampling_s)
 
 
@@ -128,4 +126,8 @@ def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
 
 
 def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
-    return DuetSide(sides[0].counters, SideCost.lowest([side.cost for side in sides]))
+    """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
+    counters = dict(sides[0].counters)
+    for name in counters.keys() & TIMES.keys():
+        counters[name] = median(side.counters[name] for side in sides if name in side.counters)
+    return DuetSide(counters, SideCost.lowest([side.cost for side in sides]))

@@ -21,22 +21,22 @@ from gpugate.judging.bill import (
 from gpugate.judging.duet import judge_duets
 from gpugate.judging.machine_state import SLOW_LAUNCH, busy_cores
 from gpugate.judging.outputs import Outputs, compare_outputs
-from gpugate.judging.plausibility import TIMES_CEILING, impossible_rate, slowed_reference, vanished_work
+from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
-from gpugate.statistics.intervals import LAST_DIGIT, Estimate, machine_half_width, time_interval, widen
+from gpugate.statistics.intervals import Estimate, machine_half_width, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES, SHARP
+from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Contract
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
 CodeStand = Literal["", "slower", "not slower", "undecided"]
-SAME_SPEED = 0.03  # two identical sides may differ by 1 % for their whole life
 WIDEST_HALF_WIDTH = 0.15  # of the interval of a speedup without a record, relative to its median
 
 
@@ -145,6 +145,11 @@ class Evidence:
         return len(self.timed) < 2
 
     @property
+    def unconfirmed(self) -> bool:
+        """True where further processes were to confirm the times, and failed."""
+        return self.alone and bool(self.failures)
+
+    @property
     def is_wrong(self) -> bool:
         return bool(self.outputs.problems)
 
@@ -155,14 +160,15 @@ class Evidence:
     @property
     def times_ceiling(self) -> float | None:
         """The rate of an impossible time, as a multiple of the machine's ceiling."""
-        found = [one.facts[TIMES_CEILING] for one in self.no_result if TIMES_CEILING in one.facts]
+        found = [one.facts["times_ceiling"] for one in self.no_result if "times_ceiling" in one.facts]
         return float(found[0]) if found else None
 
     @property
     def inert(self) -> bool:
-        """True where the optimized side did nothing, at the same speed."""
+        """True where the optimized side did nothing, at the same speed: two identical sides may differ by 1 % for their
+        whole life."""
         value = self.timed[0].speedup if self.timed else None
-        return self.first.inert and value is not None and value.low <= 1 + SAME_SPEED and value.high >= 1 - SAME_SPEED
+        return self.first.inert and value is not None and value.low <= 1 + ALTERNATIVE and value.high >= 1 - ALTERNATIVE
 
     @property
     def is_open(self) -> bool:
@@ -229,6 +235,10 @@ class Evidence:
     # The wall time, and the recorded code.
 
     @property
+    def lacks_record(self) -> bool:
+        return self.record is None and self.mode is Mode.GATE
+
+    @property
     def few_recorded(self) -> bool:
         return self.record is not None and self.record.current.processes < MIN_PROCESSES
 
@@ -253,13 +263,19 @@ class Evidence:
     def slow_host_acquits(self) -> bool:
         """True where a slow host explains the wall time, and the bill or the duet shows no slower step."""
         acquitted = self.bill_holds or self.code_is == "not slower"
-        return self.slow_host is not None and self.not_within and acquitted
+        return self.slow_host_hides and acquitted
 
     @property
-    def record_alone(self) -> bool:
-        """True where the record is all the evidence: no bill holds, no duet was measured, the software is the same."""
+    def slow_host_hides(self) -> bool:
+        return self.slow_host is not None and self.not_within
+
+    @property
+    def record_convicts(self) -> bool:
+        """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no bill
+        holds, no duet was measured, the software is the same."""
         same_software = self.record is not None and self.record.match == "exact"
-        return same_software and not self.bill_holds and self.duet is None
+        alone = same_software and not self.bill_holds and self.duet is None
+        return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
 
     @property
     def is_blunt(self) -> bool:
@@ -279,7 +295,7 @@ class Evidence:
             return True
         values = (self.timed[0].speedup, self.timed[0].optimized_ms)
         widths = zip(values, self.record.current.half_widths, strict=True)
-        return any(one.high / one.low > math.exp(2 * (half or 0.0)) * (1 + LAST_DIGIT) for one, half in widths)
+        return any(one.high / one.low > 1.0001 * math.exp(2 * (half or 0.0)) for one, half in widths)
 
 
 def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evidence:

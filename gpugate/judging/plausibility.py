@@ -12,7 +12,6 @@ from gpugate.results.summary import Summary
 from gpugate.workload import Contract, Size
 
 MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
-TIMES_CEILING = "times_ceiling"  # the number of a verdict whose time is impossible
 FEW_OPERATORS = 0.1  # of a step's time
 MOSTLY_OPERATORS = 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
@@ -24,10 +23,10 @@ def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> R
         for name, rate in _rates(measurement, size, step_ms.median):
             ceiling = measurement.ceilings.get(name)
             if ceiling and rate > MOST * ceiling:
-                beyond: dict[str, Fact] = {"ceiling": ceiling, TIMES_CEILING: rate / ceiling}
+                beyond: dict[str, Fact] = {"ceiling": ceiling, "times_ceiling": rate / ceiling}
                 return Reason(ReasonCode.IMPOSSIBLE_RATE, {"side": side, "yardstick": name, **beyond})
     share = measurement.optimized_counters.get("bus_share", 0.0)
-    return Reason(ReasonCode.IMPOSSIBLE_RATE, {TIMES_CEILING: share}) if share > MOST else None
+    return Reason(ReasonCode.IMPOSSIBLE_RATE, {"times_ceiling": share}) if share > MOST else None
 
 
 def slowed_reference(measurement: Measurement) -> Reason | None:

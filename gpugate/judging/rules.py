@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from gpugate.judging.evidence import WIDEST_HALF_WIDTH, Evidence, gather
-from gpugate.judging.machine_state import THROTTLED
-from gpugate.judging.plausibility import TIMES_CEILING
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
@@ -22,25 +19,23 @@ from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
 
-E = TypeVar("E")
 Reasons = Sequence[Reason]
 Facts = Mapping[str, Fact | None]  # None is left out
 Numbers = Mapping[str, float | str | None]
-BILL = ("kernel_launches", "graph_launches", "kernels")  # of the sentence about a bill that holds
 
 
 @dataclass(frozen=True)
-class Rule(Generic[E]):
+class Rule:
     """One rule: where it `applies`, its reasons are among those of the verdict.
 
     `reasons` is a code, whose facts are those of the evidence, or finds the reasons itself. Without an `outcome` the
     rule decides nothing.
     """
 
-    applies: Callable[[E], object]
-    reasons: ReasonCode | Callable[[E], Reasons]
+    applies: Callable[[Evidence], object]
+    reasons: ReasonCode | Callable[[Evidence], Reasons]
     outcome: Outcome | None = None
-    next_step: NextStep | Callable[[E], NextStep | None] | None = None
+    next_step: NextStep | Callable[[Evidence], NextStep | None] | None = None
 
 
 def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> list[Verdict]:
@@ -49,37 +44,27 @@ def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> lis
 
 
 def decide_by(evidence: Evidence) -> list[Verdict]:
-    """The four verdicts of a case, from its evidence."""
-    return [
-        judge(check, evidence.case_id, rules, FACTS, evidence, NUMBERS[check](evidence))
-        for check, rules in RULES.items()
-    ]
+    """The four verdicts of a case, each INCONCLUSIVE where no rule decides."""
+    return [_decide_check(check, rules, evidence) for check, rules in RULES.items()]
 
 
-def judge(
-    check: Check,
-    case_id: str,
-    rules: Sequence[Rule[E]],
-    facts: Mapping[ReasonCode, Callable[[E], Facts]],
-    evidence: E,
-    numbers: Numbers,
-) -> Verdict:
-    """The verdict of one check by its rules, with the `facts` of each code; INCONCLUSIVE where no rule decides."""
-
-    def find_reasons(rule: Rule[E]) -> Reasons:
-        if not isinstance(rule.reasons, ReasonCode):
-            return rule.reasons(evidence)
-        found = facts[rule.reasons](evidence) if rule.reasons in facts else {}
-        return [Reason(rule.reasons, {name: value for name, value in found.items() if value is not None})]
-
+def _decide_check(check: Check, rules: Sequence[Rule], evidence: Evidence) -> Verdict:
     applying = [rule for rule in rules if rule.applies(evidence)]
+    numbers = NUMBERS[check](evidence)
     deciding = next((rule for rule in applying if rule.outcome is not None), None)
     if deciding is None or deciding.outcome is None:
-        return Verdict(check, case_id, numbers=numbers)
-    found = [reason for rule in (deciding, *applying) for reason in find_reasons(rule)]
+        return Verdict(check, evidence.case_id, numbers=numbers)
+    found = [reason for rule in (deciding, *applying) for reason in _find_reasons(rule, evidence)]
     reasons = tuple(reason for index, reason in enumerate(found) if reason not in found[:index])
-    step = deciding.next_step
-    return Verdict(check, case_id, deciding.outcome, reasons, step(evidence) if callable(step) else step, numbers)
+    step = deciding.next_step(evidence) if callable(deciding.next_step) else deciding.next_step
+    return Verdict(check, evidence.case_id, deciding.outcome, reasons, step, numbers)
+
+
+def _find_reasons(rule: Rule, evidence: Evidence) -> Reasons:
+    if not isinstance(rule.reasons, ReasonCode):
+        return rule.reasons(evidence)
+    found = FACTS[rule.reasons](evidence) if rule.reasons in FACTS else {}
+    return [Reason(rule.reasons, {name: value for name, value in found.items() if value is not None})]
 
 
 # Next steps that depend on the evidence.
@@ -96,8 +81,7 @@ def _record(one: Evidence) -> NextStep | None:
 
 
 def _cool(one: Evidence) -> NextStep:
-    throttled = one.unfit is not None and one.unfit.startswith(THROTTLED)
-    return NextStep.RAISE_QUOTA if throttled else NextStep.COOL_MACHINE
+    return NextStep.RAISE_QUOTA if "throttled_periods" in one.first.optimized_counters else NextStep.COOL_MACHINE
 
 
 def _after_no_result(one: Evidence) -> NextStep:
@@ -148,7 +132,7 @@ def _of_code(one: Evidence) -> Facts:
 def _of_bill(one: Evidence) -> Facts:
     if one.first.counters_missing is not None:
         return {"problem": one.first.counters_missing}
-    return {name: one.first.optimized_counters.get(name) for name in BILL}
+    return {name: one.first.optimized_counters.get(name) for name in ("kernel_launches", "graph_launches", "kernels")}
 
 
 def _of_cores(one: Evidence) -> Facts:
@@ -195,103 +179,81 @@ def _list_others(one: Evidence) -> Reasons:
 
 # The rules.
 
-OUTPUT_RULES: tuple[Rule[Evidence], ...] = (
-    Rule(lambda one: one.is_wrong, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
-    Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
-    Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),
-)
-NOT_TIMED: tuple[Rule[Evidence], ...] = (
+
+def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
+    """An alarm of one process is none where every further process failed."""
+    return Rule(
+        lambda one: one.unconfirmed and alarms(one), ReasonCode.NOT_CONFIRMED, Outcome.INCONCLUSIVE, NextStep.REPEAT
+    )
+
+
+NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(
-        lambda one: not one.timed,
-        lambda one: _nothing("no pairs"),
-        Outcome.INCONCLUSIVE,
-        NextStep.RAISE_BUDGET,
-    ),
-)
-NO_EVIDENCE: tuple[Rule[Evidence], ...] = (
+    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.RAISE_BUDGET),
     Rule(lambda one: one.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
     Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.INCONCLUSIVE, _after_no_result),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
 )
-SPEEDUP_RULES: tuple[Rule[Evidence], ...] = (
-    *NOT_TIMED,
-    Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, NextStep.TRACE),
-    *NO_EVIDENCE,
-    Rule(
-        lambda one: one.promise_is == "missed" and one.alone and one.failures,
-        ReasonCode.NOT_CONFIRMED,
-        Outcome.INCONCLUSIVE,
-        NextStep.REPEAT,
+RULES: Mapping[Check, tuple[Rule, ...]] = {
+    "equivalence": (
+        Rule(lambda one: one.is_wrong, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
+        Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
+        Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),
     ),
-    Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
-    Rule(lambda one: one.too_wide, ReasonCode.INTERVAL_TOO_WIDE, Outcome.UNDECIDED, _longer),
-    Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
-    Rule(lambda one: one.timed[1:], _list_others),
-    Rule(lambda one: one.busy and (one.promise_is == "open" or one.too_wide), ReasonCode.OTHER_WORK),
-    Rule(lambda one: one.timed, ReasonCode.PAIRS),
-)
-BILL_RULES: tuple[Rule[Evidence], ...] = (
-    Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, NextStep.TRACE),
-    Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
-    Rule(lambda one: one.uncounted, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.INCONCLUSIVE, NextStep.DECLARE_ENGAGEMENT),
-    Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
-    Rule(
-        lambda one: one.costs_more and one.failures and len(one.processes) == 1,
-        ReasonCode.NOT_CONFIRMED,
-        Outcome.INCONCLUSIVE,
-        NextStep.REPEAT,
+    "speedup": (
+        Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        *NO_TIMES,
+        _unless_confirmed(lambda one: one.promise_is == "missed"),
+        Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
+        Rule(lambda one: one.too_wide, ReasonCode.INTERVAL_TOO_WIDE, Outcome.UNDECIDED, _longer),
+        Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
+        Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
+        Rule(lambda one: one.timed[1:], _list_others),
+        Rule(lambda one: one.busy and (one.promise_is == "open" or one.too_wide), ReasonCode.OTHER_WORK),
+        Rule(lambda one: one.timed, ReasonCode.PAIRS),
     ),
-    Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
-    Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
-    Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
-    Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
-    Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
-    Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
-    Rule(lambda one: one.doubted, lambda one: one.doubted),
-    Rule(lambda one: one.alike, lambda one: one.alike),
-    Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
-)
-WALL_RULES: tuple[Rule[Evidence], ...] = (
-    *NOT_TIMED,
-    *NO_EVIDENCE,
-    Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
-    Rule(lambda one: one.other_cores, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
-    Rule(lambda one: one.record is None and one.mode is Mode.GATE, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
-    Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
-    Rule(lambda one: one.few_recorded, ReasonCode.TOO_FEW_PROCESSES, Outcome.NO_BASELINE, _record),
-    Rule(lambda one: one.slow_host_acquits, ReasonCode.SLOW_HOST, Outcome.PASS),
-    Rule(
-        lambda one: one.slow_host and one.not_within,
-        ReasonCode.SLOW_HOST,
-        Outcome.INCONCLUSIVE,
-        NextStep.COOL_MACHINE,
+    "throughput": (
+        *NO_TIMES,
+        Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
+        Rule(lambda one: one.other_cores, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
+        Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
+        Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
+        Rule(lambda one: one.few_recorded, ReasonCode.TOO_FEW_PROCESSES, Outcome.NO_BASELINE, _record),
+        Rule(lambda one: one.slow_host_acquits, ReasonCode.SLOW_HOST, Outcome.PASS),
+        Rule(lambda one: one.slow_host_hides, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
+        Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
+        _unless_confirmed(lambda one: one.wall_is == "slower"),
+        Rule(lambda one: one.record_convicts, ReasonCode.SLOWER_THAN_RECORD, Outcome.REGRESSED, _longer),
+        Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
+        Rule(lambda one: one.wall_is == "open", ReasonCode.WALL_OPEN, Outcome.INCONCLUSIVE, _longer),
+        Rule(
+            lambda one: one.wall_is == "faster" and one.gained, ReasonCode.FASTER_THAN_RECORD, Outcome.IMPROVED, _record
+        ),
+        Rule(lambda one: one.wall_is == "as recorded", ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
+        Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
+        Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
+        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
+        Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
+        Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),
-    Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
-    Rule(
-        lambda one: one.wall_is == "slower" and one.alone and one.failures,
-        ReasonCode.NOT_CONFIRMED,
-        Outcome.INCONCLUSIVE,
-        NextStep.REPEAT,
+    "counters": (
+        Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.uncounted, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
+        Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.INCONCLUSIVE, NextStep.DECLARE_ENGAGEMENT),
+        Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
+        _unless_confirmed(lambda one: one.costs_more),
+        Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
+        Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
+        Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
+        Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
+        Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
+        Rule(lambda one: one.doubted, lambda one: one.doubted),
+        Rule(lambda one: one.alike, lambda one: one.alike),
+        Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
     ),
-    Rule(
-        lambda one: one.wall_is == "slower" and (one.grown.sure or one.record_alone),
-        ReasonCode.SLOWER_THAN_RECORD,
-        Outcome.REGRESSED,
-        _longer,
-    ),
-    Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.wall_is == "open", ReasonCode.WALL_OPEN, Outcome.INCONCLUSIVE, _longer),
-    Rule(lambda one: one.wall_is == "faster" and one.gained, ReasonCode.FASTER_THAN_RECORD, Outcome.IMPROVED, _record),
-    Rule(lambda one: one.wall_is == "as recorded", ReasonCode.WALL_AS_RECORDED, Outcome.PASS),
-    Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
-    Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
-    Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
-    Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
-    Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
-)
+}
 
 
 # The evidence in numbers.
@@ -301,7 +263,7 @@ def _number_speedup(one: Evidence) -> Numbers:
     if not one.timed:
         return {}
     recorded = one.record.current.speedup if one.record is not None else None
-    beyond = {} if one.times_ceiling is None else {TIMES_CEILING: one.times_ceiling}
+    beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
     promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": recorded}
     return {**_of_speedup(one.timed[0].speedup), **promised, **beyond}
 
@@ -321,12 +283,6 @@ def _number_wall(one: Evidence) -> Numbers:
     return found
 
 
-RULES: Mapping[Check, tuple[Rule[Evidence], ...]] = {
-    "equivalence": OUTPUT_RULES,
-    "speedup": SPEEDUP_RULES,
-    "throughput": WALL_RULES,
-    "counters": BILL_RULES,
-}
 NUMBERS: Mapping[Check, Callable[[Evidence], Numbers]] = {
     "equivalence": lambda one: one.outputs.numbers,
     "speedup": _number_speedup,

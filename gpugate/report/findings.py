@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpugate.judging.asked_tolerance import write_rounded_up
 from gpugate.judging.evidence import duet_of
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step
 from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
@@ -18,7 +17,7 @@ from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.statistics.policy import SHARP
-from gpugate.units import date_of, list_names, number_of, percent
+from gpugate.units import date_of, list_names, number_of, percent, percent_rounded_up
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ def below_floor(run: RunResult) -> str | None:
     smallest, case_id = max(above)
     others = f" ({len(above)} cases in all)" if len(above) > 1 else ""
     return (
-        f"decided with a tolerance of {100 * asked:g} %, below the {write_rounded_up(smallest)} % that the machine "
+        f"decided with a tolerance of {100 * asked:g} %, below the {percent_rounded_up(smallest)} % that the machine "
         f"resolves for {case_id}{others}: chance alone can make it alarm"
     )
 

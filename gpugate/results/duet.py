@@ -89,7 +89,8 @@ class RecordedCode:
 
 @dataclass(frozen=True)
 class DuetSide:
-    """One version of a side: its counters in the first process, and the lowest cost of all processes."""
+    """One version of a side: its counters in the first process, but for the times of its bill, which are medians of all
+    processes, and the lowest cost of all."""
 
     counters: Counters
     cost: SideCost

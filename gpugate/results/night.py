@@ -34,9 +34,12 @@ METRIC_CODES: Mapping[str, int] = MappingProxyType(
         "needs_host": 14,  # 1 where no other case may run on the host; other cases have no such metric
         "ranks": 15,  # GPUs of a case that spans several; other cases have no such metric
         "proving_s": 16,  # the part of duration_s that proofs took; a case without proofs has no such metric
+        "kernel_ms": 17,  # of the bill of the optimized side, per step, as cpu_ms
+        "cpu_ms": 18,
     }
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
+BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words
 UNKNOWN = "unknown"
 # Of a run that was written before runs had a provenance.
 UNKNOWN_PROVENANCE = Provenance(*(UNKNOWN,) * 8)

@@ -22,7 +22,7 @@ from gpugate.statistics.intervals import (
     time_interval,
     widen,
 )
-from gpugate.statistics.policy import MIN_NIGHTS, MIN_PROCESSES
+from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.tolerance import WALL_FACTOR, detectable_slowdown, log_tolerance
 from gpugate.statistics.variation import Control, Observed, Variation, fit_control, fit_prior
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
@@ -125,7 +125,7 @@ class History:
         """The variation of the speedup by which it is judged; None with a single process."""
         if self.shrunk is not None or self.speedup_cv is None:
             return self.shrunk
-        return Variation(self.speedup_cv, self.values - 1)
+        return Variation(self.speedup_cv, self.processes - 1)
 
     @property
     def wall(self) -> Control | None:
@@ -134,15 +134,6 @@ class History:
         if self.processes < MIN_PROCESSES or self.optimized_ms_cv is None:
             return None
         return self.control or Control(0.0, Variation(self.optimized_ms_cv, self.processes - 1))
-
-    @property
-    def values(self) -> int:
-        """The number of values that the variations are of: processes, or nights from MIN_NIGHTS on."""
-        return self.sittings if self.are_nights else self.processes
-
-    @property
-    def are_nights(self) -> bool:
-        return self.sittings >= MIN_NIGHTS
 
     @property
     def half_widths(self) -> tuple[float | None, float | None]:
@@ -157,14 +148,13 @@ class History:
         """The share by which a speedup may fall short of this one by chance, in a night of so many checks of times."""
         if self.variation is None or self.processes < MIN_PROCESSES:
             return UNKNOWN_TOLERANCE
-        return -math.expm1(-log_tolerance(self.variation, self.values, checks_per_night, self.are_nights))
+        return -math.expm1(-log_tolerance(self.variation, self.processes, checks_per_night))
 
     def wall_tolerance(self, checks_per_night: int) -> float | None:
         """The share by which the wall time may rise beyond its control by chance; None for too few processes."""
         if self.wall is None:
             return None
-        variation, values = self.wall.variation, self.values
-        return math.expm1(log_tolerance(variation, values, checks_per_night, self.are_nights, times=WALL_FACTOR))
+        return math.expm1(log_tolerance(self.wall.variation, self.processes, checks_per_night, times=WALL_FACTOR))
 
     def detectable_slowdown(self, allowed: float) -> float:
         """The smallest slowdown that the wall time shows where it may rise by `allowed`, both as shares.
@@ -173,7 +163,7 @@ class History:
         """
         if self.wall is None:
             return math.inf
-        return detectable_slowdown(self.wall.variation, self.values, math.log1p(allowed), self.are_nights)
+        return detectable_slowdown(self.wall.variation, self.processes, math.log1p(allowed))
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:
@@ -254,8 +244,6 @@ def history(
     """Each process is the builds that it measured, `started_at` when it did, and `bills` has the bill of each.
 
     Raises ValueError for no process. Disturbed processes do not count beyond the MIN_PROCESSES that a history needs.
-    From MIN_NIGHTS nights on, the speedup and its cv are those of the nights' medians: the cv then contains what the
-    processes of a night share.
     """
     if not processes:
         raise ValueError("no processes: a history needs at least one")
@@ -265,19 +253,11 @@ def history(
     groups = group_by_night([started_at[index] for index in kept] if started_at else ())
     pairs = [[pair for build in process for pair in build.pairs] for process in processes]
     optimized = [median([pair.optimized_ms for pair in process]) for process in pairs]
-    values = [(index,) for index in range(len(kept))] if len(groups) < MIN_NIGHTS else groups
-
-    def medians(of_processes: Sequence[float]) -> list[float]:
-        return [median([of_processes[index] for index in value]) for value in values]
-
-    speedups = medians([one.speedup.median for one in summaries])
-    log_times, log_references = (
-        [math.log(ms) for ms in medians(times)] for times in (optimized, [one.reference_ms for one in summaries])
-    )
+    speedups, references = [one.speedup.median for one in summaries], [one.reference_ms for one in summaries]
     return History(
         speedup=median(speedups),
         speedup_cv=coefficient_of_variation(speedups),
-        reference_ms=median([one.reference_ms for one in summaries]),
+        reference_ms=median(references),
         optimized_ms=median(optimized),
         optimized_ms_cv=coefficient_of_variation(optimized),
         processes=len(processes),
@@ -289,7 +269,7 @@ def history(
         pair_noise=median(_pair_noise(process) for process in processes),
         # Of all nights together: the next one may differ from them as they differ among themselves.
         usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
-        control=fit_control(log_times, log_references),
+        control=fit_control(np.log(optimized).tolist(), np.log(references).tolist()),
         bills=tuple(bills[index] for index in kept) if any(bills) else (),
     )
 
@@ -302,9 +282,8 @@ def _pair_noise(process: Sequence[TimedBuild]) -> float:
 def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[History]:
     """Shrinks the variation of each speedup towards its prediction from the noise of its pairs.
 
-    The prediction is fitted to `machine`, the current records of one machine. A history of fewer than MIN_PROCESSES,
-    and one whose variation is that of MIN_NIGHTS nights, which the noise of pairs does not predict, stays as it is. So
-    do times: fitted to the records of an H200, their noise within processes is worth less than two values a case.
+    The prediction is fitted to `machine`, the current records of one machine. A history of fewer than MIN_PROCESSES
+    stays as it is.
     """
     prior = fit_prior([one for history in machine if (one := _observed(history)) is not None])
     found = [_observed(history) for history in histories]
@@ -337,7 +316,5 @@ def _shrink_controls(histories: Sequence[History]) -> list[History]:
 
 def _observed(history: History) -> Observed | None:
     if history.speedup_cv is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
-        return None
-    if history.sittings >= MIN_NIGHTS:
         return None
     return Observed(Variation(history.speedup_cv, history.processes - 1), history.pair_noise)

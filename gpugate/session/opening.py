@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
-from gpugate.judging.asked_tolerance import refuse_below_floor
 from gpugate.machine.cores import find_quota
 from gpugate.machine.environment import Environment, absence_names, describe, machine_name
+from gpugate.results.case import Remembered
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
@@ -25,6 +25,7 @@ from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.store.version import find_commit
+from gpugate.units import percent_rounded_up
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -195,3 +196,16 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
         refuse_below_floor(options.tolerance, {case.id: quiet.find_record(case) for case in selected})
     return session
+
+
+def refuse_below_floor(asked: float, remembered: Mapping[str, Remembered | None]) -> None:
+    """Raises OptionError, with both numbers, where `asked` is below the smallest tolerance of a case."""
+    known = {case_id: one for case_id, one in remembered.items() if one is not None}
+    floors = [(one.current.wall_tolerance(one.checks) or 0.0, case_id) for case_id, one in known.items()]
+    largest, case_id = max(floors, default=(0.0, ""))
+    if asked < largest:
+        smallest = percent_rounded_up(largest)
+        raise OptionError(
+            f"--perf-tolerance is {100 * asked:g} %, below the {smallest} % that this machine resolves for {case_id}: "
+            f"ask for {smallest} or more, or leave that case out"
+        )

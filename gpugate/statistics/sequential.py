@@ -33,14 +33,13 @@ import numpy as np
 from scipy import special
 
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
-from gpugate.statistics.policy import SHARP
-from gpugate.statistics.tolerance import POWER
+from gpugate.statistics.policy import MISS, SHARP
+from gpugate.statistics.tolerance import median_variance
+from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
-FALSE_ALARM, MISS = 0.002, 0.05  # the error rates, each of one direction
-PRIOR_SD, PRIOR_WORTH = BUILD_SPREAD, 2  # of process means beside the noise of their pairs; of the prior, in processes
+FALSE_ALARM = 0.002  # of one direction, as MISS
 FEWEST, MOST_PROCESSES = 3, 12  # processes that a change needs, and that a duet has
-SE_OF_MEDIAN = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, of a normal distribution
 _CHANGE = math.log1p(ALTERNATIVE)
 _ALARM, _ACQUITTAL = math.log((1 - MISS) / FALSE_ALARM), math.log(MISS / (1 - FALSE_ALARM))
 
@@ -95,25 +94,25 @@ class ProcessMeans:
 
     @property
     def detectable(self) -> float:
-        """The slowdown, a share, that processes as these find with a probability of about POWER, at least FEWEST of
+        """The slowdown, a share, that processes as these find with a probability of about 1 - MISS, at least FEWEST of
         them. A slowdown below ALTERNATIVE may end the test as none."""
         count = max(FEWEST, self.processes)
         variance = self.squares / self.degrees_of_freedom
         per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
-        least = math.sqrt(variance) * (math.sqrt(per_process) + float(special.ndtri(POWER)) / math.sqrt(count))
+        least = math.sqrt(variance) * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
         return max(ALTERNATIVE, math.expm1(least))
 
 
 def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
-    """Computes the median of all pairs of a process, with its variance: 1.57 s^2 / n, s the robust spread of the pairs
-    about the median of their build. Each sequence has the pairs of one build. Raises ValueError without any pair."""
+    """Computes the median of all pairs of a process, with its variance, from the robust spread of the pairs about the
+    median of their build. Each sequence has the pairs of one build. Raises ValueError without any pair."""
     taken = [np.asarray(values, dtype=float) for values in log_ratios if len(values)]
     if not taken:
         raise ValueError("no samples: a process mean needs at least one pair")
     residuals = np.concatenate([values - np.median(values) for values in taken])
     free = max(1, len(residuals) - len(taken))
     spread = robust_spread(residuals.tolist())
-    return ProcessMean(float(np.median(np.concatenate(taken))), (SE_OF_MEDIAN * spread) ** 2 / free)
+    return ProcessMean(float(np.median(np.concatenate(taken))), median_variance(free) * spread**2)
 
 
 def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:
@@ -121,7 +120,7 @@ def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:
     values = np.array([one.log_ratio for one in means])
     if not len(values):
         raise ValueError("no processes: a duet needs at least one")
-    predicted = PRIOR_SD**2 + float(np.mean([one.variance for one in means]))
+    predicted = BUILD_SPREAD**2 + float(np.mean([one.variance for one in means]))
     squares = PRIOR_WORTH * predicted + float(np.sum((values - values.mean()) ** 2))
     return ProcessMeans(len(values), float(values.mean()), squares)
 
@@ -136,18 +135,10 @@ def decide_in_turn(means: Sequence[ProcessMean]) -> ProcessMeans:
     return found
 
 
-def expected_processes(sd: float) -> float:
-    """Computes the mean number of processes where nothing changed and process means have this standard deviation:
-    1 + 2 log(1 / MISS) (sd / log(1 + ALTERNATIVE))^2, Wald's approximation, and one more for the unknown variance."""
-    return min(MOST_PROCESSES, 1 - 2 * _ACQUITTAL * (sd / _CHANGE) ** 2)
-
-
 def needed_processes(sd: float) -> int | None:
-    """Computes the processes after which a slowdown of SHARP is found with a probability of POWER, where process means
-    have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
+    """Computes the processes after which a slowdown of SHARP is found with a probability of 1 - MISS, where process
+    means have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
     for count in range(FEWEST, MOST_PROCESSES + 1):
-        likely = math.log1p(SHARP) - float(special.ndtri(POWER)) * sd / math.sqrt(count)
-        squares = (PRIOR_WORTH + count - 1) * sd**2
-        if likely > 0 and ProcessMeans(count, likely, squares).decision == "slower":
+        if ProcessMeans(count, 0.0, (PRIOR_WORTH + count - 1) * sd**2).detectable <= SHARP:
             return count
     return None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment, machine_key
 from gpugate.results.needs_host import needs_host
-from gpugate.results.night import UNKNOWN_PROVENANCE, CaseNight, Metric, Night
+from gpugate.results.night import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, worst
@@ -137,7 +137,7 @@ def _metrics(case: Mapping[str, Any], where: str) -> Iterator[tuple[str, Metric]
         "needs_host": 1.0 if _needs_host(case) else None,
         **{
             name: _find(case, "measurement", "optimized_counters", name)
-            for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks")
+            for name in ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
         },
     }
     yield from ((name, Metric(value)) for name, value in optional.items() if value is not None)

@@ -14,11 +14,12 @@ from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Verdict
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_NIGHTS, MIN_PROCESSES, SPARE_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES, SPARE_PROCESSES
 from gpugate.workload import Size, Tolerance
 from tools.trust.trials import Trial
 
 ONE_NIGHT, SEVERAL_NIGHTS = "gpugate", "gpugate, baseline of several nights"
+NIGHTS = 5  # of a record of several nights
 ENOUGH_PROCESSES = DECIDING_PROCESSES + MIN_PROCESSES  # no trial is then both a confirmation and recorded
 CHECKS_PER_CASE = 2  # by which the tolerance of a night is chosen
 SAME_OUTPUTS = Difference(0.0, 0.0, None, "fresh inputs")
@@ -38,7 +39,7 @@ def our_alarms(trials: Sequence[Trial]) -> dict[str, list[bool]]:
     processes = Counter(case_id for case_id, _ in {(one.case_id, one.process) for one in trials})
     rules = {ONE_NIGHT: 1}
     if min(processes.values()) >= ENOUGH_PROCESSES:
-        rules[SEVERAL_NIGHTS] = MIN_NIGHTS
+        rules[SEVERAL_NIGHTS] = NIGHTS
     checks = CHECKS_PER_CASE * len(processes)
     neighbours = list(_neighbours(trials))
     return {name: [_alarms(one, nights, checks) for one in neighbours] for name, nights in rules.items()}

@@ -9,6 +9,7 @@ from gpugate.commands.compare.report import (
     counter_changes,
     other_notes,
     summary,
+    write_bill_change,
     write_change,
     write_interval,
 )
@@ -16,6 +17,7 @@ from gpugate.report.machine import facts
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of
 from gpugate.results.duet import Duet, DuetOutcome
+from gpugate.results.night import BILL_TIMES
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.units import percent
 
@@ -59,6 +61,7 @@ def compare_page(compared: Comparison) -> bytes:
 
 def _row(duet: Duet) -> DuetRow:
     ratio = duet.ratio
+    bill = [f"{words} {change}" for name, words in BILL_TIMES.items() if (change := write_bill_change(duet, name))]
     words = f"time per step against the base: {write_change(ratio.median)} ({write_interval(ratio)})"
     return DuetRow(
         case_id=duet.case_id,
@@ -72,5 +75,5 @@ def _row(duet: Duet) -> DuetRow:
         outputs=f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
         start_up=f"{duet.base.cost.compile_s:.1f} s → {duet.head.cost.compile_s:.1f} s",
         processes=len(duet.processes),
-        counters=tuple(counter_changes(duet)),
+        counters=(*bill, *counter_changes(duet)),
     )

@@ -13,6 +13,7 @@ from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.results.night import BILL_TIMES
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header
@@ -27,6 +28,7 @@ COLUMNS = (
     Column("case", left=True),
     Column("time per step"),
     Column("interval"),
+    *(Column(words, rank=4) for words in BILL_TIMES.values()),
     Column("verdict", left=True),
     Column("detectable", note="detectable: the slowdown that this measurement would have shown", rank=2),
     Column("outputs", note="outputs: relative L2 difference on the same inputs", rank=1),
@@ -79,10 +81,12 @@ def summary(duets: Sequence[Duet]) -> str:
 
 
 def _table(compared: Comparison) -> Table:
-    """The table without a start-up where no case was measured in two processes."""
+    """The table without the columns that no case has: a start-up of one process, and items of the bill."""
     rows = [_row(duet) for duet in compared.duets]
-    shown = len(COLUMNS) if any(row[-1] for row in rows) else len(COLUMNS) - 1
-    return Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS[:shown], tuple(row[:shown] for row in rows))
+    shown = [number for number in range(len(COLUMNS)) if any(row[number] for row in rows)]
+    cells = tuple(tuple(row[number] for number in shown) for row in rows)
+    columns = tuple(COLUMNS[number] for number in shown) if rows else COLUMNS
+    return Table(f"{compared.base.label} -> {compared.head.label}", columns, cells)
 
 
 def _row(duet: Duet) -> tuple[str, ...]:
@@ -90,6 +94,7 @@ def _row(duet: Duet) -> tuple[str, ...]:
         duet.case_id,
         write_change(duet.ratio.median),
         write_interval(duet.ratio),
+        *(write_bill_change(duet, name) for name in BILL_TIMES),
         duet.outcome.value,
         percent(duet.detectable),
         f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
@@ -105,6 +110,13 @@ def write_change(ratio: float) -> str:
 def write_interval(ratio: Estimate) -> str:
     """Writes `+4.0 %..+6.1 %`."""
     return f"{write_change(ratio.low)}..{write_change(ratio.high)}"
+
+
+def write_bill_change(duet: Duet, name: str) -> str:
+    """Writes the change of a time of the bill, empty where it was not measured, and of CPU time where threads spin."""
+    before, after = duet.base.counters, duet.head.counters
+    spins = name == "cpu_ms" and any(one.get("spinning") for one in (before, after))
+    return write_change(after[name] / before[name]) if before.get(name) and name in after and not spins else ""
 
 
 def _notes(compared: Comparison) -> Iterator[str]:

@@ -17,21 +17,22 @@ from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
 from gpugate.report.findings import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
-from gpugate.results.night import UNKNOWN, CaseNight, Night
+from gpugate.results.night import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty, with_header
 
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
 #          2: a step names the test that found it; level changes have no p-value.
-#          3: there is one test, so that a step names none.
-FORMAT_VERSION = 3
+#          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
+FORMAT_VERSION = 4
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
 NARROWEST_SPARK = 12
-OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number
+OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number but those of the bill
+BILL_COLUMNS = 11  # of one of those
 
 
 def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
@@ -59,12 +60,13 @@ def _group(trend: Trend) -> str:
     return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
 
 
-def _columns(unit: str) -> tuple[Column, ...]:
+def _columns(unit: str, billed: Sequence[str]) -> tuple[Column, ...]:
     return (
         Column("workload", left=True),
         Column("optimization", left=True),
         Column(f"{unit}s"),
         Column("per step"),
+        *(Column(BILL_TIMES[name], rank=2) for name in billed),
         Column("speedup"),
         Column("interval", rank=1),
         Column(f"over {unit}s", left=True),
@@ -74,13 +76,15 @@ def _columns(unit: str) -> tuple[Column, ...]:
 
 
 def _table(trends: Sequence[Trend], width: int, unit: str) -> Table:
-    spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS))
+    billed = [name for name in BILL_TIMES if any(trend.seen[-1].value(name) for trend in trends)]
+    spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS - BILL_COLUMNS * len(billed)))
     groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
     by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
-    return Table("", _columns(unit), tuple(_cells(trend, spark_columns) for trend in by_group), grouped=True)
+    rows = tuple(_cells(trend, spark_columns, billed) for trend in by_group)
+    return Table("", _columns(unit, billed), rows, grouped=True)
 
 
-def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
+def _cells(trend: Trend, spark_columns: int, billed: Sequence[str]) -> tuple[str, ...]:
     """The line and the speedup are of the same quantity, the newest night's verdict stands last."""
     last = trend.seen[-1]
     found = last.speedup
@@ -89,6 +93,7 @@ def _cells(trend: Trend, spark_columns: int) -> tuple[str, ...]:
         trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0],
         str(len(trend.nights)),
         units.milliseconds(last.optimized_ms),
+        *(units.milliseconds(ms) if (ms := last.value(name)) else "" for name in billed),
         units.ratio(found.median),
         units.interval(found.low, found.high),
         sparkline(trend, spark_columns, BLOCKS if _can_encode(BLOCKS) else ASCII_BLOCKS),
@@ -215,6 +220,7 @@ def _trend_as_json(trend: Trend) -> dict[str, Any]:
         "speedup_high": [seen.speedup.high for seen in trend.seen],
         "optimized_ms": [seen.optimized_ms for seen in trend.seen],
         "reference_ms": [seen.reference_ms for seen in trend.seen],
+        **{name: [seen.value(name) for seen in trend.seen] for name in BILL_TIMES},
         "source_changed": [night.name for night in trend.source_changed],
         "level_changes": [_mark_as_json(mark) for mark in trend.marks],
     }

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.results.night import TIMED, UNKNOWN, Night, merge_commits
+from gpugate.results.night import BILL_TIMES, TIMED, UNKNOWN, Night, merge_commits
 from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import number_of
 
-_SHOWN = (*TIMED, "anchor_speedup")
+_SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup")
 _COMMIT = re.compile(r"[0-9a-f]{4,64}")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 

@@ -6,7 +6,7 @@ const { fineParts, parts, machines } = window.gpugateTrends;
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]; // Okabe and Ito
 const ON_DARK = ["#5AB4F0", "#FF9A5C", "#3CC9A0", "#E8A5C8", "#F0BD4F", "#8FD0FF"];
 const DASHES = [[1, 0], [8, 3], [2, 3], [8, 3, 2, 3], [5, 5], [12, 4]]; // of machines, beside the colour
-const TITLES = { speedup: "speedup", ms: "ms per step" };
+const TITLES = { speedup: "speedup", ms: "ms per step", kernel_ms: "GPU work, ms per step", cpu_ms: "CPU time, ms per step" };
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const form = document.getElementById("filter");
 const fields = ["case", "machine", "show"].map((name) => document.getElementById(name));
@@ -14,7 +14,7 @@ const sections = [...document.querySelectorAll("section.case")];
 
 function readFilter() {
   const given = new URLSearchParams(location.hash.slice(1));
-  return { case: given.get("case") || "", machine: given.get("machine") || "", show: given.get("show") === "ms" ? "ms" : "speedup" };
+  return { case: given.get("case") || "", machine: given.get("machine") || "", show: Object.hasOwn(TITLES, given.get("show")) ? given.get("show") : "speedup" };
 }
 
 function writeFilter() {
@@ -41,7 +41,8 @@ function pointsOf(machine, name) {
     while (step < series.anchor.length && series.anchor[step][0] <= number) anchor = series.anchor[step++][1];
     const before = number > 0 ? machine.nights[number - 1][1] : version;
     const point = { machine: machine.name, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
-    for (const value of ["speedup", "ms"]) {
+    for (const value of Object.keys(TITLES)) {
+      if (!series[value] || series[value][1][index] === null) continue; // a night without this item of the bill
       const [middle, distances, below, above] = series[value];
       const median = middle * (1 + distances[index] / fineParts);
       point[value] = median;
@@ -114,7 +115,7 @@ function tableOf(name, values) {
   const table = box.appendChild(document.createElement("table"));
   table.createCaption().textContent = `${name}: every value of the chart`;
   const head = table.createTHead().insertRow();
-  for (const words of ["night", "machine", "version", "speedup", "interval", "anchor", "ms per step", "interval", "changes"]) {
+  for (const words of ["night", "machine", "version", "speedup", "interval", "anchor", "ms per step", "interval", "GPU work", "CPU time", "changes"]) {
     const cell = head.appendChild(document.createElement("th"));
     cell.scope = "col";
     cell.textContent = words;
@@ -124,6 +125,7 @@ function tableOf(name, values) {
     const row = body.insertRow();
     const cells = [one.machine, one.version, write(one.speedup), `${write(one.speedup_low)}..${write(one.speedup_high)}`,
       one.anchor ? write(one.anchor) : "", write(one.ms), `${write(one.ms_low)}..${write(one.ms_high)}`,
+      ...[one.kernel_ms, one.cpu_ms].map((ms) => (ms === undefined ? "" : write(ms))),
       [one.level, one.change, one.commit].filter(Boolean).join("; ")];
     const first = row.appendChild(document.createElement("th"));
     first.scope = "row";
@@ -136,7 +138,7 @@ function tableOf(name, values) {
 async function draw(section) {
   const name = section.dataset.case;
   const filter = readFilter();
-  const values = valuesOf(name, filter.machine);
+  const values = valuesOf(name, filter.machine).filter((one) => one[filter.show] !== undefined);
   for (const one of values) one.label = `${write(one[filter.show])} (${write(one[`${filter.show}_low`])}..${write(one[`${filter.show}_high`])})`;
   let chart = section.querySelector(".chart");
   if (!chart) {

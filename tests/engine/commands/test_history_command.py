@@ -124,6 +124,22 @@ def test_the_series_are_those_of_the_runs(folder: Path, history: History) -> Non
     assert fused["anchor_speedup"] == 3.0
 
 
+def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, history: History) -> None:
+    for number, kernel_ms in enumerate((8.0, None, 8.4)):
+        one = timed("fused", 3.0)
+        assert one.measurement is not None
+        bill = {} if kernel_ms is None else {"kernel_ms": kernel_ms}
+        one.measurement = replace(one.measurement, optimized_counters=bill)
+        night(tmp_path, number, [one])
+    (machine,) = document(history, tmp_path)["machines"]
+    assert machine["cases"][0]["kernel_ms"] == [8.0, None, 8.4]
+    assert machine["cases"][0]["cpu_ms"] == [None] * 3
+    heading, row = (line for line in history(tmp_path)[1].splitlines() if "per step" in line or "fused" in line)
+    assert ("GPU work" in heading, "CPU time" in heading, "8.40 ms" in row) == (True, False, True)
+    lines = history(tmp_path, "--export", "csv")[1].splitlines()
+    assert [line.split(",")[lines[0].split(",").index("kernel_ms")] for line in lines[1:]] == ["8.0", "", "8.4"]
+
+
 def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) -> None:
     nights(tmp_path, {"fused": speedups(5)})
     out = history(tmp_path)[1]

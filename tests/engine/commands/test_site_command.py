@@ -77,6 +77,18 @@ def test_every_value_is_in_the_data_to_a_hundredth_of_a_percent() -> None:
                 assert median * (1 + high / PARTS) == pytest.approx(wanted.high, rel=1e-4)
 
 
+def test_a_night_without_an_item_of_the_bill_has_no_value_of_its_series() -> None:
+    found = simulated_nights(FEW)
+    name, case = next(iter(found[0].cases.items()))
+    billed = replace(case, metrics={**case.metrics, "kernel_ms": Metric(8.0)})
+    found[0] = replace(found[0], cases={**found[0].cases, name: billed})
+    (machine,) = document(histories(found))["machines"]
+    nothing = [None] * (FEW - 1)
+    assert machine["cases"][name]["kernel_ms"] == [8.0, [0, *nothing], [0, *nothing], [0, *nothing]]
+    assert "cpu_ms" not in machine["cases"][name]
+    assert '<option value="cpu_ms">CPU time</option>' in site_page(histories(found)).decode()
+
+
 def test_a_case_that_some_nights_lack_names_its_nights() -> None:
     found = simulated_nights(FEW)
     name = next(iter(found[0].cases))

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpugate.judging.bill import EXACT, EXACT_UNLESS_AUTOTUNED, TIMES, broken_limit, compare_bill, find_leak
+from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
+from gpugate.judging.bill import TIMES, broken_limit, compare_bill, find_leak
 from gpugate.results.bill import bills_of
 from gpugate.results.reason import ReasonCode
 from gpugate.workload import Limit

@@ -298,7 +298,7 @@ def test_rules_that_do_not_decide_add_their_reasons() -> None:
             NextStep.FREE_CORES,
         ),
         (case(replace(NEAR, stopped_because="noise"), case_id="net/fast/cpu"), "speedup", NextStep.FREE_CORES),
-        (case(measured(), environment_problem="throttled in 77 % of the periods"), "speedup", NextStep.RAISE_QUOTA),
+        (case(measured(throttled_periods=0.77), environment_problem="throttled"), "speedup", NextStep.RAISE_QUOTA),
         (case(measured(), environment_problem="hot"), "speedup", NextStep.COOL_MACHINE),
         (case(replace(measured(), reference_slowdown=3.0)), "speedup", NextStep.KEEP_APART),
         (case(measured(error=0.5)), "equivalence", NextStep.TRACE_BOTH_SIDES),

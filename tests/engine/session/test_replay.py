@@ -9,7 +9,6 @@ import torch
 
 import gpugate.session.perf_session
 from gpugate.errors import OptionError, ReplayError, SideError
-from gpugate.judging.asked_tolerance import refuse_below_floor, write_rounded_up
 from gpugate.judging.decide_again import Change, decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
@@ -19,9 +18,11 @@ from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
+from gpugate.session.opening import refuse_below_floor
 from gpugate.session.perf_session import PerfSession
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
+from gpugate.units import percent_rounded_up
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
 from tests.engine.session.test_xdist_workers import OPTIONS
 from tests.support.stored_runs import PROMISE, RECORDED, case, every_outcome, measured, stored
@@ -208,5 +209,5 @@ def test_a_tolerance_below_that_of_the_record_is_refused() -> None:
     [(0.01, "1"), (0.003, "0.3"), (0.01837, "1.84"), (0.018401, "1.85"), (0.0177000000000002, "1.78")],
 )
 def test_the_number_that_is_told_is_enough(share: float, text: str) -> None:
-    assert write_rounded_up(share) == text
+    assert percent_rounded_up(share) == text
     assert float(text) / 100 >= share
