@@ -1,0 +1,61 @@
+"""The golden texts of a run: four stored runs as screen, details, summary, results page and night page.
+
+`python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
+are; a commit that changes a word on purpose writes them again.
+
+The runs are the three of the golden verdicts, and an invented run of an H200 with a case for every outcome.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpugate import __version__
+from gpugate.judging.decide_again import decide_again
+from gpugate.report.details import details
+from gpugate.report.last_night import LastNight, find_changes
+from gpugate.report.markdown import results_page
+from gpugate.report.night_summary import night_summary
+from gpugate.report.pages.night import night_page
+from gpugate.report.screen import next_command, screen
+from gpugate.report.terminal import render_text
+from gpugate.results.run import RunResult
+from gpugate.store import run_file
+from tests.support import stored_runs
+from tests.support.golden_verdicts import FOLDER, RUNS
+
+WORDS = FOLDER / "words"
+COLUMNS = 120
+_STYLE = re.compile("<style>.*?</style>", re.DOTALL)  # the look of a page has its own tests, in a browser
+
+
+def texts() -> dict[str, str]:
+    """Every golden text by the name of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in RUNS}
+        runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
+    last = LastNight("clean-night", runs["clean"])
+    return {
+        name: words.replace(__version__, "VERSION")
+        for run_name, run in runs.items()
+        for name, words in _texts(run_name, run, last)
+    }
+
+
+def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, str]]:
+    yield f"{name}.screen.txt", render_text(screen(run, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
+    yield f"{name}.details.txt", render_text(details(run, COLUMNS), COLUMNS, False)
+    yield f"{name}.summary.md", night_summary(run)
+    yield f"{name}.results.md", results_page(run)
+    changes = find_changes(last, run) if name == "faulty" else None
+    yield f"{name}.page.html", _STYLE.sub("", night_page(run, changes, "no earlier night").decode())
+
+
+if __name__ == "__main__":
+    for name, words in texts().items():
+        (WORDS / name).write_text(words, encoding="utf-8")
+    sys.stdout.write(f"{WORDS} is written\n")
