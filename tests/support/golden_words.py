@@ -1,9 +1,10 @@
-"""The golden texts of a run: four stored runs as screen, details, summary, results page and night page.
+"""The golden texts of a run: six stored runs as screen, details, summary, results page and night page.
 
 `python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
 are; a commit that changes a word on purpose writes them again.
 
-The runs are the three of the golden verdicts, and an invented run of an H200 with a case for every outcome.
+The runs are the three of the golden verdicts, an invented run of an H200 with a case for every outcome, and the two
+made-up sessions of the tests, on an H200 and on two cores.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from gpugate.report.screen import next_command, screen
 from gpugate.report.terminal import render_text
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
+from tests.conftest import cpu_session, gpu_session
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS
 
 WORDS = FOLDER / "words"
-COLUMNS = 120
+COLUMNS, DETAILED_COLUMNS = 120, 200
 _STYLE = re.compile("<style>.*?</style>", re.DOTALL)  # the look of a page has its own tests, in a browser
 
 
@@ -38,6 +40,7 @@ def texts() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in RUNS}
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
+    runs |= {"gpu": gpu_session(), "cpu": cpu_session()}
     last = LastNight("clean-night", runs["clean"])
     return {
         name: words.replace(__version__, "VERSION")
@@ -48,7 +51,7 @@ def texts() -> dict[str, str]:
 
 def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, str]]:
     yield f"{name}.screen.txt", render_text(screen(run, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
-    yield f"{name}.details.txt", render_text(details(run, COLUMNS), COLUMNS, False)
+    yield f"{name}.details.txt", render_text(details(run, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
     yield f"{name}.summary.md", night_summary(run)
     yield f"{name}.results.md", results_page(run)
     changes = find_changes(last, run) if name == "faulty" else None

@@ -1,4 +1,4 @@
-"""Screen, details, summary, results page and night page of four stored runs are the texts in `tests/golden/words`."""
+"""Screen, details, summary, results page and night page of six runs are the texts in `tests/golden/words`."""
 
 from __future__ import annotations
 
