@@ -18,7 +18,7 @@ from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.report.rows import outcome_word, worst_of
+from gpugate.report.tables import outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider

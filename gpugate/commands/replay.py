@@ -15,10 +15,10 @@ from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import Change, decide_again, find_changes
-from gpugate.report.findings import below_floor, interruption, mutation, tally
-from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Column, Table, columns
+from gpugate.report.tables import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.view import below_floor, interruption, mutation, tally
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY

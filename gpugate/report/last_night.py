@@ -10,7 +10,7 @@ from pathlib import Path
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import compare, machine_name
 from gpugate.report.moved_cases import Moved, find_moved
-from gpugate.report.rows import NOT_JUDGED
+from gpugate.report.tables import NOT_JUDGED
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.results.run import RunResult

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.details import details
 from gpugate.report.last_night import LastNight, find_changes
-from gpugate.report.markdown import results_page
-from gpugate.report.night_summary import night_summary
+from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.pages.night import night_page
-from gpugate.report.screen import next_command, screen
+from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
+from gpugate.report.view import next_command, view_run
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from tests.conftest import cpu_session, gpu_session
@@ -50,12 +49,13 @@ def texts() -> dict[str, str]:
 
 
 def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, str]]:
-    yield f"{name}.screen.txt", render_text(screen(run, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
-    yield f"{name}.details.txt", render_text(details(run, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
-    yield f"{name}.summary.md", night_summary(run)
-    yield f"{name}.results.md", results_page(run)
+    view = view_run(run)
+    yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
+    yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
+    yield f"{name}.summary.md", night_summary(view)
+    yield f"{name}.results.md", results_page(view)
     changes = find_changes(last, run) if name == "faulty" else None
-    yield f"{name}.page.html", _STYLE.sub("", night_page(run, changes, "no earlier night").decode())
+    yield f"{name}.page.html", _STYLE.sub("", night_page(view, changes, "no earlier night").decode())
 
 
 if __name__ == "__main__":

@@ -8,32 +8,15 @@ from statistics import median
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
-from gpugate.report.bill_table import bill_table
-from gpugate.report.bounds import bounds, reasons
-from gpugate.report.cost import describe_cost, sort_by_cost
-from gpugate.report.findings import (
-    autopsies,
-    code_comparisons,
-    errors,
-    interruption,
-    mutation,
-    remembered_proofs,
-    sharpness,
-    skips,
-    tally,
-    warnings,
-)
-from gpugate.report.gains import describe_gains, whole_runs
 from gpugate.report.last_night import Flip, NightChanges
-from gpugate.report.machine import facts, load
 from gpugate.report.moved_cases import Moved
 from gpugate.report.next_step import describe_next_step
-from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
-from gpugate.report.rows import outcome_word, worst_of
-from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
+from gpugate.report.tables import ladder_table, outcome_word, sweep_table, worst_of
+from gpugate.report.view import RunView
+from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
@@ -115,22 +98,21 @@ class CostRow:
     clock: str
 
 
-def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare: str = "") -> bytes:
+def night_page(view: RunView, changes: NightChanges | None, nothing_to_compare: str = "") -> bytes:
     """The page of one night. `nothing_to_compare` is the sentence that stands in the place of absent `changes`."""
+    run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
     rows += [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if _is_unjudged(case)]
-    failures = _failures(run, decided)
-    costs = _costs(run)
-    fault = mutation(run)
+    failures = _failures(view, decided)
     return render(
         "night.html",
+        view=view,
         run=run,
         light=_light(run),
-        headline=headline(run),
-        rest=_rest(run),
-        warned=[*([fault] if fault else []), *run.problems, *warnings(run)],
-        worth=[words for words in (code_comparisons(run), remembered_proofs(run), tally(run)) if words],
+        rest=_rest(view),
+        warned=[*([view.fault] if view.fault else []), *view.problems, *view.warnings],
+        worth=[words for words in (view.comparisons, view.proofs, view.tally) if words],
         changes=changes,
         nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
@@ -143,21 +125,11 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         strip_scale=lambda strip: Scale(reach_of([strip])),
         ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
-        bill=bill_table(run),
-        skipped=skips(run),
-        errors=errors(run),
-        interrupted=interruption(run),
-        machine=facts(run.environment),
-        load=load(run),
         provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
         yardsticks=_yardsticks(run),
         clocks=_clocks(run),
-        bounds=bounds(run),
-        reasons=reasons(run),
-        whole_runs=whole_runs(run),
-        costs=costs,
-        cost=" ".join(describe_cost(run)),
+        costs=_costs(run),
         duration=units.duration,
     )
 
@@ -173,10 +145,10 @@ def _light(run: RunResult) -> tuple[str, str]:
     return ("good", "gate green") if run.exit_status == 0 else ("bad", "gate red")
 
 
-def _rest(run: RunResult) -> str:
+def _rest(view: RunView) -> str:
     """The end of the first sentence: the machine, the duration, and the sharpness or, without records, the gains."""
-    worth = sharpness(run) or "; ".join(describe_gains(run)) or "no case has a record, so its sharpness is unknown"
-    return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
+    worth = view.sharpness or "; ".join(view.gains) or "no case has a record, so its sharpness is unknown"
+    return f"on {view.run.environment.device_name}, in {units.duration(view.run.wall_s)}; {worth}."
 
 
 def _is_unjudged(case: CaseResult) -> bool:
@@ -235,16 +207,16 @@ def _describe_strip(
     return words
 
 
-def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:
+def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[Failure]:
     """The cases with a verdict other than PASS, the worst first, and those that failed, before all others."""
-    causes = autopsies(run)
-    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in errors(run).items()]
+    run = view.run
+    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in view.errors.items()]
     judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
     for case in sorted(judged, key=lambda case: SEVERITY.index(worst_of(case) or Outcome.INCONCLUSIVE)):
         not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
         checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
         worst = worst_of(case) or Outcome.INCONCLUSIVE
-        repeat, cause = _repeat(run, case.case_id), causes.get(case.case_id, ())
+        repeat, cause = _repeat(run, case.case_id), view.autopsies.get(case.case_id, ())
         found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
     return found
 

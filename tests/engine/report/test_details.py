@@ -7,12 +7,12 @@ import pytest
 from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
-from gpugate.report.details import details
 from gpugate.report.machine import load
-from gpugate.report.markdown import results_page
-from gpugate.report.night_summary import night_summary
-from gpugate.report.rows import results_table, rows
+from gpugate.report.markdown import night_summary, results_page
+from gpugate.report.screen import details
+from gpugate.report.tables import Row, results_table, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
+from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
@@ -23,7 +23,7 @@ WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
 
 
 def text(run: RunResult, width: int, colour: bool) -> str:
-    return render_text(details(run, width), width, colour)
+    return render_text(details(view_run(run), width), width, colour)
 
 
 def row_of(summary: str, optimization: str) -> list[str]:
@@ -128,7 +128,7 @@ def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dic
     case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
     case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
     assert words in row_of(text(gpu_run, 200, False), "cudnn-fused")
-    assert f"| {words} |" in results_page(gpu_run)
+    assert f"| {words} |" in results_page(view_run(gpu_run))
 
 
 def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
@@ -141,16 +141,20 @@ def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
     return case
 
 
+def cells(row: Row, *names: str) -> list[str]:
+    return [row.cells[name] for name in names]
+
+
 def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) -> None:
     assert not any(row.remarks for row in rows(gpu_run))
     # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
     of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.reference, row.optimized, row.speedup) == ("3.16 ms", "0.313 ms", "1.77x*")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "reference", "optimized", "speedup") == ["3.16 ms", "0.313 ms", "1.77x*"]
     said = text(gpu_run, 200, False)
     assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
     assert said.isascii()
-    assert "10.10x" in results_page(gpu_run)
+    assert "10.10x" in results_page(view_run(gpu_run))
 
 
 def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: RunResult) -> None:
@@ -158,7 +162,7 @@ def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: Ru
     assert case.measurement is not None
     counted = {"compiled_graphs": 2.0, "graph_breaks": 1.0, "recompilations": 0.0}
     case.measurement = replace(case.measurement, optimized_counters=counted)
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
 
 
@@ -171,8 +175,8 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
         for both in ((36.0, 4.0), (33.0, 3.0))
     ]
     case.attempts = [Confirmation(others[0]), Confirmation(others[1]), Confirmation(others[1], "it was throttled")]
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "reference", "optimized", "speedup") == ["36.00 ms", "4.00 ms", "9.00x"]
     assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
         gpu_run, 200, False
     )
@@ -183,8 +187,8 @@ def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: Ru
     assert case.measurement is not None
     slower = (TimedBuild(True, (Pair(36.0, 4.5, True),) * 9),) * 3
     case.attempts = [Confirmation(replace(case.measurement, instances=slower))]
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "optimized", "speedup") == ["4.50 ms", "8.00x"]
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
 
 
@@ -234,8 +238,8 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
         case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
     said = "other processes kept up to 1.4 CPU cores busy"
     assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
-    assert f"- load: {said}\n" in results_page(cpu_run)
-    assert said in night_summary(cpu_run)
+    assert f"- load: {said}\n" in results_page(view_run(cpu_run))
+    assert said in night_summary(view_run(cpu_run))
 
 
 def test_a_quota_and_its_throttling_stand_in_the_header(cpu_run: RunResult) -> None:
@@ -257,7 +261,7 @@ def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     gpu_run.yardsticks = [Yardstick({"launch_latency_us": launch_us})]
     said = [line for line in load(gpu_run) if line.startswith("slow host: ")]
     assert said == [f"slow host: launches take {found}" for found in words]
-    assert all(line in text(gpu_run, 140, False) and line in night_summary(gpu_run) for line in said)
+    assert all(line in text(gpu_run, 140, False) and line in night_summary(view_run(gpu_run)) for line in said)
 
 
 def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
@@ -366,16 +370,16 @@ def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch
 def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult, numbers, cell: str) -> None:
     case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
     case.verdicts[1], case.remembered = replace(case.verdicts[1], numbers=numbers), RECORDED
-    row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
-    assert row.detectable == cell
+    row = next(row for row in rows(gpu_run) if row.case.case_id == case_id)
+    assert cells(row, "detectable") == [cell]
     notes = [column.note for column in results_table(gpu_run).columns if column.heading == "MDE"]
     assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
 
 
 def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
-    assert "MUTATED" not in text(gpu_run, 120, False) + results_page(gpu_run)
+    assert "MUTATED" not in text(gpu_run, 120, False) + results_page(view_run(gpu_run))
     gpu_run.mutated = "slow:5"
     lines = text(gpu_run, 120, False).splitlines()
     said = "MUTATED by slow:5: every optimized side has this fault on purpose"
     assert lines[0] == lines[-2] == said
-    assert results_page(gpu_run).startswith(f"**{said}**")
+    assert results_page(view_run(gpu_run)).startswith(f"**{said}**")

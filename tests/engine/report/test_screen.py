@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from gpugate import units
-from gpugate.report.findings import attention
-from gpugate.report.screen import next_command, screen
+from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
+from gpugate.report.view import attention, next_command, view_run
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -19,7 +19,7 @@ LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
 def text(run: RunResult, width: int = 100) -> str:
-    return render_text(screen(run, width), width, colour=False)
+    return render_text(screen(view_run(run), width), width, colour=False)
 
 
 def paragraph(run: RunResult, title: str, width: int = 100) -> list[str]:

@@ -15,6 +15,7 @@ from gpugate.report.last_night import LastNight, find_changes
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
 from gpugate.report.pages.rendering import show_obeyed
+from gpugate.report.view import view_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
@@ -40,7 +41,7 @@ NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=300))
 
 
 def read(run: RunResult, **changed: object) -> Page:
-    return Page(night_page(run, None, "no earlier night", **changed))
+    return Page(night_page(view_run(run), None, "no earlier night", **changed))
 
 
 def verdict_of(case_id: str, check: str, outcome: Outcome, problem: str) -> Verdict:
@@ -167,7 +168,7 @@ def test_changes_since_last_night_stand_in_the_page() -> None:
     last = recorded_night(0, Faults(absent={"two-layer-net/all/cuda"}), commit="a" * 40)
     faults = Faults({SLOW: 0.3}, {"video/encode/nvjpeg/cuda": "no encoder"}, packages={"torch": "2.12.0"})
     run = recorded_night(5, faults, commit="b" * 40)
-    page = Page(night_page(run, find_changes(LastNight("2026-11-22", last), run)))
+    page = Page(night_page(view_run(run), find_changes(LastNight("2026-11-22", last), run)))
     assert "Compared with 2026-11-22, begun 2026-11-22 03:00." in page.text
     assert "software torch 2.11.0 -> 2.12.0 code commit aaaaaaaaaaaa -> bbbbbbbbbbbb" in page.text
     assert "cases gained two-layer-net/all/cuda cases lost video/encode/nvjpeg/cuda" in page.text
@@ -185,7 +186,7 @@ def test_an_interval_has_an_arrow_at_each_end_beyond_the_scale(
 ) -> None:
     made = case("x", remembered=None, measurement=measured("tiny/x/cuda", speedup, spread))
     run = decide_again(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made}))
-    row = night_page(run, None).decode().partition("<tbody>")[2].partition("</tbody>")[0]
+    row = night_page(view_run(run), None).decode().partition("<tbody>")[2].partition("</tbody>")[0]
     assert "".join(re.findall("[◀▶]", row)) == arrows
     assert row.count("<circle") == dots
 
@@ -216,9 +217,9 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
 def test_a_page_of_87_cases_has_at_most_300_kilobytes() -> None:
     last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
     assert len(run.cases) == 87
-    assert len(night_page(run, find_changes(LastNight("last", last), run))) <= 300_000
+    assert len(night_page(view_run(run), find_changes(LastNight("last", last), run))) <= 300_000
 
 
 def test_a_stored_run_gives_the_same_page(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", *every_outcome())
-    assert night_page(run, None, "x") == night_page(run_file.read(tmp_path / "run.json"), None, "x")
+    assert night_page(view_run(run), None, "x") == night_page(view_run(run_file.read(tmp_path / "run.json")), None, "x")
