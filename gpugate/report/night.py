@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.report.last_night import NoLastNightError, find_changes, find_last_night
+from gpugate.report.last_night import NoLastNightError, find_last_night
 from gpugate.report.view import RunView, view_run
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
@@ -71,10 +71,9 @@ def _page(folder: Path, view: RunView) -> bytes:
     from gpugate.report.pages.night import night_page
 
     try:
-        last = find_last_night(folder, view.run)
+        return night_page(view, find_last_night(folder, view.run))
     except NoLastNightError as error:
         return night_page(view, None, str(error))
-    return night_page(view, find_changes(last, view.run))
 
 
 def _unwritable(folder: Path, error: OSError) -> NightReportError:

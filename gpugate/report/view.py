@@ -28,6 +28,8 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
 from gpugate.units import number_of
 
+_GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -182,7 +184,7 @@ def headline(run: RunResult) -> str:
     """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
     outcomes = [outcome for case in run.cases.values() if (outcome := worst_of(case)) is not None]
     failed = len(errors(run))
-    bad = Counter(outcome for outcome in outcomes if outcome not in (Outcome.PASS, Outcome.IMPROVED))
+    bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
     words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
     words += [f"{failed} failed"] if failed else []
     words += [number_of(len(run.problems), "problem")] if run.problems else []

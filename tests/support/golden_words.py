@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.last_night import LastNight, find_changes
+from gpugate.report.last_night import LastNight
 from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
@@ -54,8 +54,10 @@ def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, st
     yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
     yield f"{name}.summary.md", night_summary(view)
     yield f"{name}.results.md", results_page(view)
-    changes = find_changes(last, run) if name == "faulty" else None
-    yield f"{name}.page.html", _STYLE.sub("", night_page(view, changes, "no earlier night").decode())
+    yield (
+        f"{name}.page.html",
+        _STYLE.sub("", night_page(view, last if name == "faulty" else None, "no earlier night").decode()),
+    )
 
 
 if __name__ == "__main__":

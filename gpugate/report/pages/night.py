@@ -8,8 +8,7 @@ from statistics import median
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
-from gpugate.report.last_night import Flip, NightChanges
-from gpugate.report.moved_cases import Moved
+from gpugate.report.last_night import LastNight
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
@@ -18,6 +17,7 @@ from gpugate.report.tables import ladder_table, outcome_word, sweep_table, worst
 from gpugate.report.view import RunView
 from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
+from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
@@ -98,8 +98,9 @@ class CostRow:
     clock: str
 
 
-def night_page(view: RunView, changes: NightChanges | None, nothing_to_compare: str = "") -> bytes:
-    """The page of one night. `nothing_to_compare` is the sentence that stands in the place of absent `changes`."""
+def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = "") -> bytes:
+    """The page of one night, with the changes since the last one; without one, `nothing_to_compare` says why."""
+    changes = Changes(facts_of_run(last.run), facts_of_run(view.run)) if last else None
     run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
@@ -113,7 +114,9 @@ def night_page(view: RunView, changes: NightChanges | None, nothing_to_compare: 
         rest=_rest(view),
         warned=[*([view.fault] if view.fault else []), *view.problems, *view.warnings],
         worth=[words for words in (view.comparisons, view.proofs, view.tally) if words],
+        last=last,
         changes=changes,
+        code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
         nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
@@ -237,7 +240,8 @@ def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
     """The flips of one case to one outcome in one row, the most severe first."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for flip in sorted(flips, key=lambda flip: SEVERITY.index(flip.after) if flip.after else len(SEVERITY)):
-        found.setdefault((flip.case_id, flip.words_before, flip.words_after), []).append(flip.check)
+        words = outcome_word(flip.before), outcome_word(flip.after)
+        found.setdefault((flip.case_id, *words), []).append(flip.check)
     return [FlipRow(case_id, tuple(checks), before, after) for (case_id, before, after), checks in found.items()]
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.last_night import LastNight, find_changes
+from gpugate.report.last_night import LastNight
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
 from gpugate.report.pages.rendering import show_obeyed
@@ -168,7 +168,7 @@ def test_changes_since_last_night_stand_in_the_page() -> None:
     last = recorded_night(0, Faults(absent={"two-layer-net/all/cuda"}), commit="a" * 40)
     faults = Faults({SLOW: 0.3}, {"video/encode/nvjpeg/cuda": "no encoder"}, packages={"torch": "2.12.0"})
     run = recorded_night(5, faults, commit="b" * 40)
-    page = Page(night_page(view_run(run), find_changes(LastNight("2026-11-22", last), run)))
+    page = Page(night_page(view_run(run), LastNight("2026-11-22", last)))
     assert "Compared with 2026-11-22, begun 2026-11-22 03:00." in page.text
     assert "software torch 2.11.0 -> 2.12.0 code commit aaaaaaaaaaaa -> bbbbbbbbbbbb" in page.text
     assert "cases gained two-layer-net/all/cuda cases lost video/encode/nvjpeg/cuda" in page.text
@@ -217,7 +217,7 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
 def test_a_page_of_87_cases_has_at_most_300_kilobytes() -> None:
     last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
     assert len(run.cases) == 87
-    assert len(night_page(view_run(run), find_changes(LastNight("last", last), run))) <= 300_000
+    assert len(night_page(view_run(run), LastNight("last", last))) <= 300_000
 
 
 def test_a_stored_run_gives_the_same_page(tmp_path: Path) -> None:
