@@ -1,10 +1,11 @@
-"""The golden texts of a run: six stored runs as screen, details, summary, results page and night page.
+"""The golden texts of a run: seven runs as screen, details, summary, results page and night page.
 
 `python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
 are; a commit that changes a word on purpose writes them again.
 
-The runs are the three of the golden verdicts, an invented run of an H200 with a case for every outcome, and the two
-made-up sessions of the tests, on an H200 and on two cores.
+The runs are the three of the golden verdicts; an invented run of an H200 with a case for every outcome; the two made-up
+sessions of the tests, on an H200 and on two cores; and a night of recorded processes with a fault on purpose, with a
+ladder, a sweep and a slower case, which was cut off.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from gpugate import __version__
@@ -28,27 +31,50 @@ from gpugate.store import run_file
 from tests.conftest import cpu_session, gpu_session
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS
+from tests.support.recorded_nights import Faults, recorded_night
 
 WORDS = FOLDER / "words"
 COLUMNS, DETAILED_COLUMNS = 120, 200
+SLOW = "video/segment/cuda-graph/cuda"
+LOST = "two-layer-net/all/cuda"
+_WORKLOADS = ("video/segment", "resnet18-training", "driving-workers", "two-layer-net")
 _STYLE = re.compile("<style>.*?</style>", re.DOTALL)  # the look of a page has its own tests, in a browser
 
 
+@cache
 def texts() -> dict[str, str]:
     """Every golden text by the name of its file."""
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in RUNS}
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
-    runs |= {"gpu": gpu_session(), "cpu": cpu_session()}
-    last = LastNight("clean-night", runs["clean"])
+    runs |= {"gpu": gpu_session(), "cpu": cpu_session(), "night": _night()}
+    last = {
+        "faulty": LastNight("clean-night", runs["clean"]),
+        "night": LastNight("2026-11-22", _of_few_workloads(recorded_night(0, Faults(absent={LOST}), commit="a" * 40))),
+    }
     return {
         name: words.replace(__version__, "VERSION")
         for run_name, run in runs.items()
-        for name, words in _texts(run_name, run, last)
+        for name, words in _texts(run_name, run, last.get(run_name))
     }
 
 
-def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, str]]:
+def _night() -> RunResult:
+    """Has a slower case, a skipped and a failed one, and one that was not reached."""
+    failed, skipped = {"two-layer-net/no-sync/cuda": "out of memory"}, {"two-layer-net/cuda-graph/cuda": "no graph"}
+    faults = Faults({SLOW: 0.3}, skipped, failed, packages={"torch": "2.12.0"})
+    run = _of_few_workloads(recorded_night(5, faults, commit="b" * 40))
+    run.mutated, run.interrupted = "slow:5", True
+    last = list(run.cases.values())[-1]
+    last.measurement, last.summary, last.verdicts = None, None, []
+    return run
+
+
+def _of_few_workloads(run: RunResult) -> RunResult:
+    return replace(run, cases={name: case for name, case in run.cases.items() if case.workload in _WORKLOADS})
+
+
+def _texts(name: str, run: RunResult, last: LastNight | None) -> Iterator[tuple[str, str]]:
     view = view_run(run)
     yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
     yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
@@ -56,7 +82,7 @@ def _texts(name: str, run: RunResult, last: LastNight) -> Iterator[tuple[str, st
     yield f"{name}.results.md", results_page(view)
     yield (
         f"{name}.page.html",
-        _STYLE.sub("", night_page(view, last if name == "faulty" else None, "no earlier night").decode()),
+        _STYLE.sub("", night_page(view, last, "no earlier night").decode()),
     )
 
 
