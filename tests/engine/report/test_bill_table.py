@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from gpugate.report.bill_table import bill_table
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details
@@ -57,17 +55,6 @@ def test_a_record_without_bills_says_how_to_have_one() -> None:
 def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
     table = bill_table(run(billed([], cpu_missing="a worker process ended")))
     assert "tiny/a/cuda: no CPU time, because a worker process ended" in table.notes
-
-
-@pytest.mark.parametrize("width", [60, 140])
-def test_the_bill_stands_on_the_screen_and_on_the_page_once(width: int) -> None:
-    night = run(billed([]), case("b", None, skipped="needs a GPU"))
-    shown = render_text(details(view_run(night), width), width, colour=False)
-    assert shown.count("kernels, time") == 1
-    assert max(map(len, shown.splitlines())) <= width
-    page = night_page(view_run(night), None).decode()
-    assert page.count("<td>kernels, time</td>") == 1
-    assert "threads of this side may wait in a loop" in page
 
 
 def test_a_run_that_measured_nothing_has_no_bill() -> None:

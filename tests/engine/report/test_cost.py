@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.report.markdown import night_summary
-from gpugate.report.screen import details, screen
+from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
 from gpugate.report.view import view_run
 from gpugate.report.worth import LONGEST, describe_cost, list_longest
@@ -72,10 +72,3 @@ def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: Ru
     assert [line.strip() for line in lines[:LONGEST]] == longest
     assert not lines[LONGEST]
     assert f"Most expensive: {', '.join(longest)}\n" in night_summary(view_run(run))
-
-
-def test_the_screen_of_a_gate_has_one_line(night: RunResult) -> None:
-    shown = render_text(screen(view_run(night), 140), 140, colour=False).splitlines()
-    assert [line for line in shown if "cost" in line or "planned" in line] == [LINE]
-    developer = render_text(screen(view_run(replace(night, gate=False)), 140), 140, colour=False)
-    assert "cost:" not in developer

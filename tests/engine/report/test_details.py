@@ -16,7 +16,7 @@ from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import Outcome
 from tests.support.stored_runs import RECORDED
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
@@ -32,26 +32,9 @@ def row_of(summary: str, optimization: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
-def paragraph(summary: str, first_words: str) -> list[str]:
-    """The lines from the one that starts with these words to the next that is as little indented."""
-    lines = summary.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.strip().startswith(first_words))
-    depth = len(lines[start]) - len(lines[start].lstrip())
-    rest = (n for n, line in enumerate(lines[start + 1 :], start + 1) if not line.startswith(" " * (depth + 1)))
-    return [line.strip() for line in lines[start : next(rest)]]
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
     assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in text(run, width, False).splitlines())
-
-
-@pytest.mark.parametrize("width", [80, 120, LOG_COLUMNS])
-def test_no_name_and_no_id_is_truncated(gpu_run: RunResult, width: int) -> None:
-    summary = text(gpu_run, width, False)
-    assert all(case.optimization in summary for case in gpu_run.cases.values())
-    loud = [case.case_id for case in gpu_run.cases.values() if "channels-last-fp16" not in case.case_id]
-    assert [case_id for case_id in loud if case_id not in summary] == []
 
 
 def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
@@ -62,54 +45,6 @@ def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: Run
     assert "REGRESSED" not in summary
     folded = [line.split()[0] for line in summary.split("-----\n")[1].split("\n\n")[0].splitlines()]
     assert "".join(folded) == long
-
-
-def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunResult) -> None:
-    machine, yardsticks = text(gpu_run, 200, False).splitlines()[:2]
-    assert machine.split(None, 1)[1] == (
-        "NVIDIA H200, driver 580.65.06, CUDA 13.0, cuDNN 9.19.0, torch 2.11.0+cu130, Python 3.12.3, "
-        "CPU AMD EPYC 9654 96-Core Processor, 16 cores"
-    )
-    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, matmul fp32 51.2 TFLOP/s, launch latency 2.13 us"
-
-
-def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, LOG_COLUMNS, False)
-    heading = "optimization reference optimized items speedup interval verdict ceiling kernels launches start-up"
-    assert row_of(summary, "optimization") == heading.split()
-    row = row_of(summary, "cudnn-fused")
-    expected = [
-        "cudnn-fused",
-        "35.91 ms",
-        "4.05 ms",
-        "31,613/s",
-        "8.87x",
-        "8.78..8.96",
-        "REGRESSED speedup",
-        "33 %",
-        "62",
-    ]
-    assert row == [*expected, "1 graph", "12.4 s"]
-
-
-def test_rows_of_a_workload_stand_together_under_its_name(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, LOG_COLUMNS, False)
-    assert summary.count("resnet50-inference/cuda, 128 items per step") == 1
-    last_resnet, first_net = summary.index("\ncudnn-fused"), summary.index("two-layer-net/cuda, 64 items per step")
-    assert last_resnet < first_net < summary.index("\npinned-async")
-
-
-def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> None:
-    lines = text(gpu_run, 80, False).splitlines()
-    row = next(number for number, line in enumerate(lines) if line.startswith("cuda-graph"))
-    assert lines[row + 1].strip() == "vs channels-last-fp16"
-    assert sum("vs " in line for line in lines) == 1
-
-
-def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
-    case_id = "resnet50-inference/cudnn-fused/cuda"
-    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG))
-    assert "WRONG equivalence" in row_of(text(gpu_run, 80, False), "cudnn-fused")
 
 
 @pytest.mark.parametrize(
@@ -200,12 +135,6 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
-def test_counters_that_were_not_measured_are_never_zero(cpu_run: RunResult) -> None:
-    summary = text(cpu_run, LOG_COLUMNS, False)
-    assert "kernels, launches: not measured (they need CUDA)" in summary
-    assert "kernels" not in row_of(summary, "optimization")
-
-
 def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResult) -> None:
     case = gpu_run.cases["resnet50-inference/inductor-fp16/cuda"]
     assert case.measurement is not None
@@ -276,58 +205,6 @@ def test_a_workload_without_operations_and_bytes_has_an_empty_share(cpu_run: Run
     assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
 
 
-def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, 120, False)
-    assert paragraph(summary, "REGRESSED  ") == [
-        "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
-        "whole_run_speedup 8.87 is below 9",
-        'next: pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30',
-    ]
-    order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
-    assert order == sorted(order)
-    assert "\n  PASS" not in summary
-
-
-def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> None:
-    assert paragraph(text(gpu_run, 120, False), "NO_BASELINE  ") == [
-        "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
-        "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
-        "nothing is recorded for this machine yet",
-        'next: pytest perf_tests -k "resnet50-inference/cuda-graph/cuda or resnet50-inference/inductor-fp16/cuda"',
-        '--update-baselines --perf-reason "..."',
-    ]
-
-
-def test_skips_are_grouped_by_reason_and_brackets_survive(gpu_run: RunResult) -> None:
-    assert paragraph(text(gpu_run, 120, False), "package tensorrt") == [
-        "package tensorrt is missing: pip install 'gpugate[tensorrt]'",
-        "resnet50-inference/tensorrt-fp16/cuda",
-        "resnet50-inference/tensorrt-fp32/cuda",
-    ]
-
-
-def test_errors_and_the_tally_come_last(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, 120, False)
-    assert paragraph(summary, "resnet50-inference/fp16/cuda")[1].startswith("fp16 failed while building: OutOfMemory")
-    assert summary.splitlines()[-1] == (
-        "5 cases measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 cases skipped, 1 case failed, in 182 s, "
-        "seed 7"
-    )
-
-
-def test_an_unjudged_case_says_so(cpu_run: RunResult) -> None:
-    summary = text(cpu_run, 80, False)
-    assert "not judged" in row_of(summary, "inductor")
-    assert "2 cases measured (1 PASS, 1 not judged)" in summary
-
-
-def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> None:
-    missed = cpu_run.cases["two-layer-net/inductor/cpu"]
-    missed.measurement = missed.summary = None
-    cpu_run.interrupted = True
-    assert "interrupted; not finished: two-layer-net/inductor/cpu" in text(cpu_run, 120, False)
-
-
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
     summary = text(cpu_run, 80, False)
@@ -374,12 +251,3 @@ def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult,
     assert cells(row, "detectable") == [cell]
     notes = [column.note for column in results_table(gpu_run).columns if column.heading == "MDE"]
     assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
-
-
-def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
-    assert "MUTATED" not in text(gpu_run, 120, False) + results_page(view_run(gpu_run))
-    gpu_run.mutated = "slow:5"
-    lines = text(gpu_run, 120, False).splitlines()
-    said = "MUTATED by slow:5: every optimized side has this fault on purpose"
-    assert lines[0] == lines[-2] == said
-    assert results_page(view_run(gpu_run)).startswith(f"**{said}**")

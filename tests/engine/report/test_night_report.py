@@ -72,22 +72,6 @@ def test_a_night_without_a_finding_is_all_good(tmp_path: Path) -> None:
     assert "Not measured" not in words
 
 
-def test_cases_are_counted_by_workload_and_outcome(gpu_run: RunResult) -> None:
-    words = night_summary(view_run(gpu_run))
-    assert "| workload | PASS | IMPROVED | NO_BASELINE | REGRESSED | not measured |" in words
-    assert rows(words, "workload") == [
-        ["resnet50-inference", "1", "", "2", "1", "3"],
-        ["two-layer-net", "", "1", "", "", ""],
-    ]
-
-
-def test_what_failed_stands_with_its_reason_and_next_step(gpu_run: RunResult) -> None:
-    words = night_summary(view_run(gpu_run))
-    expected = "- **REGRESSED** speedup of resnet50-inference/cudnn-fused/cuda: whole_run_speedup 8.87 is below"
-    step = 'pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30'
-    assert f"{expected} 9; next: `{step}`" in words
-
-
 def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"), case("regressed", 2.8), case("improved", 3.3))
     assert [move.case_id for move in moves(run)] == ["tiny/improved/cuda", "tiny/regressed/cuda"]
@@ -114,34 +98,11 @@ def test_a_time_that_moved_counts_where_the_speedup_did_not(tmp_path: Path) -> N
     assert row == ["tiny/slow/cuda", "3.00x -> 3.00x", "+0.0 %", "10.00 ms -> 20.00 ms", "+100.0 %"]
 
 
-def test_why_stands_with_the_case() -> None:
-    why = Autopsy("the baseline", "more kernels", "it launches 3 kernels more per step", ("a step: slower",))
-    words = night_summary(view_run(run_with(timed("fused", 3.0, autopsy=why))))
-    assert (
-        "**Why**\n\n- tiny/fused/cuda: likely cause, against the baseline: it launches 3 kernels more per step" in words
-    )
-    assert "a step: slower" not in words
-
-
 def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
     moved, same = with_knee("workers", 4, 8), with_knee("batch", 4, 4)
     words = night_summary(view_run(stored(tmp_path / "run.json", case("pass"), *moved, *same)))
     assert "- knee of tiny/workers/cuda: 4 -> 8" in words
     assert "knee of tiny/batch" not in words
-
-
-def test_what_was_not_measured_stands_with_its_reason(gpu_run: RunResult) -> None:
-    below = night_summary(view_run(gpu_run)).partition("**Not measured**")[2]
-    assert "- resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
-    assert "- **failed** resnet50-inference/fp16/cuda: fp16 failed while building" in below
-
-
-def test_a_night_that_was_cut_off_and_a_fault_on_purpose_are_told() -> None:
-    words = night_summary(
-        view_run(run_with(timed("fused", 3.0), case("next", None), interrupted=True, mutated="slow:5"))
-    )
-    assert "**interrupted; not finished: tiny/next/cuda**" in words
-    assert "**MUTATED by slow:5" in words
 
 
 def crowd() -> RunResult:

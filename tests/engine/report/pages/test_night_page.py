@@ -21,7 +21,6 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome, Verdict
-from gpugate.store import run_file
 from gpugate.store.night_files import PAGE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import Faults, recorded_night
@@ -106,15 +105,6 @@ def test_half_of_a_surrogate_pair_is_a_question_mark() -> None:
     assert "no ? here" in read(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made})).text
 
 
-def test_the_first_sentence_has_verdict_cases_machine_duration_and_sharpness() -> None:
-    page = read(recorded_night(0, Faults(slower={SLOW: 0.2})))
-    assert "gate red" in page.text
-    sentence = (
-        "Gate: 1 REGRESSED of 87 cases on NVIDIA H200, in 6 min; sharpness: 13 of 87 cases would catch a slowdown"
-    )
-    assert sentence in page.text
-
-
 @pytest.mark.parametrize(
     ("changed", "light"),
     [
@@ -129,52 +119,6 @@ def test_the_state_of_the_run_is_that_of_gpugate_verdict(
     tmp_path: Path, changed: dict[str, object], light: str
 ) -> None:
     assert f"{light} night of" in read(stored(tmp_path / "run.json", case("pass"), **changed)).text
-
-
-def test_a_failure_has_its_reason_its_interval_its_autopsy_and_its_command() -> None:
-    run = recorded_night(0, Faults(slower={SLOW: 0.2}))
-    text = read(run).text.partition("Speedups against their records")[0]
-    found = run.cases[SLOW]
-    assert found.autopsy is not None
-    assert f"✕ REGRESSED throughput: {squeeze(found.verdicts[2].reason)}" in text
-    assert found.remembered is not None
-    assert "), tolerated ±4.4 %, a slowdown of 5.2 % is caught" in text
-    assert "time per step against its record: +" in text
-    assert found.autopsy.sentences[0] in text
-    assert f'next: pytest perf_tests -m gpu -k "{SLOW}" --gate --perf-budget 30' in text
-    assert f'repeat: pytest perf_tests -m gpu -k "{SLOW}" --gate' in text
-
-
-def test_a_case_that_failed_has_its_error_and_the_command_that_repeats_it() -> None:
-    text = read(recorded_night(0, Faults(failed={SLOW: "it ran out of memory"}))).text
-    assert f'✕ FAILED {SLOW} it ran out of memory repeat: pytest perf_tests -m gpu -k "{SLOW}" --gate' in text
-
-
-def test_what_was_not_measured_stands_with_its_reason() -> None:
-    assert f"skipped {SLOW}: no decoder" in read(recorded_night(0, Faults(skipped={SLOW: "no decoder"}))).text
-
-
-def test_machine_yardsticks_clocks_ladders_and_costs_have_their_rows() -> None:
-    page = read(recorded_night(0))
-    assert ["launch latency", "6.62 us", "6.29 us", "9.8 us", "8"] in page.rows
-    assert "SM clock, median of a case: " in page.text
-    assert "ladder of resnet18-training/cuda" in page.text
-    assert "sweep of driving-workers/workers/cuda" in page.text
-    (cost,) = [row for row in page.rows if row[0] == SLOW and "measuring" in row[-1]]
-    assert cost[3] == "1"
-
-
-def test_changes_since_last_night_stand_in_the_page() -> None:
-    last = recorded_night(0, Faults(absent={"two-layer-net/all/cuda"}), commit="a" * 40)
-    faults = Faults({SLOW: 0.3}, {"video/encode/nvjpeg/cuda": "no encoder"}, packages={"torch": "2.12.0"})
-    run = recorded_night(5, faults, commit="b" * 40)
-    page = Page(night_page(view_run(run), LastNight("2026-11-22", last)))
-    assert "Compared with 2026-11-22, begun 2026-11-22 03:00." in page.text
-    assert "software torch 2.11.0 -> 2.12.0 code commit aaaaaaaaaaaa -> bbbbbbbbbbbb" in page.text
-    assert "cases gained two-layer-net/all/cuda cases lost video/encode/nvjpeg/cuda" in page.text
-    assert [SLOW, "throughput", "PASS → ✕ REGRESSED"] in page.rows
-    (moved,) = [row for row in page.rows if row[0] == SLOW and len(row) == 5 and "→" in row[1]]
-    assert float(moved[4].removesuffix(" %")) > 25
 
 
 @pytest.mark.parametrize(
@@ -218,8 +162,3 @@ def test_a_page_of_87_cases_has_at_most_300_kilobytes() -> None:
     last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
     assert len(run.cases) == 87
     assert len(night_page(view_run(run), LastNight("last", last))) <= 300_000
-
-
-def test_a_stored_run_gives_the_same_page(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", *every_outcome())
-    assert night_page(view_run(run), None, "x") == night_page(view_run(run_file.read(tmp_path / "run.json")), None, "x")
