@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpugate import units
 from gpugate.report.pages.rendering import fill
 from gpugate.report.table import Table, code, columns, plain
-from gpugate.report.tables import NOT_JUDGED, outcome_word, worst_of
+from gpugate.report.tables import NOT_JUDGED, moved_cells, outcome_word, worst_of
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Remembered, decider
 from gpugate.results.run import RunResult
@@ -103,23 +103,17 @@ def _share(case: CaseResult) -> float | None:
 
 
 def _moves_table(found: list[Move]) -> Table:
-    return Table("", columns("case", "speedup", "", "per step", ""), tuple(map(_cells, found[:MAX_MOVES])))
+    then_and_now = ((move.case_id, move.then.current, move.now) for move in found[:MAX_MOVES])
+    rows = (
+        moved_cells(case_id, (then.speedup, now.speedup.median), (then.optimized_ms, now.optimized_ms.median))
+        for case_id, then, now in then_and_now
+    )
+    return Table("", columns("case", "speedup", "", "per step", ""), tuple(rows))
 
 
 def _moved_knees(run: RunResult) -> list[Sweep]:
     found = (sweep for sweep in sweeps(run.cases) if sweep.knee is not None and sweep.recorded_knee is not None)
     return [sweep for sweep in found if sweep.knee != sweep.recorded_knee]
-
-
-def _cells(move: Move) -> tuple[str, ...]:
-    then, now = move.then.current, move.now
-    return (
-        move.case_id,
-        f"{units.ratio(then.speedup)} -> {units.ratio(now.speedup.median)}",
-        units.signed_percent(now.speedup.median / then.speedup - 1),
-        f"{units.milliseconds(then.optimized_ms)} -> {units.milliseconds(now.optimized_ms.median)}",
-        units.signed_percent(now.optimized_ms.median / then.optimized_ms - 1),
-    )
 
 
 def _cut(words: str, most: int) -> str:

@@ -297,3 +297,13 @@ def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
     if point.speedup is None:
         return str(point.value), "", point.problem or ""
     return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / sweep.best_speedup)
+
+
+def moved_cells(
+    case_id: str, speedups: tuple[float, float], per_step_ms: tuple[float, float], arrow: str = "->"
+) -> tuple[str, ...]:
+    """A case with its speedup and its time per step, each before and after, and their changes."""
+    cells = [case_id]
+    for (before, after), write in ((speedups, units.ratio), (per_step_ms, units.milliseconds)):
+        cells += [f"{write(before)} {arrow} {write(after)}", units.signed_percent(after / before - 1)]
+    return tuple(cells)

@@ -13,7 +13,7 @@ from gpugate.report.next_step import describe_next_step
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
 from gpugate.report.table import Table
-from gpugate.report.tables import ladder_table, outcome_word, sweep_table, worst_of
+from gpugate.report.tables import ladder_table, moved_cells, outcome_word, sweep_table, worst_of
 from gpugate.report.view import RunView
 from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
@@ -246,14 +246,8 @@ def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
-    speedup, per_step = moved.speedup, moved.per_step_ms
-    return (
-        moved.case_id,
-        f"{units.ratio(speedup.before.median)} → {units.ratio(speedup.after.median)}",
-        units.signed_percent(speedup.share),
-        f"{units.milliseconds(per_step.before.median)} → {units.milliseconds(per_step.after.median)}",
-        units.signed_percent(per_step.share),
-    )
+    speedups, times = ((one.before.median, one.after.median) for one in (moved.speedup, moved.per_step_ms))
+    return moved_cells(moved.case_id, speedups, times, arrow="→")
 
 
 def _ladder_bars(ladder: Ladder) -> Bars:
