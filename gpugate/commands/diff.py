@@ -17,14 +17,13 @@ from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.report.tables import outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.changes import Changes, facts_of_run
 from gpugate.results.moved_side import Times, in_words
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
@@ -158,7 +157,7 @@ def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
 
 def _warn_of_machine(which: str, run: RunResult, found: Sequence[CaseChange]) -> Iterator[str]:
     """A warning where the machine was not well in one of the compared cases, whose times and cause then say little."""
-    sick = [one.case_id for one in found if worst_of(run.cases[one.case_id]) is Outcome.ENV_INVALID]
+    sick = [one.case_id for one in found if run.cases[one.case_id].worst is Outcome.ENV_INVALID]
     if sick:
         names = units.list_names(sick, MOST_NAMED)
         yield f"{which} has no evidence of {names} (ENV_INVALID): the machine was not well, so measure again"
@@ -198,7 +197,7 @@ def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     found = [decided.summary for case in cases if (decided := decider(case)) is not None]
     if len(found) < 2:
         return
-    words = [outcome_word(worst_of(case)) for case in cases]
+    words = [outcome_word(case.worst) for case in cases]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
     speedups = [summary.speedup for summary in found]
     intervals = [f"{units.ratio(each.median)} ({units.interval(each.low, each.high)})" for each in speedups]

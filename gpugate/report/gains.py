@@ -11,7 +11,6 @@ from gpugate.judging.machine_state import busy_cores
 from gpugate.measurement.whole_run import whole_run
 from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
-from gpugate.report.tables import worst_of
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
@@ -36,7 +35,7 @@ def describe_gains(run: RunResult) -> list[str]:
     found = {
         f"{case.workload}/{case.optimization}": one.summary.speedup
         for case in run.cases.values()
-        if (one := decider(case)) and worst_of(case) not in NO_EVIDENCE and not _has_no_result(case)
+        if (one := decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
     }
     if not found:
         return []

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from gpugate import units
 from gpugate.report.pages.rendering import fill
 from gpugate.report.table import Table, code, columns, plain
-from gpugate.report.tables import NOT_JUDGED, moved_cells, outcome_word, worst_of
+from gpugate.report.tables import moved_cells
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Remembered, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import SEVERITY
+from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
 from gpugate.store.night_files import RUN
 
 # Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
@@ -73,7 +73,7 @@ def _verdict_table(run: RunResult) -> Table:
 def _word(case: CaseResult) -> str:
     if case.measurement is None and not case.verdicts:
         return _NOT_MEASURED
-    return outcome_word(worst_of(case))
+    return outcome_word(case.worst)
 
 
 @dataclass(frozen=True)

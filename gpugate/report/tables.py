@@ -16,13 +16,12 @@ from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import Outcome, worst
+from gpugate.results.verdict import NOT_JUDGED, Outcome, outcome_word
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import yardstick_label
 from gpugate.workload import BASELINE
 
 NOT_MEASURED = "not measured"
-NOT_JUDGED = "not judged"
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.1  # however wide the interval is: by more they contradict each other
@@ -47,19 +46,10 @@ class Row(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def worst_of(case: CaseResult) -> Outcome | None:
-    """The outcome that matters most; None where nothing was judged."""
-    return worst([verdict.outcome for verdict in case.verdicts]) if case.verdicts else None
-
-
-def outcome_word(outcome: Outcome | None) -> str:
-    return NOT_JUDGED if outcome is None else outcome.value
-
-
 def verdict_words(case: CaseResult) -> str:
     """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
     NO_BASELINE is of both times."""
-    outcome = worst_of(case)
+    outcome = case.worst
     if outcome is None:
         return NOT_JUDGED
     checks = [one.check for one in case.verdicts if one.outcome is outcome]
@@ -224,7 +214,7 @@ def screen_table(run: RunResult) -> Table:
             row.cells["interval"],
             totals.get(row.case.case_id, ""),
             row.cells["detectable"],
-            outcome_word(worst_of(row.case)),
+            outcome_word(row.case.worst),
         )
         for name, row in zip(_names([row.case for row in found]), found, strict=True)
     ]

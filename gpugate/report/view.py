@@ -12,7 +12,7 @@ from gpugate.report.gains import bounds, describe_gains, reasons, whole_runs
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
-from gpugate.report.tables import NOT_JUDGED, outcome_word, results_table, screen_table, series_tables, worst_of
+from gpugate.report.tables import results_table, screen_table, series_tables
 from gpugate.report.worth import (
     code_comparisons,
     describe_cost,
@@ -25,7 +25,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.reason_words import describe
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, SEVERITY, NextStep, Outcome, Verdict
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.units import number_of
 
 _GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
@@ -182,7 +182,7 @@ def errors(run: RunResult) -> dict[str, str]:
 
 def headline(run: RunResult) -> str:
     """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
-    outcomes = [outcome for case in run.cases.values() if (outcome := worst_of(case)) is not None]
+    outcomes = [outcome for case in run.cases.values() if (outcome := case.worst) is not None]
     failed = len(errors(run))
     bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
     words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
@@ -201,7 +201,7 @@ def headline(run: RunResult) -> str:
 def tally(run: RunResult) -> str:
     """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
     measured = [case for case in run.cases.values() if case.measurement is not None]
-    counts = Counter(outcome_word(worst_of(case)) for case in measured)
+    counts = Counter(outcome_word(case.worst) for case in measured)
     order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
     words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
     parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
@@ -276,7 +276,7 @@ def next_command(run: RunResult) -> list[str]:
 
 
 def _is_unrecorded(case: CaseResult) -> bool:
-    if worst_of(case) is not Outcome.PASS:
+    if case.worst is not Outcome.PASS:
         return False
     found = (verdict.reasons[0] for verdict in case.verdicts if verdict.code is ReasonCode.NO_RECORD)
     return any(reason.facts.get("purpose") == "developer" for reason in found)

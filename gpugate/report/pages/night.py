@@ -13,7 +13,7 @@ from gpugate.report.next_step import describe_next_step
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
 from gpugate.report.table import Table
-from gpugate.report.tables import ladder_table, moved_cells, outcome_word, sweep_table, worst_of
+from gpugate.report.tables import ladder_table, moved_cells, sweep_table
 from gpugate.report.view import RunView
 from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
@@ -21,7 +21,7 @@ from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
-from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict
+from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.units import yardstick_label, yardstick_value
 
 MOST_ACTIVITIES = 3  # of a case, in the table of costs
@@ -167,7 +167,7 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return CaseRow(
         case_id=case.case_id,
-        verdict=outcome_word(worst_of(case)),
+        verdict=outcome_word(case.worst),
         checks=checks,
         strip=_speedup_strip(case, decided),
         speedup=units.ratio(now.speedup.median) if now else "",
@@ -215,10 +215,10 @@ def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[Failure]:
     run = view.run
     found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in view.errors.items()]
     judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
-    for case in sorted(judged, key=lambda case: SEVERITY.index(worst_of(case) or Outcome.INCONCLUSIVE)):
+    for case in sorted(judged, key=lambda case: SEVERITY.index(case.worst or Outcome.INCONCLUSIVE)):
         not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
         checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
-        worst = worst_of(case) or Outcome.INCONCLUSIVE
+        worst = case.worst or Outcome.INCONCLUSIVE
         repeat, cause = _repeat(run, case.case_id), view.autopsies.get(case.case_id, ())
         found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
     return found
