@@ -41,9 +41,9 @@ def facts_of_run(run: RunResult) -> Facts:
 
 
 def facts_of_night(night: Night) -> Facts:
-    """The facts of a night from the store, which has neither the hashes of sources nor the outcome of each check."""
+    """The facts of a night from the store, which has no outcome of each check."""
     times = {case_id: (case.speedup, case.estimate("optimized_ms")) for case_id, case in night.cases.items()}
-    return Facts(night.environment, night.provenance, tuple(night.cases), times)
+    return Facts(night.environment, night.provenance, tuple(night.cases), times, night.source_hashes)
 
 
 @dataclass(frozen=True)

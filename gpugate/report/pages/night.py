@@ -29,16 +29,6 @@ NO_RECORD = "no record"
 
 
 @dataclass(frozen=True)
-class FlipRow:
-    """The checks of a case whose verdicts flipped alike."""
-
-    case_id: str
-    checks: tuple[str, ...]
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class CheckRow:
     """One verdict that is not PASS, with its reason and its next step."""
 
@@ -69,13 +59,7 @@ class CaseRow:
     verdict: str
     checks: tuple[tuple[str, str], ...]
     strip: Strip | None
-    speedup: str
-    interval: str
-    recorded: str
-    allowed: str
-    detectable: str
-    per_step: str
-    recorded_ms: str
+    figures: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,18 +68,6 @@ class Bars:
 
     table: Table
     shares: tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class CostRow:
-    """The seconds that one case took in all processes of the run."""
-
-    case_id: str
-    seconds: float
-    share: float
-    processes: int
-    activities: str
-    clock: str
 
 
 def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = "") -> bytes:
@@ -133,7 +105,6 @@ def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = 
         yardsticks=_yardsticks(run),
         clocks=_clocks(run),
         costs=_costs(run),
-        duration=units.duration,
     )
 
 
@@ -170,13 +141,15 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
         verdict=outcome_word(case.worst),
         checks=checks,
         strip=_speedup_strip(case, decided),
-        speedup=units.ratio(now.speedup.median) if now else "",
-        interval=units.interval(now.speedup.low, now.speedup.high) if now else "",
-        recorded=units.ratio(then.speedup) if then else NO_RECORD,
-        allowed=f"±{units.percent(allowed)}" if allowed is not None else "",
-        detectable=units.percent(detectable) if detectable is not None else "none" if then else "",
-        per_step=units.milliseconds(now.optimized_ms.median) if now else "",
-        recorded_ms=units.milliseconds(then.optimized_ms) if then else "",
+        figures=(
+            units.ratio(now.speedup.median) if now else "",
+            units.interval(now.speedup.low, now.speedup.high) if now else "",
+            units.ratio(then.speedup) if then else NO_RECORD,
+            f"±{units.percent(allowed)}" if allowed is not None else "",
+            units.percent(detectable) if detectable is not None else "none" if then else "",
+            units.milliseconds(now.optimized_ms.median) if now else "",
+            units.milliseconds(then.optimized_ms) if then else "",
+        ),
     )
 
 
@@ -236,13 +209,13 @@ def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdic
     return CheckRow(verdict.check, verdict.outcome.value, verdict.reason, step, strip)
 
 
-def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
-    """The flips of one case to one outcome in one row, the most severe first."""
+def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
+    """Case, checks and the outcome before and after; flips of one case alike in one row, the most severe first."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for flip in sorted(flips, key=lambda flip: SEVERITY.index(flip.after) if flip.after else len(SEVERITY)):
         words = outcome_word(flip.before), outcome_word(flip.after)
         found.setdefault((flip.case_id, *words), []).append(flip.check)
-    return [FlipRow(case_id, tuple(checks), before, after) for (case_id, before, after), checks in found.items()]
+    return [(case_id, checks, before, after) for (case_id, before, after), checks in found.items()]
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
@@ -311,21 +284,24 @@ def _clocks(run: RunResult) -> list[str]:
     return lines
 
 
-def _costs(run: RunResult) -> list[CostRow]:
-    """The most expensive case first."""
+def _costs(run: RunResult) -> list[tuple[str, float, tuple[str, ...], str]]:
+    """Case, share of the largest cost, figures and longest activities; the most expensive case first."""
     found = [(case, case.measurements, case.duration_s) for case in sort_by_cost(run)]
     most = found[0][2] if found and found[0][2] else 1.0
     return [
-        CostRow(
+        (
             case.case_id,
-            seconds,
             round(100 * seconds / most, 1),
-            len(processes),
+            (units.duration(seconds), str(len(processes)), _sm_clock(processes[0])),
             _activities(processes),
-            f"{clock:.0f} MHz" if (clock := sm_clock_mhz(processes[0].pairs)) is not None else "",
         )
         for case, processes, seconds in found
     ]
+
+
+def _sm_clock(measured: Measurement) -> str:
+    clock = sm_clock_mhz(measured.pairs)
+    return "" if clock is None else f"{clock:.0f} MHz"
 
 
 def _activities(processes: Sequence[Measurement]) -> str:
