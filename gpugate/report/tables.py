@@ -69,10 +69,15 @@ def rows(run: RunResult) -> list[Row]:
     return sorted(found, key=lambda row: groups.index(row.cells["group"]))
 
 
-def results_table(run: RunResult) -> Table:
+def results_tables(run: RunResult) -> tuple[Table, Table]:
+    """The table of all figures, and the one for a single screen."""
+    found = rows(run)
+    return _in_full(run, found), _on_one_screen(run, found)
+
+
+def _in_full(run: RunResult, found: Sequence[Row]) -> Table:
     """A row for each measured case. A column in which no row has a value is left out; a note names those that this
     machine cannot measure."""
-    found = rows(run)
     known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
     shown = {column: cells for column, cells in known.items() if set(cells) - {"", NOT_MEASURED}}
     missing = [column.heading for column, cells in known.items() if set(cells) == {NOT_MEASURED}]
@@ -197,7 +202,7 @@ def _launches(measurement: Measurement) -> str:
     return f"{graphs:g} graph" if not calls else f"{calls:g} + {graphs:g} graph"
 
 
-def screen_table(run: RunResult) -> Table:
+def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:
     """A row for each case with times; the name of a workload stands in the first of its rows."""
     totals = {
         f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
@@ -205,7 +210,6 @@ def screen_table(run: RunResult) -> Table:
         for rung in ladder.rungs
         if rung.total is not None
     }
-    found = rows(run)
     cells = [
         (
             name,

@@ -12,7 +12,7 @@ from gpugate.report.gains import bounds, describe_gains, reasons, whole_runs
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
-from gpugate.report.tables import results_table, screen_table, series_tables
+from gpugate.report.tables import results_tables, series_tables
 from gpugate.report.worth import (
     code_comparisons,
     describe_cost,
@@ -95,6 +95,7 @@ class RunView:
 
 
 def view_run(run: RunResult) -> RunView:
+    results, overview = results_tables(run)
     return RunView(
         run=run,
         headline=headline(run),
@@ -103,8 +104,8 @@ def view_run(run: RunResult) -> RunView:
         warnings=tuple(warnings(run)),
         interruption=interruption(run),
         machine={"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)},
-        results=results_table(run),
-        overview=screen_table(run),
+        results=results,
+        overview=overview,
         series=series_tables(run),
         bill=bill_table(run),
         findings=findings(run),

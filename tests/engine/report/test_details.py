@@ -10,7 +10,7 @@ from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.machine import load
 from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.screen import details
-from gpugate.report.tables import Row, results_table, rows
+from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
 from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult, Confirmation, Remembered
@@ -249,5 +249,5 @@ def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult,
     case.verdicts[1], case.remembered = replace(case.verdicts[1], numbers=numbers), RECORDED
     row = next(row for row in rows(gpu_run) if row.case.case_id == case_id)
     assert cells(row, "detectable") == [cell]
-    notes = [column.note for column in results_table(gpu_run).columns if column.heading == "MDE"]
+    notes = [column.note for column in view_run(gpu_run).results.columns if column.heading == "MDE"]
     assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
