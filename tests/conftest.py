@@ -106,8 +106,7 @@ def run_of(environment: Environment, cases: list[CaseResult], yardsticks: list[M
     return run
 
 
-@pytest.fixture
-def gpu_run() -> RunResult:
+def gpu_session() -> RunResult:
     """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
     missing = Reason(ReasonCode.NO_RECORD, {"purpose": "gate"})
     no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
@@ -138,7 +137,11 @@ def gpu_run() -> RunResult:
 
 
 @pytest.fixture
-def cpu_run() -> RunResult:
+def gpu_run() -> RunResult:
+    return gpu_session()
+
+
+def cpu_session() -> RunResult:
     """A session on two cores: no counters, and nothing judged in one of its two cases."""
     resnet = measured(case(f"{RESNET}/channels-last/cpu", RESNET_CPU_SIZE), 512.0, 431.0, {})
     net = measured(case(f"{NET}/inductor/cpu", NET_SIZE), 0.512, 0.431, {})
@@ -147,6 +150,11 @@ def cpu_run() -> RunResult:
         [judged(resnet, PASSED), net],
         [{"matmul_fp32_tflops": 0.21, "memcpy_gb_per_s": 9.8}],
     )
+
+
+@pytest.fixture
+def cpu_run() -> RunResult:
+    return cpu_session()
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpugate.report.findings import tally
-from gpugate.report.night_summary import headline
 from gpugate.report.table import Table, columns
+from gpugate.report.view import headline, tally
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically

@@ -16,15 +16,14 @@ from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy
 from gpugate.explaining.states_of_case import optimized_side
-from gpugate.machine.environment import compare
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.report.rows import outcome_word, worst_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
+from gpugate.results.changes import Changes, facts_of_run
 from gpugate.results.moved_side import Times, in_words
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
@@ -101,18 +100,15 @@ def _of_profiles(first: Path, second: Path) -> tuple[list[CaseChange], list[str]
 def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], list[str]]:
     before, after = _read(first), _read(second)
     found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
-    measured = [
-        [name for name, case in run.cases.items() if part in name.lower() and optimized_side(case) is not None]
-        for run in (before, after)
-    ]
+    changes = Changes(facts_of_run(before), facts_of_run(after))
     return found, [
         *_warn_of_fault(f"A ({first.name})", before),
         *_warn_of_fault(f"B ({second.name})", after),
         *_warn_of_machine(f"A ({first.name})", before, found),
         *_warn_of_machine(f"B ({second.name})", after, found),
-        *_another_environment(before, after, {after.cases[one.case_id].workload for one in found}),
-        *_only(f"A ({first.name})", measured[0], measured[1]),
-        *_only(f"B ({second.name})", measured[1], measured[0]),
+        *_another_environment(changes, {after.cases[one.case_id].workload for one in found}),
+        *_only(f"A ({first.name})", [name for name in changes.lost if part in name.lower()]),
+        *_only(f"B ({second.name})", [name for name in changes.gained if part in name.lower()]),
     ]
 
 
@@ -161,25 +157,23 @@ def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
 
 def _warn_of_machine(which: str, run: RunResult, found: Sequence[CaseChange]) -> Iterator[str]:
     """A warning where the machine was not well in one of the compared cases, whose times and cause then say little."""
-    sick = [one.case_id for one in found if worst_of(run.cases[one.case_id]) is Outcome.ENV_INVALID]
+    sick = [one.case_id for one in found if run.cases[one.case_id].worst is Outcome.ENV_INVALID]
     if sick:
         names = units.list_names(sick, MOST_NAMED)
         yield f"{which} has no evidence of {names} (ENV_INVALID): the machine was not well, so measure again"
 
 
-def _another_environment(before: RunResult, after: RunResult, workloads: Collection[str]) -> Iterator[str]:
-    match = compare(before.environment, after.environment)
+def _another_environment(changes: Changes, workloads: Collection[str]) -> Iterator[str]:
+    match = changes.environment
     if match.differences:
         what = ANOTHER_MACHINE if match.kind == "foreign" else "measured with other software or settings"
         yield f"{what}: {'; '.join(match.differences)}"
-    hashes = before.source_hashes, after.source_hashes
-    edited = sorted(name for name in workloads if hashes[0].get(name) != hashes[1].get(name))
+    edited = [name for name in changes.edited if name in workloads]
     if edited:
         yield f"measured of another source: {units.list_names(edited, MOST_NAMED)}"
 
 
-def _only(which: str, here: Sequence[str], there: Sequence[str]) -> Iterator[str]:
-    alone = [case_id for case_id in here if case_id not in there]
+def _only(which: str, alone: Sequence[str]) -> Iterator[str]:
     if alone:
         yield f"measured in {which} only: {units.list_names(alone, MOST_NAMED)}"
 
@@ -203,7 +197,7 @@ def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     found = [decided.summary for case in cases if (decided := decider(case)) is not None]
     if len(found) < 2:
         return
-    words = [outcome_word(worst_of(case)) for case in cases]
+    words = [outcome_word(case.worst) for case in cases]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
     speedups = [summary.speedup for summary in found]
     intervals = [f"{units.ratio(each.median)} ({units.interval(each.low, each.high)})" for each in speedups]

@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpugate.report.findings import tally
 from gpugate.report.night import prepare_night, write_night
-from gpugate.report.night_summary import headline
+from gpugate.report.view import headline, tally
 from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path

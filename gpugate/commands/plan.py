@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError
-from gpugate.report.findings import describe_unfit
+from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.fleet_plan import (

@@ -15,13 +15,12 @@ from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import Change, decide_again, find_changes
-from gpugate.report.findings import below_floor, interruption, mutation, tally
-from gpugate.report.rows import NOT_JUDGED, outcome_word, worst_of
 from gpugate.report.table import Column, Table, columns
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.view import below_floor, interruption, mutation, tally
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import SEVERITY
+from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
 from gpugate.session.options import share
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
@@ -101,7 +100,7 @@ def _night(path: Path, tolerance: float | None) -> ReplayedRun:
 def outcome_of(case: CaseResult) -> str:
     """Returns one of WORDS."""
     if case.measurement is not None:
-        return outcome_word(worst_of(case))
+        return outcome_word(case.worst)
     return FAILED if case.error is not None else SKIPPED if case.skipped is not None else NOT_FINISHED
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.judging.decide_again import decide_again, find_changes
-from gpugate.report.findings import tally
+from gpugate.report.view import tally
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import list_red
 from gpugate.store import run_file

@@ -87,3 +87,11 @@ def _fastest(values: Mapping[str, float], wanted: str, prefixes: tuple[str, ...]
         if unit == wanted and name.startswith(prefixes) and name.endswith(suffix) and value > 0
     }
     return max(known.items(), key=lambda pair: pair[1]) if known else None
+
+
+def describe_unfit(case_ids: Sequence[str], noun: str) -> str | None:
+    """`2 cases not counted, since the machine was not well (ENV_INVALID): tiny/a/cuda, tiny/b/cuda`, if any."""
+    if not case_ids:
+        return None
+    names = units.list_names(sorted(set(case_ids)), most=3)
+    return f"{units.number_of(len(case_ids), noun)} not counted, since the machine was not well (ENV_INVALID): {names}"

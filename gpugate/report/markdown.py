@@ -1,55 +1,132 @@
-"""A run as GitHub Markdown, for results/: machine, date and versions above its tables, skips and findings below."""
+"""A run as GitHub Markdown: the summary of a night and a page of results, each a template of the run's view."""
 
 from __future__ import annotations
 
-from gpugate.report.bounds import bounds, reasons
-from gpugate.report.findings import autopsies, errors, findings, mutation, skips, tally, warnings, worth
-from gpugate.report.gains import whole_runs
-from gpugate.report.machine import facts, load, yardsticks
-from gpugate.report.rows import results_table
-from gpugate.report.series_tables import series_tables
-from gpugate.report.table import plain
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpugate import units
+from gpugate.report.pages.rendering import fill
+from gpugate.report.table import Table, code, columns, plain
+from gpugate.report.tables import moved_cells
+from gpugate.report.view import RunView
+from gpugate.results.case import CaseResult, Remembered, decider
 from gpugate.results.run import RunResult
+from gpugate.results.series import Sweep, sweeps
+from gpugate.results.summary import Summary
+from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
+from gpugate.store.night_files import RUN
+
+# Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
+MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_MOVES, MAX_KNEES, MAX_REASONS, MAX_IDS = 8, 5, 3, 4, 2, 4, 3
+WORTH_TELLING = 0.5  # of the tolerance: what moved less is what the machine does by itself
+_NOT_MEASURED = "not measured"
+_WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, _NOT_MEASURED)
 
 
-def results_page(run: RunResult) -> str:
-    """Machine, date, driver and versions, the tables, and what was not PASS, skipped or failed."""
-    results, fault = results_table(run), mutation(run)
-    blocks = [
-        [f"**{fault}**"] if fault else [],
-        [f"- {plain(line)}" for line in _header(run)],
-        [results.markdown() if results.rows else "Nothing was measured."],
-        *([table.markdown()] for table in series_tables(run)),
-        [f"- {plain(line)}" for line in (*whole_runs(run), *bounds(run), *reasons(run))],
-        [f"- {plain(line)}" for line in _below(run)],
-        [plain(words) for words in (*worth(run), tally(run))],
+def results_page(view: RunView) -> str:
+    """Machine, date, driver and versions, the tables, and what was not PASS, skipped or failed; for results/."""
+    packages = sorted(view.run.environment.packages.items())
+    versions = ", ".join(f"{name} {version}" for name, version in packages) or "unknown"
+    return fill("results.md", view=view, versions=versions, plain=plain) + "\n"
+
+
+def night_summary(view: RunView) -> str:
+    """One screen: the verdicts by workload, what failed, what moved, what was not measured and why."""
+    found = moves(view.run)
+    values = {name: value for name, value in globals().items() if name.startswith("MAX_")}
+    words = fill(
+        "summary.md",
+        view=view,
+        verdicts=_verdict_table(view.run),
+        moved=_moves_table(found) if found else None,
+        moves=found,
+        knees=_moved_knees(view.run),
+        unmeasured=list(_list_unmeasured(view)),
+        judged=any(case.remembered is not None for case in view.run.cases.values()),
+        file=RUN,
+        plain=plain,
+        code=code,
+        cut=_cut,
+        ids=_ids,
+        **values,
+    )
+    return f"{words}\n"
+
+
+def _verdict_table(run: RunResult) -> Table:
+    """Cases by workload and outcome, the worst workload first; those that do not fit are one row."""
+    by_name: dict[str, Counter[str]] = {}
+    for case in run.cases.values():
+        by_name.setdefault(case.workload, Counter())[_word(case)] += 1
+    counted = sorted(by_name.items(), key=lambda entry: min(map(_WORDS.index, entry[1])))
+    shown, rest = counted[:MAX_WORKLOADS], counted[MAX_WORKLOADS:]
+    if rest:
+        shown.append((f"{len(rest)} further workloads", sum((counts for _, counts in rest), Counter())))
+    order = [*(outcome.value for outcome in reversed(SEVERITY)), NOT_JUDGED, _NOT_MEASURED]
+    words = [word for word in order if any(counts[word] for _, counts in shown)]
+    rows = tuple((name, *(str(counts[word] or "") for word in words)) for name, counts in shown)
+    return Table("", columns("workload", *words), rows)
+
+
+def _word(case: CaseResult) -> str:
+    if case.measurement is None and not case.verdicts:
+        return _NOT_MEASURED
+    return outcome_word(case.worst)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A case that is no longer where its baseline was: `share` is the move of its wall time, in tolerances."""
+
+    case_id: str
+    then: Remembered
+    now: Summary
+    share: float
+
+
+def moves(run: RunResult) -> list[Move]:
+    """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
+    found = [
+        Move(case.case_id, case.remembered, decided.summary, share)
+        for case in run.cases.values()
+        if case.remembered is not None and (decided := decider(case)) and (share := _share(case)) is not None
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return sorted((move for move in found if move.share > WORTH_TELLING), key=lambda move: -move.share)
 
 
-def _header(run: RunResult) -> list[str]:
-    parts_by_label = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
-    lines = [f"{label}: {', '.join(parts)}" for label, parts in parts_by_label.items() if parts]
-    return [f"date: {run.started_at}", *lines, f"versions: {_versions(run)}"]
+def _share(case: CaseResult) -> float | None:
+    """None for a case whose times were not judged."""
+    change, allowed = case.number("wall_change"), case.number("time_tolerance")
+    return None if change is None or allowed is None else abs(change) / allowed
 
 
-def _versions(run: RunResult) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(run.environment.packages.items())) or "unknown"
+def _moves_table(found: list[Move]) -> Table:
+    then_and_now = ((move.case_id, move.then.current, move.now) for move in found[:MAX_MOVES])
+    rows = (
+        moved_cells(case_id, (then.speedup, now.speedup.median), (then.optimized_ms, now.optimized_ms.median))
+        for case_id, then, now in then_and_now
+    )
+    return Table("", columns("case", "speedup", "", "per step", ""), tuple(rows))
 
 
-def _below(run: RunResult) -> list[str]:
-    """One sentence for everything that the table does not say."""
-    return [
-        *(
-            f"{finding.outcome.value}: {'; '.join(finding.judged)}: {finding.reason}{_next(finding.next_step)}"
-            for finding in findings(run)
-        ),
-        *(f"autopsy of {case_id}: {'; '.join(lines)}" for case_id, lines in autopsies(run).items()),
-        *(f"skipped {', '.join(ids)}: {reason}" for reason, ids in skips(run).items()),
-        *(f"failed {case_id}: {error}" for case_id, error in errors(run).items()),
-        *warnings(run),
-    ]
+def _moved_knees(run: RunResult) -> list[Sweep]:
+    found = (sweep for sweep in sweeps(run.cases) if sweep.knee is not None and sweep.recorded_knee is not None)
+    return [sweep for sweep in found if sweep.knee != sweep.recorded_knee]
 
 
-def _next(next_step: str) -> str:
-    return f"; next: {next_step}" if next_step else ""
+def _cut(words: str, most: int) -> str:
+    whole = " ".join(words.split())
+    return plain(whole if len(whole) <= most else f"{whole[: most - 3]}...")
+
+
+def _list_unmeasured(view: RunView) -> Iterator[str]:
+    for reason, ids in view.skips.items():
+        yield f"{_ids(ids)}: {_cut(reason, 200)}"
+    for case_id, error in view.errors.items():
+        yield f"**failed** {plain(case_id)}: {_cut(error, 200)}"
+
+
+def _ids(ids: Sequence[str]) -> str:
+    return plain(units.list_names(ids, MAX_IDS))

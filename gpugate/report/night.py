@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.report.last_night import NoLastNightError, find_changes, find_last_night
-from gpugate.report.night_summary import night_summary
+from gpugate.report.last_night import NoLastNightError, find_last_night
+from gpugate.report.view import RunView, view_run
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
@@ -55,23 +55,25 @@ def write_night(folder: Path, run: RunResult) -> None:
 
     Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
+    from gpugate.report.markdown import night_summary  # with jinja2, which a session imports at its end
+
+    view = view_run(run)
     try:
-        write_atomically(folder / SUMMARY, night_summary(run))
-        write_atomically(folder / PAGE, _page(folder, run))
+        write_atomically(folder / SUMMARY, night_summary(view))
+        write_atomically(folder / PAGE, _page(folder, view))
     except OSError as error:
         raise _unwritable(folder, error) from error
     run_file.write(folder / RUN, run)
 
 
-def _page(folder: Path, run: RunResult) -> bytes:
+def _page(folder: Path, view: RunView) -> bytes:
     """The page, with the changes since last night where there is one."""
-    from gpugate.report.pages.night import night_page  # with jinja2, which a session imports at its end
+    from gpugate.report.pages.night import night_page
 
     try:
-        last = find_last_night(folder, run)
+        return night_page(view, find_last_night(folder, view.run))
     except NoLastNightError as error:
-        return night_page(run, None, str(error))
-    return night_page(run, find_changes(last, run))
+        return night_page(view, None, str(error))
 
 
 def _unwritable(folder: Path, error: OSError) -> NightReportError:

@@ -1,159 +1,142 @@
-"""A whole run on one screen: the machine, one table, what needs attention, what was learned, the next command.
-
-`-v` prints every figure and reason (`gpugate.report.details`).
-"""
+"""A run on a terminal: on one screen, or under `-v` with every figure and reason. Decides nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
+from rich.table import Table as Grid
 from rich.text import Text
 
 from gpugate import units
-from gpugate.report.findings import (
-    Attention,
-    attention,
-    autopsies,
-    describe_absence,
-    errors,
-    skips,
-)
-from gpugate.report.gains import describe_gains
-from gpugate.report.next_step import describe_recording
-from gpugate.report.rows import MARK, outcome_word, rows, worst_of
-from gpugate.report.run_paragraphs import fault_line, last_lines, machine_lines
-from gpugate.report.table import STYLES, Column, Table
+from gpugate.report.table import STYLES
 from gpugate.report.terminal import indent, section
-from gpugate.results.case import CaseResult
-from gpugate.results.reason import ReasonCode
-from gpugate.results.run import RunResult
-from gpugate.results.series import ladders
-from gpugate.results.verdict import Outcome
+from gpugate.report.view import Finding, RunView, describe_absence
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
 MOST_NAMED = 3  # cases by name in one sentence
 DETAILS = "-v lists all"
+_LABEL_COLUMNS = len("yardsticks") + 2
 
 
-def screen(run: RunResult, width: int) -> list[RenderableType]:
-    """The report as rich renderables for `width` columns, in the order of reading."""
-    table = screen_table(run)
+def screen(view: RunView, width: int) -> list[RenderableType]:
+    """One screen of rich renderables for `width` columns: the machine, one table, what needs attention, the gains."""
     return [
-        *fault_line(run),
-        *machine_lines(run, width),
-        *([Text(), *table.rich(width)] if table.rows else []),
-        *section("needs attention", _attention_paragraphs(run)),
-        *section("autopsy", ([indent(case_id, 2), indent(lines[0], 6)] for case_id, lines in autopsies(run).items())),
-        *section("not measured", ([_cut(line, width)] for line in list_skips(run))),
-        Text(),
-        *last_lines(run, describe_gains(run)),
+        *_first_lines(view, width),
+        *([Text(), *view.overview.rich(width)] if view.overview.rows else []),
+        *section("needs attention", _attention(view)),
+        *section("autopsy", ([indent(name, 2), indent(lines[0], 6)] for name, lines in view.autopsies.items())),
+        *section("not measured", ([_cut(line, width)] for line in list_skips(view))),
+        *_last_lines(view, view.gains),
     ]
 
 
-def screen_table(run: RunResult) -> Table:
-    """A row for each case with times; the name of a workload stands in the first of its rows."""
-    totals = {
-        f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
-        for ladder in ladders(run.cases)
-        for rung in ladder.rungs
-        if rung.total is not None
-    }
-    found = rows(run)
-    cells = [
-        (
-            name,
-            f"{row.reference.removesuffix(' ms')} -> {row.optimized}",
-            row.speedup,
-            row.interval,
-            totals.get(row.case.case_id, ""),
-            row.detectable,
-            outcome_word(worst_of(row.case)),
-        )
-        for name, row in zip(_names([row.case for row in found]), found, strict=True)
+def details(view: RunView, width: int) -> list[RenderableType]:
+    """Every figure and reason as rich renderables for `width` columns, in the order of reading."""
+    return [
+        *_first_lines(view, width),
+        *(part for table in (view.results, *view.series) if table.rows for part in table.rich(width)),
+        *section("bill", [view.bill.rich(width - 2)] if view.bill.rows else []),
+        *section("start-up included", ([indent(words, 2)] for words in view.whole_runs)),
+        *section("bounded by", ([indent(words, 2)] for words in view.bounds)),
+        *section("why", ([indent(words, 2)] for words in view.reasons)),
+        *section("not PASS", map(_finding, view.findings)),
+        *section("autopsy", (_under(case_id, lines) for case_id, lines in view.autopsies.items())),
+        *section("skipped", (_under(reason, ids) for reason, ids in view.skips.items())),
+        *section("most expensive", ([indent(words, 2)] for words in view.longest)),
+        *section(
+            "failed", ([_head(case_id, "", "bold red"), indent(error, 6)] for case_id, error in view.errors.items())
+        ),
+        *_last_lines(view, []),
     ]
-    columns = (
-        Column("case", left=True),
-        Column("time per step"),
-        Column("speedup"),
-        Column("interval", rank=1),
-        Column("ladder", note="ladder: the product of the gains up to this rung"),
-        Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=2),
-        Column("verdict", left=True),
-    )
-    marked = any(row.speedup.endswith(MARK) for row in found)
-    notes = (f"{MARK} the times of the row do not give this speedup, which is from pairs: -v prints the reason",)
-    shown = [number for number, column in enumerate(zip(*cells, strict=True)) if any(column)]
-    return Table(
-        "",
-        tuple(columns[number] for number in shown),
-        tuple(tuple(row[number] for number in shown) for row in cells),
-        notes if marked else (),
-    )
 
 
-def _names(cases: Sequence[CaseResult]) -> Iterator[str]:
-    """`net/fast`, and below it `   /faster`: blanks in place of a workload that the row above names."""
-    kinds = {case.device_kind for case in cases}
-    for workload, group in groupby(cases, key=lambda case: case.workload):
-        for number, case in enumerate(group):
-            kind = f"/{case.device_kind}" if len(kinds) > 1 else ""
-            yield f"{workload if number == 0 else ' ' * len(workload)}/{case.optimization}{kind}"
+def _first_lines(view: RunView, width: int) -> list[RenderableType]:
+    """The fault that the session put in on purpose, which no reader may miss, and the machine."""
+    return [*_fault(view), *(_label(label, parts, width) for label, parts in view.machine.items() if parts)]
 
 
-def _attention_paragraphs(run: RunResult) -> Iterator[list[RenderableType]]:
-    failed = [(case_id, error) for case_id, error in errors(run).items()]
-    found = attention(run)
+def _fault(view: RunView) -> list[RenderableType]:
+    return [Text(view.fault, style="bold red", overflow="fold")] if view.fault else []
+
+
+def _label(label: str, parts: Sequence[str], width: int) -> RenderableType:
+    grid = Grid.grid()
+    grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label, style="bold"), Text(_pack(parts, width - _LABEL_COLUMNS)))
+    return grid
+
+
+def _pack(parts: Sequence[str], width: int) -> str:
+    """The parts with commas, broken into lines only between parts: `4.3 TB/s` stays together."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if cell_len(f"{lines[-1]}, {part},") <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines[-1] += ","
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def _last_lines(view: RunView, gains: Sequence[str]) -> list[RenderableType]:
+    """The warnings, the fault once more, the gains of optimizations, the worth of verdicts, the cost of a gate, and
+    the tally."""
+    warned = (Text(words, style="yellow", overflow="fold") for words in view.warnings)
+    lines = [*gains, *view.worth, *(view.cost if view.run.gate else []), view.tally]
+    return [Text(), *warned, *_fault(view), *(Text(line, overflow="fold") for line in lines)]
+
+
+def _attention(view: RunView) -> Iterator[list[RenderableType]]:
+    failed = list(view.errors.items())
     for case_id, error in failed[:MOST_PARAGRAPHS]:
-        yield [_head("FAILED", case_id, "bold red"), indent(error, 4)]
-    for one in found[:MOST_PARAGRAPHS]:
-        yield _attention_lines(one)
-    left_out = len(failed[MOST_PARAGRAPHS:]) + len(found[MOST_PARAGRAPHS:])
+        yield [_head("FAILED", f"  {case_id}", "bold red"), indent(error, 4)]
+    for found in view.attention[:MOST_PARAGRAPHS]:
+        names = units.list_names(found.case_ids, MOST_NAMED)
+        such_as = "such as: " if len(found.case_ids) > 1 else ""
+        yield [
+            _head(found.outcome.value, f"  {', '.join(found.checks)} of {names}", STYLES[found.outcome]),
+            indent(f"{such_as}{found.reason}", 4),
+            *_next(found, 4),
+        ]
+    left_out = len(failed[MOST_PARAGRAPHS:]) + len(view.attention[MOST_PARAGRAPHS:])
     if left_out:
         yield [indent(f"and {left_out} more: {DETAILS}", 2)]
 
 
-def _attention_lines(found: Attention) -> list[RenderableType]:
-    checks = f"{', '.join(found.checks)} of "
-    step = [indent(f"next: {found.next_step}", 4)] if found.next_step else []
-    such_as = "such as: " if len(found.case_ids) > 1 else ""
+def _finding(found: Finding) -> list[RenderableType]:
+    first, *others = found.judged
     return [
-        _head(found.outcome.value, f"{checks}{units.list_names(found.case_ids, MOST_NAMED)}", STYLES[found.outcome]),
-        indent(f"{such_as}{found.reason}", 4),
-        *step,
+        _head(found.outcome.value, f"  {first}", STYLES[found.outcome]),
+        *(indent(f"{' ' * len(found.outcome.value)}  {judged}", 2) for judged in others),
+        indent(found.reason, 6),
+        *_next(found, 6),
     ]
 
 
 def _head(word: str, words: str, style: str) -> RenderableType:
-    return Padding(Text.assemble((word, style), f"  {words}", overflow="fold"), (0, 0, 0, 2))
+    return Padding(Text.assemble((word, style), words, overflow="fold"), (0, 0, 0, 2))
 
 
-def list_skips(run: RunResult) -> list[str]:
+def _next(found: Finding, columns: int) -> list[RenderableType]:
+    return [indent(f"next: {found.next_step}", columns)] if found.next_step else []
+
+
+def _under(head: str, lines: Sequence[str]) -> list[RenderableType]:
+    return [indent(head, 2), *(indent(line, 6) for line in lines)]
+
+
+def list_skips(view: RunView) -> list[str]:
     """`96 cases: needs a CUDA GPU, ...`, one line for each reason."""
-    skipped = skips(run)
-    reasons = {reason: describe_absence(run.cases[ids[0]]) if run.gate else reason for reason, ids in skipped.items()}
-    return [f"  {units.number_of(len(ids), 'case')}: {reasons[reason]}" for reason, ids in skipped.items()]
+    cases = view.run.cases
+    return [
+        f"  {units.number_of(len(ids), 'case')}: {describe_absence(cases[ids[0]]) if view.run.gate else reason}"
+        for reason, ids in view.skips.items()
+    ]
 
 
 def _cut(words: str, width: int) -> RenderableType:
     return Text(words if cell_len(words) <= width else f"{words[: width - 3]}...", overflow="fold")
-
-
-def next_command(run: RunResult) -> list[str]:
-    """The recording of the cases that pass and are not recorded yet; none where there are none, or a fault is in."""
-    unrecorded = [case for case in run.cases.values() if _is_unrecorded(case)]
-    if run.mutated is not None or not unrecorded:
-        return []
-    count = units.number_of(len(unrecorded), "case")
-    verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
-    return [f"{describe_recording(run, [case.case_id for case in unrecorded])} ({count} {verb} not recorded yet)"]
-
-
-def _is_unrecorded(case: CaseResult) -> bool:
-    if worst_of(case) is not Outcome.PASS:
-        return False
-    found = (verdict.reasons[0] for verdict in case.verdicts if verdict.code is ReasonCode.NO_RECORD)
-    return any(reason.facts.get("purpose") == "developer" for reason in found)

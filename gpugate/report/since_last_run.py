@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from gpugate import units
-from gpugate.report.moved_cases import Moved, find_moved
+from gpugate.results.changes import Changes, Moved, facts_of_night
 from gpugate.results.night import UNKNOWN, Night
-from gpugate.statistics.intervals import Estimate
 
 MOST_CASES = 5  # that moved the furthest; `gpugate history` has all
 
 
 def describe_moves(before: Night, now: Night) -> list[str]:
     """The lines about the cases that both runs measured; none where they have no case in common."""
-    shared = [case_id for case_id in now.cases if case_id in before.cases]
+    changes = Changes(facts_of_night(before), facts_of_night(now))
+    new, shared = len(changes.gained), len(now.cases) - len(changes.gained)
     if not shared:
         return []
-    found = find_moved(_times(before), _times(now))
+    found = changes.moved
     head = f"since the last run here, {_name(before)}:"
-    new = len(now.cases) - len(shared)
     rest = [f"{units.number_of(new, 'case')} not measured then"] if new else []
     if not found:
-        one = len(shared) == 1
-        inside = "its case is inside its noise" if one else f"all {len(shared)} cases are inside their noise"
+        one = shared == 1
+        inside = "its case is inside its noise" if one else f"all {shared} cases are inside their noise"
         return [f"{head} {'; '.join([inside, *rest])}"]
     lines = [f"  {moved.case_id}: {_describe(moved)}, outside its noise" for moved in found[:MOST_CASES]]
     if len(found) > MOST_CASES:
         rest.insert(0, f"{len(found) - MOST_CASES} more moved (gpugate history has all)")
-    others = len(shared) - len(found)
+    others = shared - len(found)
     if others:
         inside = "the other case is inside its noise" if others == 1 else f"the other {others} are inside their noise"
         rest.insert(0, inside)
@@ -38,10 +37,6 @@ def _name(night: Night) -> str:
     on = f" on {branch}" if branch not in (None, UNKNOWN) else ""
     commit = "of an unknown commit" if night.version == UNKNOWN else f"of {night.version}{on}"
     return f"{night.started:%Y-%m-%d %H:%M} {commit}"
-
-
-def _times(night: Night) -> dict[str, tuple[Estimate, Estimate]]:
-    return {case_id: (case.speedup, case.estimate("optimized_ms")) for case_id, case in night.cases.items()}
 
 
 def _describe(moved: Moved) -> str:

@@ -12,7 +12,7 @@ from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
 from gpugate.results.needs_host import needs_host
 from gpugate.results.summary import History, Summary, summarize
-from gpugate.results.verdict import Check, Verdict
+from gpugate.results.verdict import Check, Outcome, Verdict, worst
 from gpugate.units import Natural, Positive, Processes, stored_unless
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
@@ -113,6 +113,11 @@ class CaseResult:
         """The number of this name that a verdict of this case rests on; None where no verdict has one."""
         found = next((one.numbers[name] for one in self.verdicts if name in one.numbers), None)
         return found if isinstance(found, float) else None
+
+    @property
+    def worst(self) -> Outcome | None:
+        """The outcome that matters most; None where nothing was judged."""
+        return worst([verdict.outcome for verdict in self.verdicts]) if self.verdicts else None
 
     def summarize(self, measurement: Measurement) -> Summary:
         """The summary of one process of this case. Raises ValueError for a measurement without pairs."""

@@ -66,6 +66,7 @@ SEVERITY = (
     Outcome.PASS,
 )
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
+NOT_JUDGED = "not judged"
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
 
 
@@ -110,3 +111,8 @@ class Verdict:
 def worst(outcomes: list[Outcome]) -> Outcome:
     """The most severe of the outcomes; INCONCLUSIVE when there is none."""
     return min(outcomes, key=SEVERITY.index, default=Outcome.INCONCLUSIVE)
+
+
+def outcome_word(outcome: Outcome | None) -> str:
+    """The outcome as a report has it; None: nothing was judged."""
+    return NOT_JUDGED if outcome is None else outcome.value

@@ -15,9 +15,9 @@ from gpugate.errors import GpugateError
 from gpugate.judging.knee import judge_knee
 from gpugate.measurement.progress import Report, silent
 from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
-from gpugate.report.findings import describe_absence
 from gpugate.report.live import LiveLine
 from gpugate.report.next_step import describe_next_step
+from gpugate.report.view import describe_absence
 from gpugate.report.visible_text import show_controls
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult

@@ -14,7 +14,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.commands.history.level_changes import FALSE_MARKS
 from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
-from gpugate.report.findings import describe_unfit
+from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.night import BILL_TIMES, UNKNOWN, CaseNight, Night

@@ -8,51 +8,24 @@ from statistics import median
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
-from gpugate.report.bill_table import bill_table
-from gpugate.report.bounds import bounds, reasons
-from gpugate.report.cost import describe_cost, sort_by_cost
-from gpugate.report.findings import (
-    autopsies,
-    code_comparisons,
-    errors,
-    interruption,
-    mutation,
-    remembered_proofs,
-    sharpness,
-    skips,
-    tally,
-    warnings,
-)
-from gpugate.report.gains import describe_gains, whole_runs
-from gpugate.report.last_night import Flip, NightChanges
-from gpugate.report.machine import facts, load
-from gpugate.report.moved_cases import Moved
+from gpugate.report.last_night import LastNight
 from gpugate.report.next_step import describe_next_step
-from gpugate.report.night_summary import headline
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
-from gpugate.report.rows import outcome_word, worst_of
-from gpugate.report.series_tables import ladder_table, sweep_table
 from gpugate.report.table import Table
+from gpugate.report.tables import ladder_table, moved_cells, sweep_table
+from gpugate.report.view import RunView
+from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
+from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
-from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict
+from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.units import yardstick_label, yardstick_value
 
 MOST_ACTIVITIES = 3  # of a case, in the table of costs
 NO_RECORD = "no record"
-
-
-@dataclass(frozen=True)
-class FlipRow:
-    """The checks of a case whose verdicts flipped alike."""
-
-    case_id: str
-    checks: tuple[str, ...]
-    before: str
-    after: str
 
 
 @dataclass(frozen=True)
@@ -86,13 +59,7 @@ class CaseRow:
     verdict: str
     checks: tuple[tuple[str, str], ...]
     strip: Strip | None
-    speedup: str
-    interval: str
-    recorded: str
-    allowed: str
-    detectable: str
-    per_step: str
-    recorded_ms: str
+    figures: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -103,35 +70,25 @@ class Bars:
     shares: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class CostRow:
-    """The seconds that one case took in all processes of the run."""
-
-    case_id: str
-    seconds: float
-    share: float
-    processes: int
-    activities: str
-    clock: str
-
-
-def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare: str = "") -> bytes:
-    """The page of one night. `nothing_to_compare` is the sentence that stands in the place of absent `changes`."""
+def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = "") -> bytes:
+    """The page of one night, with the changes since the last one; without one, `nothing_to_compare` says why."""
+    changes = Changes(facts_of_run(last.run), facts_of_run(view.run)) if last else None
+    run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
     rows += [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if _is_unjudged(case)]
-    failures = _failures(run, decided)
-    costs = _costs(run)
-    fault = mutation(run)
+    failures = _failures(view, decided)
     return render(
         "night.html",
+        view=view,
         run=run,
         light=_light(run),
-        headline=headline(run),
-        rest=_rest(run),
-        warned=[*([fault] if fault else []), *run.problems, *warnings(run)],
-        worth=[words for words in (code_comparisons(run), remembered_proofs(run), tally(run)) if words],
+        rest=_rest(view),
+        warned=[*([view.fault] if view.fault else []), *view.problems, *view.warnings],
+        worth=[words for words in (view.comparisons, view.proofs, view.tally) if words],
+        last=last,
         changes=changes,
+        code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
         nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
@@ -143,22 +100,11 @@ def night_page(run: RunResult, changes: NightChanges | None, nothing_to_compare:
         strip_scale=lambda strip: Scale(reach_of([strip])),
         ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
-        bill=bill_table(run),
-        skipped=skips(run),
-        errors=errors(run),
-        interrupted=interruption(run),
-        machine=facts(run.environment),
-        load=load(run),
         provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
         yardsticks=_yardsticks(run),
         clocks=_clocks(run),
-        bounds=bounds(run),
-        reasons=reasons(run),
-        whole_runs=whole_runs(run),
-        costs=costs,
-        cost=" ".join(describe_cost(run)),
-        duration=units.duration,
+        costs=_costs(run),
     )
 
 
@@ -173,10 +119,10 @@ def _light(run: RunResult) -> tuple[str, str]:
     return ("good", "gate green") if run.exit_status == 0 else ("bad", "gate red")
 
 
-def _rest(run: RunResult) -> str:
+def _rest(view: RunView) -> str:
     """The end of the first sentence: the machine, the duration, and the sharpness or, without records, the gains."""
-    worth = sharpness(run) or "; ".join(describe_gains(run)) or "no case has a record, so its sharpness is unknown"
-    return f"on {run.environment.device_name}, in {units.duration(run.wall_s)}; {worth}."
+    worth = view.sharpness or "; ".join(view.gains) or "no case has a record, so its sharpness is unknown"
+    return f"on {view.run.environment.device_name}, in {units.duration(view.run.wall_s)}; {worth}."
 
 
 def _is_unjudged(case: CaseResult) -> bool:
@@ -192,16 +138,18 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return CaseRow(
         case_id=case.case_id,
-        verdict=outcome_word(worst_of(case)),
+        verdict=outcome_word(case.worst),
         checks=checks,
         strip=_speedup_strip(case, decided),
-        speedup=units.ratio(now.speedup.median) if now else "",
-        interval=units.interval(now.speedup.low, now.speedup.high) if now else "",
-        recorded=units.ratio(then.speedup) if then else NO_RECORD,
-        allowed=f"±{units.percent(allowed)}" if allowed is not None else "",
-        detectable=units.percent(detectable) if detectable is not None else "none" if then else "",
-        per_step=units.milliseconds(now.optimized_ms.median) if now else "",
-        recorded_ms=units.milliseconds(then.optimized_ms) if then else "",
+        figures=(
+            units.ratio(now.speedup.median) if now else "",
+            units.interval(now.speedup.low, now.speedup.high) if now else "",
+            units.ratio(then.speedup) if then else NO_RECORD,
+            f"±{units.percent(allowed)}" if allowed is not None else "",
+            units.percent(detectable) if detectable is not None else "none" if then else "",
+            units.milliseconds(now.optimized_ms.median) if now else "",
+            units.milliseconds(then.optimized_ms) if then else "",
+        ),
     )
 
 
@@ -235,16 +183,16 @@ def _describe_strip(
     return words
 
 
-def _failures(run: RunResult, decided: Mapping[str, Decider]) -> list[Failure]:
+def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[Failure]:
     """The cases with a verdict other than PASS, the worst first, and those that failed, before all others."""
-    causes = autopsies(run)
-    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in errors(run).items()]
+    run = view.run
+    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in view.errors.items()]
     judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
-    for case in sorted(judged, key=lambda case: SEVERITY.index(worst_of(case) or Outcome.INCONCLUSIVE)):
+    for case in sorted(judged, key=lambda case: SEVERITY.index(case.worst or Outcome.INCONCLUSIVE)):
         not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
         checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
-        worst = worst_of(case) or Outcome.INCONCLUSIVE
-        repeat, cause = _repeat(run, case.case_id), causes.get(case.case_id, ())
+        worst = case.worst or Outcome.INCONCLUSIVE
+        repeat, cause = _repeat(run, case.case_id), view.autopsies.get(case.case_id, ())
         found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
     return found
 
@@ -261,23 +209,18 @@ def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdic
     return CheckRow(verdict.check, verdict.outcome.value, verdict.reason, step, strip)
 
 
-def _flip_rows(flips: Sequence[Flip]) -> list[FlipRow]:
-    """The flips of one case to one outcome in one row, the most severe first."""
+def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
+    """Case, checks and the outcome before and after; flips of one case alike in one row, the most severe first."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for flip in sorted(flips, key=lambda flip: SEVERITY.index(flip.after) if flip.after else len(SEVERITY)):
-        found.setdefault((flip.case_id, flip.words_before, flip.words_after), []).append(flip.check)
-    return [FlipRow(case_id, tuple(checks), before, after) for (case_id, before, after), checks in found.items()]
+        words = outcome_word(flip.before), outcome_word(flip.after)
+        found.setdefault((flip.case_id, *words), []).append(flip.check)
+    return [(case_id, checks, before, after) for (case_id, before, after), checks in found.items()]
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
-    speedup, per_step = moved.speedup, moved.per_step_ms
-    return (
-        moved.case_id,
-        f"{units.ratio(speedup.before.median)} → {units.ratio(speedup.after.median)}",
-        units.signed_percent(speedup.share),
-        f"{units.milliseconds(per_step.before.median)} → {units.milliseconds(per_step.after.median)}",
-        units.signed_percent(per_step.share),
-    )
+    speedups, times = ((one.before.median, one.after.median) for one in (moved.speedup, moved.per_step_ms))
+    return moved_cells(moved.case_id, speedups, times, arrow="→")
 
 
 def _ladder_bars(ladder: Ladder) -> Bars:
@@ -341,21 +284,24 @@ def _clocks(run: RunResult) -> list[str]:
     return lines
 
 
-def _costs(run: RunResult) -> list[CostRow]:
-    """The most expensive case first."""
+def _costs(run: RunResult) -> list[tuple[str, float, tuple[str, ...], str]]:
+    """Case, share of the largest cost, figures and longest activities; the most expensive case first."""
     found = [(case, case.measurements, case.duration_s) for case in sort_by_cost(run)]
     most = found[0][2] if found and found[0][2] else 1.0
     return [
-        CostRow(
+        (
             case.case_id,
-            seconds,
             round(100 * seconds / most, 1),
-            len(processes),
+            (units.duration(seconds), str(len(processes)), _sm_clock(processes[0])),
             _activities(processes),
-            f"{clock:.0f} MHz" if (clock := sm_clock_mhz(processes[0].pairs)) is not None else "",
         )
         for case, processes, seconds in found
     ]
+
+
+def _sm_clock(measured: Measurement) -> str:
+    clock = sm_clock_mhz(measured.pairs)
+    return "" if clock is None else f"{clock:.0f} MHz"
 
 
 def _activities(processes: Sequence[Measurement]) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from gpugate import __version__, units
 from gpugate.report.visible_text import show_controls
@@ -35,12 +35,16 @@ SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?"}
 
 
 def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
-    """Fills a template of this folder. `policy` is the Content Security Policy of the page.
+    """Fills a page of this folder. `policy` is the Content Security Policy of the page.
 
     A character that UTF-8 does not have, such as half of a surrogate pair in a hostile name, becomes a question mark.
     """
-    page = _environment().get_template(template).render(policy=policy, version=__version__, **values)
-    return page.encode("utf-8", errors="replace")
+    return fill(template, policy=policy, version=__version__, **values).encode("utf-8", errors="replace")
+
+
+def fill(template: str, **values: Any) -> str:
+    """Fills a template of this folder, of HTML or, where it ends with .md, of Markdown, which is not escaped."""
+    return _environment().get_template(template).render(**values)
 
 
 def show_obeyed(value: Any) -> Any:
@@ -52,7 +56,7 @@ def show_obeyed(value: Any) -> Any:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         finalize=show_obeyed,
         trim_blocks=True,

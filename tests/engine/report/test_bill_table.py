@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from gpugate.report.bill_table import bill_table
-from gpugate.report.details import details
 from gpugate.report.pages.night import night_page
+from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
+from gpugate.report.view import view_run
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -58,18 +57,7 @@ def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
     assert "tiny/a/cuda: no CPU time, because a worker process ended" in table.notes
 
 
-@pytest.mark.parametrize("width", [60, 140])
-def test_the_bill_stands_on_the_screen_and_on_the_page_once(width: int) -> None:
-    night = run(billed([]), case("b", None, skipped="needs a GPU"))
-    shown = render_text(details(night, width), width, colour=False)
-    assert shown.count("kernels, time") == 1
-    assert max(map(len, shown.splitlines())) <= width
-    page = night_page(night, None).decode()
-    assert page.count("<td>kernels, time</td>") == 1
-    assert "threads of this side may wait in a loop" in page
-
-
 def test_a_run_that_measured_nothing_has_no_bill() -> None:
     night = run(case("b", None, skipped="needs a GPU"))
-    assert "bill" not in render_text(details(night, 140), 140, colour=False)
-    assert "Bill of a step" not in night_page(night, None).decode()
+    assert "bill" not in render_text(details(view_run(night), 140), 140, colour=False)
+    assert "Bill of a step" not in night_page(view_run(night), None).decode()

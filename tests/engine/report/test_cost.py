@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.report.cost import LONGEST, describe_cost, list_longest
-from gpugate.report.details import details
-from gpugate.report.night_summary import night_summary
-from gpugate.report.screen import screen
+from gpugate.report.markdown import night_summary
+from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
+from gpugate.report.view import view_run
+from gpugate.report.worth import LONGEST, describe_cost, list_longest
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import RunResult
 
@@ -60,7 +60,7 @@ def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) ->
 def test_a_run_without_a_measured_case_has_no_cost(night: RunResult) -> None:
     nothing = replace(night, cases={})
     assert (describe_cost(nothing), list_longest(nothing)) == ([], [])
-    assert "cost:" not in night_summary(nothing)
+    assert "cost:" not in night_summary(view_run(nothing))
 
 
 def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: RunResult) -> None:
@@ -68,14 +68,7 @@ def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: Ru
     run = replace(gpu_run, cases={case.case_id: case for case in cases})
     longest = [f"net/fast-{number}/cuda {20 + number} s" for number in range(19, 19 - LONGEST, -1)]
     assert list_longest(run) == longest
-    lines = render_text(details(run, 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
+    lines = render_text(details(view_run(run), 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
     assert [line.strip() for line in lines[:LONGEST]] == longest
     assert not lines[LONGEST]
-    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(run)
-
-
-def test_the_screen_of_a_gate_has_one_line(night: RunResult) -> None:
-    shown = render_text(screen(night, 140), 140, colour=False).splitlines()
-    assert [line for line in shown if "cost" in line or "planned" in line] == [LINE]
-    developer = render_text(screen(replace(night, gate=False), 140), 140, colour=False)
-    assert "cost:" not in developer
+    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(view_run(run))

@@ -7,23 +7,23 @@ import pytest
 from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
-from gpugate.report.details import details
 from gpugate.report.machine import load
-from gpugate.report.markdown import results_page
-from gpugate.report.night_summary import night_summary
-from gpugate.report.rows import results_table, rows
+from gpugate.report.markdown import night_summary, results_page
+from gpugate.report.screen import details
+from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
+from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import Outcome
 from tests.support.stored_runs import RECORDED
 
 WIDTHS = [50, 80, 100, 120, LOG_COLUMNS, 200]
 
 
 def text(run: RunResult, width: int, colour: bool) -> str:
-    return render_text(details(run, width), width, colour)
+    return render_text(details(view_run(run), width), width, colour)
 
 
 def row_of(summary: str, optimization: str) -> list[str]:
@@ -32,26 +32,9 @@ def row_of(summary: str, optimization: str) -> list[str]:
     return re.split(r" {2,}", line.strip())
 
 
-def paragraph(summary: str, first_words: str) -> list[str]:
-    """The lines from the one that starts with these words to the next that is as little indented."""
-    lines = summary.splitlines()
-    start = next(number for number, line in enumerate(lines) if line.strip().startswith(first_words))
-    depth = len(lines[start]) - len(lines[start].lstrip())
-    rest = (n for n, line in enumerate(lines[start + 1 :], start + 1) if not line.startswith(" " * (depth + 1)))
-    return [line.strip() for line in lines[start : next(rest)]]
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
     assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in text(run, width, False).splitlines())
-
-
-@pytest.mark.parametrize("width", [80, 120, LOG_COLUMNS])
-def test_no_name_and_no_id_is_truncated(gpu_run: RunResult, width: int) -> None:
-    summary = text(gpu_run, width, False)
-    assert all(case.optimization in summary for case in gpu_run.cases.values())
-    loud = [case.case_id for case in gpu_run.cases.values() if "channels-last-fp16" not in case.case_id]
-    assert [case_id for case_id in loud if case_id not in summary] == []
 
 
 def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
@@ -62,54 +45,6 @@ def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: Run
     assert "REGRESSED" not in summary
     folded = [line.split()[0] for line in summary.split("-----\n")[1].split("\n\n")[0].splitlines()]
     assert "".join(folded) == long
-
-
-def test_machine_and_yardsticks_come_first_with_medians_and_units(gpu_run: RunResult) -> None:
-    machine, yardsticks = text(gpu_run, 200, False).splitlines()[:2]
-    assert machine.split(None, 1)[1] == (
-        "NVIDIA H200, driver 580.65.06, CUDA 13.0, cuDNN 9.19.0, torch 2.11.0+cu130, Python 3.12.3, "
-        "CPU AMD EPYC 9654 96-Core Processor, 16 cores"
-    )
-    assert yardsticks.split(None, 1)[1] == "matmul bf16 788 TFLOP/s, matmul fp32 51.2 TFLOP/s, launch latency 2.13 us"
-
-
-def test_a_row_says_times_rate_speedup_verdict_share_counters_and_compilation(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, LOG_COLUMNS, False)
-    heading = "optimization reference optimized items speedup interval verdict ceiling kernels launches start-up"
-    assert row_of(summary, "optimization") == heading.split()
-    row = row_of(summary, "cudnn-fused")
-    expected = [
-        "cudnn-fused",
-        "35.91 ms",
-        "4.05 ms",
-        "31,613/s",
-        "8.87x",
-        "8.78..8.96",
-        "REGRESSED speedup",
-        "33 %",
-        "62",
-    ]
-    assert row == [*expected, "1 graph", "12.4 s"]
-
-
-def test_rows_of_a_workload_stand_together_under_its_name(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, LOG_COLUMNS, False)
-    assert summary.count("resnet50-inference/cuda, 128 items per step") == 1
-    last_resnet, first_net = summary.index("\ncudnn-fused"), summary.index("two-layer-net/cuda, 64 items per step")
-    assert last_resnet < first_net < summary.index("\npinned-async")
-
-
-def test_a_comparison_with_another_optimization_names_it(gpu_run: RunResult) -> None:
-    lines = text(gpu_run, 80, False).splitlines()
-    row = next(number for number, line in enumerate(lines) if line.startswith("cuda-graph"))
-    assert lines[row + 1].strip() == "vs channels-last-fp16"
-    assert sum("vs " in line for line in lines) == 1
-
-
-def test_the_worst_check_gives_the_verdict_of_the_row(gpu_run: RunResult) -> None:
-    case_id = "resnet50-inference/cudnn-fused/cuda"
-    gpu_run.cases[case_id].verdicts.insert(0, Verdict("equivalence", case_id, Outcome.WRONG))
-    assert "WRONG equivalence" in row_of(text(gpu_run, 80, False), "cudnn-fused")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +63,7 @@ def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dic
     case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
     case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
     assert words in row_of(text(gpu_run, 200, False), "cudnn-fused")
-    assert f"| {words} |" in results_page(gpu_run)
+    assert f"| {words} |" in results_page(view_run(gpu_run))
 
 
 def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
@@ -141,16 +76,20 @@ def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
     return case
 
 
+def cells(row: Row, *names: str) -> list[str]:
+    return [row.cells[name] for name in names]
+
+
 def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) -> None:
     assert not any(row.remarks for row in rows(gpu_run))
     # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
     of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.reference, row.optimized, row.speedup) == ("3.16 ms", "0.313 ms", "1.77x*")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "reference", "optimized", "speedup") == ["3.16 ms", "0.313 ms", "1.77x*"]
     said = text(gpu_run, 200, False)
     assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
     assert said.isascii()
-    assert "10.10x" in results_page(gpu_run)
+    assert "10.10x" in results_page(view_run(gpu_run))
 
 
 def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: RunResult) -> None:
@@ -158,7 +97,7 @@ def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: Ru
     assert case.measurement is not None
     counted = {"compiled_graphs": 2.0, "graph_breaks": 1.0, "recompilations": 0.0}
     case.measurement = replace(case.measurement, optimized_counters=counted)
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
 
 
@@ -171,8 +110,8 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
         for both in ((36.0, 4.0), (33.0, 3.0))
     ]
     case.attempts = [Confirmation(others[0]), Confirmation(others[1]), Confirmation(others[1], "it was throttled")]
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.reference, row.optimized, row.speedup) == ("36.00 ms", "4.00 ms", "9.00x")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "reference", "optimized", "speedup") == ["36.00 ms", "4.00 ms", "9.00x"]
     assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
         gpu_run, 200, False
     )
@@ -183,8 +122,8 @@ def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: Ru
     assert case.measurement is not None
     slower = (TimedBuild(True, (Pair(36.0, 4.5, True),) * 9),) * 3
     case.attempts = [Confirmation(replace(case.measurement, instances=slower))]
-    (row,) = (row for row in rows(gpu_run) if row.optimization == "cudnn-fused")
-    assert (row.optimized, row.speedup) == ("4.50 ms", "8.00x")
+    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
+    assert cells(row, "optimized", "speedup") == ["4.50 ms", "8.00x"]
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
 
 
@@ -194,12 +133,6 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     assert row_of(summary, "optimization") == kept.split()
     assert "left out at 80 columns: reference, items, ceiling, kernels, launches, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
-
-
-def test_counters_that_were_not_measured_are_never_zero(cpu_run: RunResult) -> None:
-    summary = text(cpu_run, LOG_COLUMNS, False)
-    assert "kernels, launches: not measured (they need CUDA)" in summary
-    assert "kernels" not in row_of(summary, "optimization")
 
 
 def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResult) -> None:
@@ -234,8 +167,8 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
         case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
     said = "other processes kept up to 1.4 CPU cores busy"
     assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
-    assert f"- load: {said}\n" in results_page(cpu_run)
-    assert said in night_summary(cpu_run)
+    assert f"- load: {said}\n" in results_page(view_run(cpu_run))
+    assert said in night_summary(view_run(cpu_run))
 
 
 def test_a_quota_and_its_throttling_stand_in_the_header(cpu_run: RunResult) -> None:
@@ -257,7 +190,7 @@ def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     gpu_run.yardsticks = [Yardstick({"launch_latency_us": launch_us})]
     said = [line for line in load(gpu_run) if line.startswith("slow host: ")]
     assert said == [f"slow host: launches take {found}" for found in words]
-    assert all(line in text(gpu_run, 140, False) and line in night_summary(gpu_run) for line in said)
+    assert all(line in text(gpu_run, 140, False) and line in night_summary(view_run(gpu_run)) for line in said)
 
 
 def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
@@ -270,58 +203,6 @@ def test_a_workload_without_operations_and_bytes_has_an_empty_share(cpu_run: Run
     net.size = replace(net.size, flops=0.0, bytes=0.0)
     summary = text(cpu_run, 120, False)
     assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
-
-
-def test_what_did_not_pass_gets_a_paragraph_the_worst_first(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, 120, False)
-    assert paragraph(summary, "REGRESSED  ") == [
-        "REGRESSED  speedup of resnet50-inference/cudnn-fused/cuda",
-        "whole_run_speedup 8.87 is below 9",
-        'next: pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30',
-    ]
-    order = [summary.index(f"\n  {word}  ") for word in ("REGRESSED", "NO_BASELINE", "IMPROVED")]
-    assert order == sorted(order)
-    assert "\n  PASS" not in summary
-
-
-def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> None:
-    assert paragraph(text(gpu_run, 120, False), "NO_BASELINE  ") == [
-        "NO_BASELINE  speedup, throughput of resnet50-inference/cuda-graph/cuda",
-        "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
-        "nothing is recorded for this machine yet",
-        'next: pytest perf_tests -k "resnet50-inference/cuda-graph/cuda or resnet50-inference/inductor-fp16/cuda"',
-        '--update-baselines --perf-reason "..."',
-    ]
-
-
-def test_skips_are_grouped_by_reason_and_brackets_survive(gpu_run: RunResult) -> None:
-    assert paragraph(text(gpu_run, 120, False), "package tensorrt") == [
-        "package tensorrt is missing: pip install 'gpugate[tensorrt]'",
-        "resnet50-inference/tensorrt-fp16/cuda",
-        "resnet50-inference/tensorrt-fp32/cuda",
-    ]
-
-
-def test_errors_and_the_tally_come_last(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, 120, False)
-    assert paragraph(summary, "resnet50-inference/fp16/cuda")[1].startswith("fp16 failed while building: OutOfMemory")
-    assert summary.splitlines()[-1] == (
-        "5 cases measured (1 REGRESSED, 2 NO_BASELINE, 1 IMPROVED, 1 PASS), 2 cases skipped, 1 case failed, in 182 s, "
-        "seed 7"
-    )
-
-
-def test_an_unjudged_case_says_so(cpu_run: RunResult) -> None:
-    summary = text(cpu_run, 80, False)
-    assert "not judged" in row_of(summary, "inductor")
-    assert "2 cases measured (1 PASS, 1 not judged)" in summary
-
-
-def test_an_interrupted_run_names_what_it_did_not_reach(cpu_run: RunResult) -> None:
-    missed = cpu_run.cases["two-layer-net/inductor/cpu"]
-    missed.measurement = missed.summary = None
-    cpu_run.interrupted = True
-    assert "interrupted; not finished: two-layer-net/inductor/cpu" in text(cpu_run, 120, False)
 
 
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
@@ -366,16 +247,7 @@ def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch
 def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult, numbers, cell: str) -> None:
     case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
     case.verdicts[1], case.remembered = replace(case.verdicts[1], numbers=numbers), RECORDED
-    row = next(row for row in rows(gpu_run) if row.optimization == case_id.split("/")[1])
-    assert row.detectable == cell
-    notes = [column.note for column in results_table(gpu_run).columns if column.heading == "MDE"]
+    row = next(row for row in rows(gpu_run) if row.case.case_id == case_id)
+    assert cells(row, "detectable") == [cell]
+    notes = [column.note for column in view_run(gpu_run).results.columns if column.heading == "MDE"]
     assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
-
-
-def test_a_mutated_run_says_so_first_and_last(gpu_run: RunResult) -> None:
-    assert "MUTATED" not in text(gpu_run, 120, False) + results_page(gpu_run)
-    gpu_run.mutated = "slow:5"
-    lines = text(gpu_run, 120, False).splitlines()
-    said = "MUTATED by slow:5: every optimized side has this fault on purpose"
-    assert lines[0] == lines[-2] == said
-    assert results_page(gpu_run).startswith(f"**{said}**")

@@ -7,14 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpugate.report.gains import describe_gains
-from gpugate.report.pages.night import night_page
-from gpugate.report.screen import screen
-from gpugate.report.terminal import render_text
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
-from tests.support.read_pages import Page
 
 TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
 
@@ -67,12 +63,3 @@ def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_r
     judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
     (words,) = describe_gains(gpu_run)
     assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
-
-
-def test_the_terminal_and_the_page_of_a_first_run_have_the_sentence(cpu_run: RunResult) -> None:
-    judge(timed(cpu_run)[0], Outcome.UNDECIDED, NextStep.FREE_CORES)
-    (words,) = describe_gains(cpu_run)
-    assert words in render_text(screen(cpu_run, 200), 200, colour=False)
-    page = Page(night_page(cpu_run, None, "no earlier night")).text
-    assert f"in 3 min; {words}." in page
-    assert "so its sharpness is unknown" not in page

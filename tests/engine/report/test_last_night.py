@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.last_night import Flip, LastNight, NoLastNightError, find_changes, find_last_night
-from gpugate.results.provenance import Provenance
+from gpugate.report.last_night import NoLastNightError, find_last_night
 from gpugate.results.run import RunResult
 from gpugate.results.shard import Shard
-from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN
 from tests.conftest import H200, TWO_CORES
@@ -77,29 +75,3 @@ def test_the_start_of_a_run_is_read_without_its_cases(tmp_path: Path) -> None:
     )
     with pytest.raises(NoLastNightError, match=r"last night cannot be read, so nothing is compared with it: .*cut off"):
         find_last_night(tmp_path / "tonight", tonight())
-
-
-def test_software_code_verdicts_and_cases_that_changed(tmp_path: Path) -> None:
-    before = stored(tmp_path / "a.json", case("pass"), case("kept", 2.8), case("lost"))
-    after = stored(tmp_path / "b.json", case("pass", 2.8), case("kept", 2.8), case("gained"))
-    before.provenance = Provenance(commit="1" * 40)
-    after.provenance = Provenance(commit="2" * 40, changes="f" * 64)
-    after.environment = replace(after.environment, driver="999")
-    after.source_hashes = {"tiny": "another"}
-    found = find_changes(LastNight("last", before), after)
-    assert found.software == ("driver 580.65.06 -> 999",)
-    assert found.code == (
-        f"commit {'1' * 12} -> {'2' * 12}",
-        f"uncommitted changes none -> {'f' * 12}",
-        "the source of tiny changed",
-    )
-    assert found.flips == (Flip("tiny/pass/cuda", "throughput", Outcome.PASS, Outcome.REGRESSED),)
-    assert (found.gained, found.lost) == (("tiny/gained/cuda",), ("tiny/lost/cuda",))
-
-
-def test_a_case_moved_where_the_intervals_of_both_nights_are_apart(tmp_path: Path) -> None:
-    before = stored(tmp_path / "a.json", case("far"), case("near"), case("further"))
-    after = stored(tmp_path / "b.json", case("far", 2.9), case("near", 2.9999), case("further", 2.7))
-    (first, second) = find_changes(LastNight("last", before), after).moved
-    assert (first.case_id, second.case_id) == ("tiny/further/cuda", "tiny/far/cuda")
-    assert first.speedup.share == pytest.approx(-0.1, abs=1e-3)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.report.markdown import night_summary
 from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
-from gpugate.report.night_summary import night_summary
+from gpugate.report.view import view_run
 from gpugate.results.run import RunResult
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.support.stored_runs import case, stored
@@ -59,4 +60,4 @@ def test_a_folder_that_cannot_be_cleared_is_one_sentence(tmp_path: Path) -> None
 )
 def test_a_night_without_a_finding_counts_its_cases(tmp_path: Path, names: list[str], headline: str) -> None:
     run = stored(tmp_path / "run.json", *map(case, names), gate=True)
-    assert night_summary(run).splitlines()[0] == headline
+    assert night_summary(view_run(run)).splitlines()[0] == headline

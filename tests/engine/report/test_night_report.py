@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.report.markdown import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
 from gpugate.report.night import NightReportError, prepare_night, write_night
-from gpugate.report.night_summary import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
+from gpugate.report.view import view_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -52,43 +53,29 @@ def rows(words: str, first: str) -> list[list[str]]:
 
 def test_the_headline_says_whether_it_is_a_gate_and_what_is_bad(gpu_run: RunResult) -> None:
     assert (
-        night_summary(gpu_run).splitlines()[0]
+        night_summary(view_run(gpu_run)).splitlines()[0]
         == "### run without --gate: 1 REGRESSED, 2 NO_BASELINE, 1 failed of 6 cases"
     )
-    assert night_summary(run_with(timed("fused", 3.0))).startswith("### run without --gate: nothing was judged\n")
-    assert night_summary(run_with(gate=True)).startswith("### gate: nothing was measured\n")
-    of_shard = night_summary(run_with(gate=True, shard=Shard(1, 4)))
+    assert night_summary(view_run(run_with(timed("fused", 3.0)))).startswith(
+        "### run without --gate: nothing was judged\n"
+    )
+    assert night_summary(view_run(run_with(gate=True))).startswith("### gate: nothing was measured\n")
+    of_shard = night_summary(view_run(run_with(gate=True, shard=Shard(1, 4))))
     assert of_shard.startswith("### gate, shard 1 of 4: nothing was measured\n")
 
 
 def test_a_night_without_a_finding_is_all_good(tmp_path: Path) -> None:
-    words = night_summary(stored(tmp_path / "run.json", case("pass"), case("other"), gate=True))
+    words = night_summary(view_run(stored(tmp_path / "run.json", case("pass"), case("other"), gate=True)))
     assert words.startswith("### gate: 2 cases, all good\n")
     assert "Nothing moved by more than half of its tolerance." in words
     assert "Not PASS" not in words
     assert "Not measured" not in words
 
 
-def test_cases_are_counted_by_workload_and_outcome(gpu_run: RunResult) -> None:
-    words = night_summary(gpu_run)
-    assert "| workload | PASS | IMPROVED | NO_BASELINE | REGRESSED | not measured |" in words
-    assert rows(words, "workload") == [
-        ["resnet50-inference", "1", "", "2", "1", "3"],
-        ["two-layer-net", "", "1", "", "", ""],
-    ]
-
-
-def test_what_failed_stands_with_its_reason_and_next_step(gpu_run: RunResult) -> None:
-    words = night_summary(gpu_run)
-    expected = "- **REGRESSED** speedup of resnet50-inference/cudnn-fused/cuda: whole_run_speedup 8.87 is below"
-    step = 'pytest perf_tests -k "resnet50-inference/cudnn-fused/cuda" --perf-budget 30'
-    assert f"{expected} 9; next: `{step}`" in words
-
-
 def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"), case("regressed", 2.8), case("improved", 3.3))
     assert [move.case_id for move in moves(run)] == ["tiny/improved/cuda", "tiny/regressed/cuda"]
-    improved, regressed = rows(night_summary(run), "case")
+    improved, regressed = rows(night_summary(view_run(run)), "case")
     assert improved[:3] == ["tiny/improved/cuda", "3.00x -> 3.30x", "+10.0 %"]
     assert regressed[:4] == ["tiny/regressed/cuda", "3.00x -> 2.80x", "-6.7 %", "10.00 ms -> 10.71 ms"]
 
@@ -107,36 +94,15 @@ def test_a_time_that_moved_counts_where_the_speedup_did_not(tmp_path: Path) -> N
         for one in slow.measurement.instances
     ]
     slow.measurement = replace(slow.measurement, instances=tuple(twice))
-    (row,) = rows(night_summary(stored(tmp_path / "run.json", slow)), "case")
+    (row,) = rows(night_summary(view_run(stored(tmp_path / "run.json", slow))), "case")
     assert row == ["tiny/slow/cuda", "3.00x -> 3.00x", "+0.0 %", "10.00 ms -> 20.00 ms", "+100.0 %"]
-
-
-def test_why_stands_with_the_case() -> None:
-    why = Autopsy("the baseline", "more kernels", "it launches 3 kernels more per step", ("a step: slower",))
-    words = night_summary(run_with(timed("fused", 3.0, autopsy=why)))
-    assert (
-        "**Why**\n\n- tiny/fused/cuda: likely cause, against the baseline: it launches 3 kernels more per step" in words
-    )
-    assert "a step: slower" not in words
 
 
 def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
     moved, same = with_knee("workers", 4, 8), with_knee("batch", 4, 4)
-    words = night_summary(stored(tmp_path / "run.json", case("pass"), *moved, *same))
+    words = night_summary(view_run(stored(tmp_path / "run.json", case("pass"), *moved, *same)))
     assert "- knee of tiny/workers/cuda: 4 -> 8" in words
     assert "knee of tiny/batch" not in words
-
-
-def test_what_was_not_measured_stands_with_its_reason(gpu_run: RunResult) -> None:
-    below = night_summary(gpu_run).partition("**Not measured**")[2]
-    assert "- resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
-    assert "- **failed** resnet50-inference/fp16/cuda: fp16 failed while building" in below
-
-
-def test_a_night_that_was_cut_off_and_a_fault_on_purpose_are_told() -> None:
-    words = night_summary(run_with(timed("fused", 3.0), case("next", None), interrupted=True, mutated="slow:5"))
-    assert "**interrupted; not finished: tiny/next/cuda**" in words
-    assert "**MUTATED by slow:5" in words
 
 
 def crowd() -> RunResult:
@@ -158,7 +124,7 @@ def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> No
     cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
     swept = [point for number in range(9) for point in with_knee(f"number-{number}", 4, 8)]
     run = stored(tmp_path / "run.json", *cases, *swept, interrupted=True, gate=True)
-    words = night_summary(run)
+    words = night_summary(view_run(run))
     assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
     assert len(words) < 10_000
     assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
@@ -172,14 +138,14 @@ def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> No
 def test_the_workload_with_the_worst_verdict_stands_first(tmp_path: Path) -> None:
     good = replace(case("pass"), case_id="a/pass/cuda", workload="a")
     bad = replace(case("regressed", 2.8), case_id="b/regressed/cuda", workload="b")
-    names = [row[0] for row in rows(night_summary(stored(tmp_path / "run.json", good, bad)), "workload")]
+    names = [row[0] for row in rows(night_summary(view_run(stored(tmp_path / "run.json", good, bad))), "workload")]
     assert names == ["b", "a"]
 
 
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
     odd = replace(case("skipped", None), skipped="needs <script>\nand | ![x](http://x) @you", workload="a|b")
     failed = replace(case("failed", None), error=f"{190 * 'a'} <img> `b` c")
-    words = night_summary(run_with(odd, failed))
+    words = night_summary(view_run(run_with(odd, failed)))
     assert ": needs `<script>` and `| ![x](http://x) @you`\n" in words
     assert f": {190 * 'a'} `<img>` ...\n" in words
     assert r"| `a\|b` | 1 |" in words
@@ -188,7 +154,7 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
 def test_all_files_are_written_and_the_run_reads_back(tmp_path: Path, gpu_run: RunResult) -> None:
     write_night(tmp_path, gpu_run)
     assert run_file.read(tmp_path / RUN).started_at == gpu_run.started_at
-    assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == night_summary(gpu_run)
+    assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == night_summary(view_run(gpu_run))
     assert sorted(path.name for path in tmp_path.iterdir()) == [PAGE, RUN, SUMMARY]
 
 

@@ -13,6 +13,7 @@ from markdown_it.token import Token
 from gpugate.report.__main__ import main
 from gpugate.report.markdown import results_page
 from gpugate.report.table import Table, code, columns, plain
+from gpugate.report.view import view_run
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 
@@ -21,33 +22,6 @@ def table_of(words: str) -> list[list[str]]:
     """Cells by line, split as GitHub does: at pipes that no backslash takes."""
     lines = [line for line in words.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-
-
-def test_the_table_has_a_head_a_rule_and_a_row_per_measured_case(gpu_run: RunResult) -> None:
-    head, rule, *body = table_of(results_page(gpu_run))
-    assert head[:3] == ["workload", "optimization", "reference"]
-    assert all(re.fullmatch(r"---:?", cell) for cell in rule)
-    assert len(body) == 5
-    assert {len(line) for line in (head, rule, *body)} == {12}
-
-
-def test_a_row_holds_the_same_words_as_the_terminal(gpu_run: RunResult) -> None:
-    fused = next(row for row in table_of(results_page(gpu_run)) if row[1] == "cudnn-fused")
-    assert fused[0] == "resnet50-inference/cuda, 128 items per step"
-    assert fused[2:8] == ["35.91 ms", "4.05 ms", "31,613/s", "8.87x", "8.78..8.96", "REGRESSED speedup"]
-
-
-def test_date_machine_driver_and_versions_stand_above_the_table(gpu_run: RunResult) -> None:
-    above = results_page(gpu_run).split("| workload")[0]
-    for fact in ("2026-01-31T04:05:06+00:00", "NVIDIA H200", "driver 580.65.06", "torchvision 0.26.0", "788 TFLOP/s"):
-        assert fact in above
-
-
-def test_skips_failures_and_findings_stand_below(gpu_run: RunResult) -> None:
-    below = results_page(gpu_run).split("\n|")[-1]
-    assert "- REGRESSED: speedup of resnet50-inference/cudnn-fused/cuda: whole_run_speedup 8.87 is below 9" in below
-    assert "- skipped resnet50-inference/tensorrt-fp16/cuda, resnet50-inference/tensorrt-fp32/cuda: package" in below
-    assert "- failed resnet50-inference/fp16/cuda: fp16 failed while building" in below
 
 
 HOSTILE = [
@@ -98,28 +72,22 @@ def test_ordinary_words_are_not_code() -> None:
 def test_a_pipe_in_a_name_adds_no_cell(gpu_run: RunResult) -> None:
     case = next(iter(gpu_run.cases.values()))
     gpu_run.cases = {case.case_id: replace(case, optimization="this|that")}
-    head, _, row = table_of(results_page(gpu_run))
+    head, _, row = table_of(results_page(view_run(gpu_run)))
     assert len(row) == len(head)
     assert row[1] == r"`this\|that`"
 
 
-def test_counters_that_were_not_measured_are_a_note(cpu_run: RunResult) -> None:
-    words = results_page(cpu_run)
-    assert "- kernels, launches: not measured (they need CUDA)" in words
-    assert "kernels" not in table_of(words)[0]
-
-
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
-    assert table_of(results_page(cpu_run)) == []
-    assert "Nothing was measured." in results_page(cpu_run)
+    assert table_of(results_page(view_run(cpu_run))) == []
+    assert "Nothing was measured." in results_page(view_run(cpu_run))
 
 
 def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "run.json"
     run_file.write(path, gpu_run)
     assert main([str(path)]) == 0
-    assert capsys.readouterr().out == results_page(run_file.read(path))
+    assert capsys.readouterr().out == results_page(view_run(run_file.read(path)))
 
 
 def test_what_cannot_be_printed_is_one_sentence(capsys: Any) -> None:

@@ -1,14 +1,12 @@
 """A whole run on one screen, on made-up sessions."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from gpugate import units
-from gpugate.report.findings import attention
-from gpugate.report.screen import next_command, screen
+from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
+from gpugate.report.view import attention, next_command, view_run
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -19,7 +17,7 @@ LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
 def text(run: RunResult, width: int = 100) -> str:
-    return render_text(screen(run, width), width, colour=False)
+    return render_text(screen(view_run(run), width), width, colour=False)
 
 
 def paragraph(run: RunResult, title: str, width: int = 100) -> list[str]:
@@ -51,27 +49,6 @@ def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
     shown = text(replace(cpu_run, cases=cases))
     assert len(shown.splitlines()) <= LINES
     assert "not measured\n  96 cases: needs a CUDA GPU\n" in shown
-
-
-def test_the_name_of_a_workload_stands_in_the_first_of_its_rows(gpu_run: RunResult) -> None:
-    rows = text(gpu_run, 140).partition("----\n")[2].partition("\n\n")[0].splitlines()
-    names = [found[0] for row in rows if (found := re.match(r" *\S+", row))]
-    first = next(name for name in names if name.startswith("resnet50-inference/"))
-    below = names[names.index(first) + 1]
-    assert below.lstrip().startswith("/")
-    assert below.index("/") == first.index("/")
-    assert sum(name.startswith("resnet50-inference/") for name in names) == 1
-
-
-def test_the_rungs_of_a_ladder_have_their_product_in_the_table(cpu_run: RunResult) -> None:
-    case = next(case for case in cpu_run.cases.values() if case.summary is not None)
-    assert "ladder" not in text(cpu_run)
-    assert case.summary is not None
-    ratio = units.ratio(case.summary.speedup.median)
-    before = text(cpu_run).count(ratio)
-    case.rung = 1
-    assert text(cpu_run).count(ratio) == before + 1, "the product of one gain, beside the speedup"
-    assert "ladder: the product of the gains up to this rung" in text(cpu_run)
 
 
 def with_verdicts(run: RunResult, **outcomes: Outcome) -> list[CaseResult]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.knee import judge_knee
-from gpugate.report.series_tables import series_tables
+from gpugate.report.tables import series_tables
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult

@@ -1,9 +1,9 @@
-"""The measured cases as one table of words."""
+"""The tables of a run: its measured cases, in full and for one screen, its ladders and its sweeps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from gpugate import units
@@ -11,16 +11,17 @@ from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.plausibility import uncached_bytes
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
-from gpugate.report.table import Column, Table
+from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
+from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import Outcome, worst
+from gpugate.results.verdict import NOT_JUDGED, Outcome, outcome_word
+from gpugate.statistics.intervals import Estimate
 from gpugate.units import yardstick_label
 from gpugate.workload import BASELINE
 
 NOT_MEASURED = "not measured"
-NOT_JUDGED = "not judged"
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.1  # however wide the interval is: by more they contradict each other
@@ -37,42 +38,18 @@ class Ceiling(NamedTuple):
     most: float
 
 
-@dataclass(frozen=True)
-class Row:
-    """The cells of one measured case. `group` is its workload, device and size; `remarks` are sentences
-    that its figures need."""
+class Row(NamedTuple):
+    """One measured case: its cells by the keys of `_columns`, and the sentences that its figures need."""
 
     case: CaseResult
-    group: str
-    optimization: str
-    versus: str  # what it was compared with, empty for the baseline
-    reference: str
-    optimized: str
-    items: str
-    speedup: str
-    interval: str
-    detectable: str  # the smallest slowdown that is caught; empty without a baseline
-    verdict: str
-    of_ceiling: str
-    kernels: str
-    launches: str
-    compiling: str
-    remarks: tuple[str, ...] = ()
-
-
-def worst_of(case: CaseResult) -> Outcome | None:
-    """The outcome that matters most; None where nothing was judged."""
-    return worst([verdict.outcome for verdict in case.verdicts]) if case.verdicts else None
-
-
-def outcome_word(outcome: Outcome | None) -> str:
-    return NOT_JUDGED if outcome is None else outcome.value
+    cells: Mapping[str, str]
+    remarks: tuple[str, ...]
 
 
 def verdict_words(case: CaseResult) -> str:
     """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
     NO_BASELINE is of both times."""
-    outcome = worst_of(case)
+    outcome = case.worst
     if outcome is None:
         return NOT_JUDGED
     checks = [one.check for one in case.verdicts if one.outcome is outcome]
@@ -88,15 +65,20 @@ def rows(run: RunResult) -> list[Row]:
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
-    groups = list(dict.fromkeys(row.group for row in found))
-    return sorted(found, key=lambda row: groups.index(row.group))
+    groups = list(dict.fromkeys(row.cells["group"] for row in found))
+    return sorted(found, key=lambda row: groups.index(row.cells["group"]))
 
 
-def results_table(run: RunResult) -> Table:
+def results_tables(run: RunResult) -> tuple[Table, Table]:
+    """The table of all figures, and the one for a single screen."""
+    found = rows(run)
+    return _in_full(run, found), _on_one_screen(run, found)
+
+
+def _in_full(run: RunResult, found: Sequence[Row]) -> Table:
     """A row for each measured case. A column in which no row has a value is left out; a note names those that this
     machine cannot measure."""
-    found = rows(run)
-    known = {column: [_cell(row, field) for row in found] for field, column in _columns(run, found).items()}
+    known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
     shown = {column: cells for column, cells in known.items() if set(cells) - {"", NOT_MEASURED}}
     missing = [column.heading for column, cells in known.items() if set(cells) == {NOT_MEASURED}]
     notes = [remark for row in found for remark in row.remarks]
@@ -105,8 +87,8 @@ def results_table(run: RunResult) -> Table:
 
 
 def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
-    """The columns by the field of a row whose words they hold."""
-    unbounded = any(row.detectable == UNDETECTABLE for row in found)
+    """The columns by the keys of a row's cells."""
+    unbounded = any(row.cells["detectable"] == UNDETECTABLE for row in found)
     none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
     mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
@@ -131,11 +113,6 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     }
 
 
-def _cell(row: Row, field: str) -> str:
-    versus = f"\n  vs {row.versus}" if field == "optimization" and row.versus else ""
-    return f"{getattr(row, field)}{versus}"
-
-
 def _because(run: RunResult) -> str:
     problems = (case.measurement.counters_missing for case in run.cases.values() if case.measurement)
     reasons = dict.fromkeys(reason for reason in problems if reason)
@@ -150,24 +127,23 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings:
     compiled = {name: count for name in COMPILER_COUNTERS if (count := measurement.optimized_counters.get(name))}
     counts = ", ".join(f"{name.replace('_', ' ')} {count:g}" for name, count in compiled.items())
     remarks += [f"{case.case_id}: torch.compile: {counts}"] if counts else []
-    return Row(
-        case=case,
-        group=f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
-        optimization=case.optimization,
-        versus="" if case.compared_with == BASELINE else case.compared_with,
-        reference=units.milliseconds(summary.reference_ms.median),
-        optimized=units.milliseconds(summary.optimized_ms.median),
-        items=units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
-        speedup=f"{units.ratio(summary.speedup.median)}{MARK if other else ''}",
-        interval=units.interval(summary.speedup.low, summary.speedup.high),
-        detectable=_detectable(case),
-        verdict=verdict_words(case),
-        of_ceiling=_share(case, measurement, summary, ceilings),
-        kernels=_counter(measurement.optimized_counters, "kernels"),
-        launches=_launches(measurement),
-        compiling=f"{measurement.optimized_cost.compile_s:.1f} s",
-        remarks=tuple(remarks),
-    )
+    versus = "" if case.compared_with == BASELINE else f"\n  vs {case.compared_with}"
+    cells = {
+        "group": f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
+        "optimization": f"{case.optimization}{versus}",
+        "reference": units.milliseconds(summary.reference_ms.median),
+        "optimized": units.milliseconds(summary.optimized_ms.median),
+        "items": units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
+        "speedup": f"{units.ratio(summary.speedup.median)}{MARK if other else ''}",
+        "interval": units.interval(summary.speedup.low, summary.speedup.high),
+        "detectable": _detectable(case),
+        "verdict": verdict_words(case),
+        "of_ceiling": _share(case, measurement, summary, ceilings),
+        "kernels": _counter(measurement.optimized_counters, "kernels"),
+        "launches": _launches(measurement),
+        "compiling": f"{measurement.optimized_cost.compile_s:.1f} s",
+    }
+    return Row(case, cells, tuple(remarks))
 
 
 def _whose(processes: int) -> str:
@@ -224,3 +200,104 @@ def _launches(measurement: Measurement) -> str:
     if not graphs:
         return f"{calls:g}"
     return f"{graphs:g} graph" if not calls else f"{calls:g} + {graphs:g} graph"
+
+
+def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:
+    """A row for each case with times; the name of a workload stands in the first of its rows."""
+    totals = {
+        f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
+        for ladder in ladders(run.cases)
+        for rung in ladder.rungs
+        if rung.total is not None
+    }
+    cells = [
+        (
+            name,
+            f"{row.cells['reference'].removesuffix(' ms')} -> {row.cells['optimized']}",
+            row.cells["speedup"],
+            row.cells["interval"],
+            totals.get(row.case.case_id, ""),
+            row.cells["detectable"],
+            outcome_word(row.case.worst),
+        )
+        for name, row in zip(_names([row.case for row in found]), found, strict=True)
+    ]
+    headings = (
+        Column("case", left=True),
+        Column("time per step"),
+        Column("speedup"),
+        Column("interval", rank=1),
+        Column("ladder", note="ladder: the product of the gains up to this rung"),
+        Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=2),
+        Column("verdict", left=True),
+    )
+    marked = any(row.cells["speedup"].endswith(MARK) for row in found)
+    notes = (f"{MARK} the times of the row do not give this speedup, which is from pairs: -v prints the reason",)
+    shown = {column: each for column, each in zip(headings, zip(*cells, strict=True), strict=False) if any(each)}
+    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes if marked else ())
+
+
+def _names(cases: Sequence[CaseResult]) -> Iterator[str]:
+    """`net/fast`, and below it `   /faster`: blanks in place of a workload that the row above names."""
+    kinds = {case.device_kind for case in cases}
+    for workload, group in groupby(cases, key=lambda case: case.workload):
+        for number, case in enumerate(group):
+            kind = f"/{case.device_kind}" if len(kinds) > 1 else ""
+            yield f"{workload if number == 0 else ' ' * len(workload)}/{case.optimization}{kind}"
+
+
+def series_tables(run: RunResult) -> list[Table]:
+    """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
+    tried = (sweep for sweep in sweeps(run.cases) if any(point.speedup is not None for point in sweep.points))
+    return [*map(ladder_table, ladders(run.cases)), *map(sweep_table, tried)]
+
+
+def ladder_table(ladder: Ladder) -> Table:
+    return Table(
+        title=f"ladder of {ladder.workload}/{ladder.device_kind}",
+        columns=columns("rung", "items", "gain", "interval", "over the bottom", "interval"),
+        rows=tuple(_rung(rung) for rung in ladder.rungs),
+        notes=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
+    )
+
+
+def _rung(rung: Rung) -> tuple[str, ...]:
+    return (rung.name, _rate(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total))
+
+
+def _estimate(estimate: Estimate | None) -> tuple[str, str]:
+    if estimate is None:
+        return "", ""
+    return units.ratio(estimate.median), units.interval(estimate.low, estimate.high)
+
+
+def _rate(items_per_s: float | None) -> str:
+    return "" if items_per_s is None else units.items_per_second(items_per_s)
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """Raises ValueError for a sweep of which no point was measured."""
+    knee = "no knee: too few points" if sweep.knee is None else f"knee: {sweep.knee}"
+    recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
+    return Table(
+        title=f"sweep of {sweep.id}",
+        columns=columns(sweep.parameter, "items", "speedup, of the best"),
+        rows=tuple(_point(point, sweep) for point in sweep.points),
+        notes=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
+    )
+
+
+def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
+    if point.speedup is None:
+        return str(point.value), "", point.problem or ""
+    return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / sweep.best_speedup)
+
+
+def moved_cells(
+    case_id: str, speedups: tuple[float, float], per_step_ms: tuple[float, float], arrow: str = "->"
+) -> tuple[str, ...]:
+    """A case with its speedup and its time per step, each before and after, and their changes."""
+    cells = [case_id]
+    for (before, after), write in ((speedups, units.ratio), (per_step_ms, units.milliseconds)):
+        cells += [f"{write(before)} {arrow} {write(after)}", units.signed_percent(after / before - 1)]
+    return tuple(cells)

@@ -1,0 +1,282 @@
+"""A run in words and tables: all that a terminal, a page and a Markdown template print of it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+from gpugate.report.bill_table import bill_table
+from gpugate.report.gains import bounds, describe_gains, reasons, whole_runs
+from gpugate.report.machine import facts, load, yardsticks
+from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
+from gpugate.report.table import Table
+from gpugate.report.tables import results_tables, series_tables
+from gpugate.report.worth import (
+    code_comparisons,
+    describe_cost,
+    is_not_gated,
+    list_longest,
+    remembered_proofs,
+    sharpness,
+)
+from gpugate.results.case import CaseResult
+from gpugate.results.reason import ReasonCode
+from gpugate.results.reason_words import describe
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.units import number_of, percent_rounded_up
+
+_GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The verdicts of one outcome for one reason, with the reason and the common next step in words."""
+
+    outcome: Outcome
+    verdicts: tuple[Verdict, ...]
+    reason: str
+    next_step: str
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.check for one in self.verdicts))
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.case_id for one in self.verdicts))
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """`speedup, counters of <case id>`, one entry a case."""
+        checks: dict[str, list[str]] = {}
+        for verdict in self.verdicts:
+            checks.setdefault(verdict.case_id, []).append(verdict.check)
+        return tuple(f"{', '.join(names)} of {case_id}" for case_id, names in checks.items())
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run in words and tables. A renderer chooses, orders and cuts them; it adds no word about a case."""
+
+    run: RunResult
+    headline: str
+    fault: str | None  # the fault that was put in on purpose
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    interruption: str | None
+    machine: Mapping[str, list[str]]  # the parts of `machine`, `yardsticks` and `load`
+    results: Table
+    overview: Table  # the results on one screen
+    series: list[Table]
+    bill: Table
+    findings: list[Finding]  # with every reason
+    attention: list[Finding]  # those of one reason code together
+    autopsies: Mapping[str, tuple[str, ...]]
+    skips: Mapping[str, list[str]]
+    errors: Mapping[str, str]
+    gains: list[str]
+    whole_runs: list[str]
+    bounds: list[str]
+    reasons: list[str]
+    sharpness: str | None
+    comparisons: str | None
+    proofs: str | None
+    cost: list[str]
+    longest: list[str]
+    tally: str
+
+    @property
+    def worth(self) -> list[str]:
+        """The worth of a run's verdicts, a sentence each."""
+        return [words for words in (self.sharpness, self.comparisons, self.proofs) if words]
+
+
+def view_run(run: RunResult) -> RunView:
+    results, overview = results_tables(run)
+    return RunView(
+        run=run,
+        headline=headline(run),
+        fault=mutation(run),
+        problems=tuple(run.problems),
+        warnings=tuple(warnings(run)),
+        interruption=interruption(run),
+        machine={"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)},
+        results=results,
+        overview=overview,
+        series=series_tables(run),
+        bill=bill_table(run),
+        findings=findings(run),
+        attention=attention(run),
+        autopsies={case.case_id: case.autopsy.sentences for case in run.cases.values() if case.autopsy is not None},
+        skips=skips(run),
+        errors=errors(run),
+        gains=describe_gains(run),
+        whole_runs=whole_runs(run),
+        bounds=bounds(run),
+        reasons=reasons(run),
+        sharpness=sharpness(run),
+        comparisons=code_comparisons(run),
+        proofs=remembered_proofs(run),
+        cost=describe_cost(run),
+        longest=list_longest(run),
+        tally=tally(run),
+    )
+
+
+def findings(run: RunResult) -> list[Finding]:
+    """Everything that is not PASS, the worst first; equal words about several cases are said once."""
+
+    def words(verdict: Verdict, step: NextStep | None) -> Hashable:
+        return verdict.reason, step, verdict.case_id if step in OF_ONE_CASE else ""
+
+    return _group(run, words, lambda verdict: verdict.reason)
+
+
+def attention(run: RunResult) -> list[Finding]:
+    """Everything that is not PASS, the worst first: the cases of one outcome, one reason code and one step together.
+
+    The reason is the one of the first case, without its circumstances.
+    """
+    return _group(
+        run,
+        lambda verdict, step: (verdict.code, step),
+        lambda verdict: describe(verdict.check, verdict.reasons[:1], verdict.numbers),
+    )
+
+
+def _group(
+    run: RunResult, key: Callable[[Verdict, NextStep | None], Hashable], words: Callable[[Verdict], str]
+) -> list[Finding]:
+    by_key: dict[Hashable, list[Verdict]] = {}
+    for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
+        if verdict.outcome is not Outcome.PASS:
+            by_key.setdefault((verdict.outcome, key(verdict, advised_step(verdict, run))), []).append(verdict)
+    found = [
+        Finding(verdicts[0].outcome, tuple(verdicts), words(verdicts[0]), describe_next_step(verdicts, run))
+        for verdicts in by_key.values()
+    ]
+    return sorted(found, key=lambda finding: SEVERITY.index(finding.outcome))
+
+
+def skips(run: RunResult) -> dict[str, list[str]]:
+    """Case ids by the reason for which they were skipped."""
+    by_reason: dict[str, list[str]] = {}
+    for case in run.cases.values():
+        if case.skipped is not None:
+            by_reason.setdefault(case.skipped, []).append(case.case_id)
+    return by_reason
+
+
+def describe_absence(case: CaseResult) -> str:
+    """The reason of a skip, and the option by which a gate accepts it, where there is one."""
+    accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
+    return f"{case.skipped}{accepted}"
+
+
+def errors(run: RunResult) -> dict[str, str]:
+    """The one sentence of each case that failed, by case id."""
+    return {case.case_id: case.error for case in run.cases.values() if case.error is not None}
+
+
+def headline(run: RunResult) -> str:
+    """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
+    outcomes = [outcome for case in run.cases.values() if (outcome := case.worst) is not None]
+    failed = len(errors(run))
+    bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
+    words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
+    words += [f"{failed} failed"] if failed else []
+    words += [number_of(len(run.problems), "problem")] if run.problems else []
+    words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
+    kind = "gate" if run.gate else "run without --gate"
+    kind += f", shard {run.shard}" if run.shard is not None else ""
+    if not outcomes and not failed:
+        measured = any(case.measurement is not None for case in run.cases.values())
+        return f"{kind}: nothing was {'judged' if measured else 'measured'}"
+    cases = number_of(len(outcomes) + failed, "case")
+    return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, all good"
+
+
+def tally(run: RunResult) -> str:
+    """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
+    measured = [case for case in run.cases.values() if case.measurement is not None]
+    counts = Counter(outcome_word(case.worst) for case in measured)
+    order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
+    words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
+    not_gated = sum(map(is_not_gated, measured)) if run.gate else 0
+    others = {"not gated tonight": not_gated, "skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
+    parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
+    parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
+    return ", ".join(parts)
+
+
+def mutation(run: RunResult) -> str | None:
+    """One sentence where a known fault was put in; None otherwise."""
+    return f"MUTATED by {run.mutated}: every optimized side has this fault on purpose" if run.mutated else None
+
+
+def warnings(run: RunResult) -> list[str]:
+    """One sentence for each condition that limits the run as a whole."""
+    return [words for words in (below_floor(run), interruption(run), describe_unheld_checks(run)) if words]
+
+
+def below_floor(run: RunResult) -> str | None:
+    """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
+    asked = run.asked_tolerance
+    recorded = ((case.remembered, case.case_id) for case in run.cases.values() if case.remembered and case.verdicts)
+    floors = ((then.current.wall_tolerance(then.checks) or 0.0, case_id) for then, case_id in recorded)
+    above = [(floor, case_id) for floor, case_id in floors if asked is not None and asked < floor]
+    if asked is None or not above:
+        return None
+    smallest, case_id = max(above)
+    others = f" ({len(above)} cases in all)" if len(above) > 1 else ""
+    return (
+        f"decided with a tolerance of {100 * asked:g} %, below the {percent_rounded_up(smallest)} % that the machine "
+        f"resolves for {case_id}{others}: chance alone can make it alarm"
+    )
+
+
+def describe_unheld_checks(run: RunResult) -> str | None:
+    """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
+    measured = [case for case in run.cases.values() if case.verdicts]
+    if not run.gate or run.interrupted:
+        return None
+    words = []
+    for check in CASE_CHECKS:
+        found = [one for case in measured for one in case.verdicts if one.check == check and check not in case.held]
+        bad = Counter(one.outcome.value for one in found if one.bad)
+        counts = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
+        counts += [f"{count} {word}" for word, count in bad.items()]
+        words += [f"{check} ({', '.join(counts)})" if counts else check] if found else []
+    return f"checks that no selected test held: {', '.join(words)}" if words else None
+
+
+def interruption(run: RunResult) -> str | None:
+    """One sentence when the session ended early, with what was not reached; None otherwise."""
+    if not run.interrupted:
+        return None
+    cases = run.cases.values()
+    missed = [
+        case.case_id for case in cases if case.measurement is None and case.skipped is None and case.error is None
+    ]
+    unfinished = f"; not finished: {', '.join(missed)}" if missed else ""
+    return f"interrupted{unfinished}"
+
+
+def next_command(run: RunResult) -> list[str]:
+    """The recording of the cases that pass and are not recorded yet; none where there are none, or a fault is in."""
+    unrecorded = [case for case in run.cases.values() if _is_unrecorded(case)]
+    if run.mutated is not None or not unrecorded:
+        return []
+    count = number_of(len(unrecorded), "case")
+    verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
+    return [f"{describe_recording(run, [case.case_id for case in unrecorded])} ({count} {verb} not recorded yet)"]
+
+
+def _is_unrecorded(case: CaseResult) -> bool:
+    if case.worst is not Outcome.PASS:
+        return False
+    found = (verdict.reasons[0] for verdict in case.verdicts if verdict.code is ReasonCode.NO_RECORD)
+    return any(reason.facts.get("purpose") == "developer" for reason in found)
