@@ -17,10 +17,11 @@ from gpugate.statistics.sequential import (
     ProcessMean,
     collect_evidence,
     decide_in_turn,
+    expected_processes,
     mean_of_pairs,
     needed_processes,
+    variance_of_median,
 )
-from gpugate.statistics.tolerance import median_variance
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
 # Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth as
@@ -89,7 +90,7 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
     beyond, known = PRIOR_BUILDS * PRIOR_BUILD_SD**2, float(PRIOR_BUILDS)
     for process in builds:
         if len(process) > 1:
-            of_pairs = fmean(median_variance(len(build.pairs)) * pair_sd**2 for build in process)
+            of_pairs = fmean(variance_of_median(pair_sd, len(build.pairs)) for build in process)
             own = float(np.var([median(build.log_ratios) for build in process], ddof=1))
             beyond, known = beyond + (len(process) - 1) * (own - of_pairs), known + len(process) - 1
     # Both sides of a duet take the time of the optimized one.
@@ -100,8 +101,9 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
 
 
 def plan(noise: Noise) -> DuetSize:
-    """The size with which a duet finds a slowdown of SHARP with a probability of 1 - MISS in the least time; where no
-    size finds it, the one that is most precise for its time. `noise` is that of the record."""
+    """The size with which a duet finds a slowdown of SHARP with a probability of 1 - MISS in the least time, where
+    nothing changed; where no size finds it, the one that is most precise for its time. `noise` is that of the record.
+    """
     return min(_rank_sizes(noise), key=lambda ranked: ranked[0])[1]
 
 
@@ -110,11 +112,11 @@ def _rank_sizes(noise: Noise) -> Iterator[tuple[tuple[bool, float], DuetSize]]:
     pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6)."""
     for builds in (1, 2, 4):
         for pairs in (8, 16, 32, 64, 128):  # of a build
-            of_pairs = median_variance(builds * pairs) * noise.pair_sd**2
+            of_pairs = variance_of_median(noise.pair_sd, builds * pairs)
             sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + noise.build_sd**2 / builds + of_pairs)
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
             needed = needed_processes(sd)
-            cost = (PROCESS_S + sampling_s) * (sd**2 if needed is None else needed)
+            cost = (PROCESS_S + sampling_s) * (sd**2 if needed is None else expected_processes(sd))
             yield (needed is None, cost), DuetSize(pairs, builds, needed or MOST_PROCESSES, sampling_s)
 
 

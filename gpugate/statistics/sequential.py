@@ -34,7 +34,6 @@ from scipy import special
 
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
 from gpugate.statistics.policy import MISS, SHARP
-from gpugate.statistics.tolerance import median_variance
 from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
@@ -104,15 +103,16 @@ class ProcessMeans:
 
 
 def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
-    """Computes the median of all pairs of a process, with its variance, from the robust spread of the pairs about the
-    median of their build. Each sequence has the pairs of one build. Raises ValueError without any pair."""
+    """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small,
+    from the robust spread of the pairs about the median of their build. Each sequence has the pairs of one build.
+    Raises ValueError without any pair."""
     taken = [np.asarray(values, dtype=float) for values in log_ratios if len(values)]
     if not taken:
         raise ValueError("no samples: a process mean needs at least one pair")
     residuals = np.concatenate([values - np.median(values) for values in taken])
     free = max(1, len(residuals) - len(taken))
     spread = robust_spread(residuals.tolist())
-    return ProcessMean(float(np.median(np.concatenate(taken))), median_variance(free) * spread**2)
+    return ProcessMean(float(np.median(np.concatenate(taken))), variance_of_median(spread, free))
 
 
 def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:
@@ -133,6 +133,17 @@ def decide_in_turn(means: Sequence[ProcessMean]) -> ProcessMeans:
             break
         found = collect_evidence(means[:count])
     return found
+
+
+def variance_of_median(sd: float, count: int) -> float:
+    """Computes the variance of the median of many values with this standard deviation: pi / 2 times that of a mean."""
+    return math.pi / 2 * sd**2 / count
+
+
+def expected_processes(sd: float) -> float:
+    """Computes the mean number of processes where nothing changed and process means have this standard deviation:
+    1 + 2 log(1 / MISS) (sd / log(1 + ALTERNATIVE))^2, Wald's approximation, and one more for the unknown variance."""
+    return min(MOST_PROCESSES, 1 - 2 * _ACQUITTAL * (sd / _CHANGE) ** 2)
 
 
 def needed_processes(sd: float) -> int | None:
