@@ -290,7 +290,7 @@ def test_equal_words_about_several_cases_are_said_once(gpu_run: RunResult) -> No
         "speedup, throughput of resnet50-inference/inductor-fp16/cuda",
         "nothing is recorded for this machine yet",
         'next: pytest perf_tests -k "resnet50-inference/cuda-graph/cuda or resnet50-inference/inductor-fp16/cuda"',
-        '--update-baselines --perf-reason "..."',
+        '--update-baselines="..."',
     ]
 
 

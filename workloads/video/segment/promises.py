@@ -73,7 +73,9 @@ LAUNCHES_BIND = "566 launches take longer than the kernels where the host is slo
 
 OPTIMIZATIONS = (
     replace(
-        _promised("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.57, 0.75)),
+        _promised(
+            "channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.57, 0.75)
+        ),
         min_speedup_why=LAUNCHES_BIND,
     ),
     _promised("inductor-fp16", inductor_fp16, 2.2, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6, 0.38, 0.7)),
