@@ -71,7 +71,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 def _measures(config: pytest.Config) -> bool:
     """True where perf tests are expected: a workload is known before the collection, or an option is for them alone."""
-    return not catalogue.is_empty or any(config.getoption(name) for name in OF_PERF_TESTS)
+    return not catalogue.is_empty or any(config.getoption(name) not in (None, False) for name in OF_PERF_TESTS)
 
 
 @pytest.hookimpl(optionalhook=True)

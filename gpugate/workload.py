@@ -234,7 +234,7 @@ class Proof:
 
     `show` runs once in a measurement of the optimization, before its times, and returns its result in words
     ("accuracy 98.1 % after 60 steps"). Where the fact is not true, it raises DisprovedError with the problem and its
-    size: the verdict is then WRONG. A success is remembered for `--perf-proof-days`, see docs/verdicts.md.
+    size: the verdict is then WRONG. A success is remembered for seven days, see docs/verdicts.md.
     """
 
     name: str

@@ -13,8 +13,7 @@ if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
     from gpugate.results.run import RunResult
 
 SUITE = "pytest perf_tests"  # a user's own folder has another command
-RECORD = "--update-baselines"
-REASON = '--perf-reason "..."'
+RECORD = '--update-baselines="..."'
 BASELINES = "--perf-baselines"
 SET = "--perf-set="
 MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
@@ -75,7 +74,7 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
 
 def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
     """The command that records these cases, as their session was started."""
-    return f"{_describe_rerun(run, case_ids)}{_own_baselines(run.command)} {RECORD} {REASON}"
+    return f"{_describe_rerun(run, case_ids)}{_own_baselines(run.command)} {RECORD}"
 
 
 def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:

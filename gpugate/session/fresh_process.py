@@ -40,7 +40,7 @@ def run_fresh(
     token = secrets.token_hex(16)
     words += ["-p", "no:cacheprovider", "-q", f"{FRESH_OPTION}={token}"]
     with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        words += ["--perf-json", str(json_path), "--perf-baselines", nothing, "--perf-attempts", "1"]
+        words += ["--perf-json", str(json_path), "--perf-baselines", nothing]
         words += ["--perf-report", ""]
         ended = run_child(
             module_command("pytest", words),

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
-DEFAULT_PROOF_DAYS = 7
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 # The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
 FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
@@ -52,7 +51,8 @@ SETTINGS = {
     "perf_processes": (
         "",
         f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
-        f"{DEFAULT_ON_SEVERAL_GPUS} on a machine with several GPUs",
+        f"{DEFAULT_ON_SEVERAL_GPUS} on a machine with several GPUs; before an alarm, a run that judges asks at most as "
+        f"many, and at most {DECIDING_PROCESSES}",
     ),
     "perf_seed": (
         "",
@@ -89,7 +89,6 @@ class Options:
     device: str
     seed: int | None  # None: another one each session
     budget_s: float
-    attempts: int  # processes that may be asked before an alarm, this one included
     json_path: Path | None
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
@@ -102,7 +101,6 @@ class Options:
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
     proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
-    proof_days: int = DEFAULT_PROOF_DAYS
     against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
@@ -112,6 +110,13 @@ class Options:
     durations_path: Path | None = None  # the run whose durations balance the shards or the workers
     resume: bool = False  # from the finished cases of the run that is there
     worker: Orders | None = None  # of xdist; None: this process writes its run itself
+
+    @property
+    def deciding_processes(self) -> int:
+        """The most processes that measure a case before an alarm, this one included."""
+        if self.update_baselines or self.fresh:
+            return 1
+        return min(self.processes or DECIDING_PROCESSES, DECIDING_PROCESSES)
 
     @property
     def run_paths(self) -> tuple[Path, ...]:
@@ -153,12 +158,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail on every verdict but PASS and IMPROVED, and on a missing GPU (default: off)",
     )
-    add("--update-baselines", action="store_true", help="record the measured times as the new baselines (default: off)")
     add(
-        "--perf-reason",
-        metavar="TEXT",
-        default="",
-        help="the reason for the recording, which the baseline keeps (default: none)",
+        "--update-baselines",
+        metavar="REASON",
+        nargs="?",
+        const="",
+        help="record the measured times as the new baselines, which keep the REASON (default: off)",
     )
     add(
         "--perf-device",
@@ -172,12 +177,6 @@ def add_options(parser: pytest.Parser) -> None:
         help="sample each case for SECONDS, without the time of its builds (default: "
         f"{Settings.budget_s:g}; on a CPU, all cases of a run that neither gates nor records share two minutes)",
     )
-    add(
-        "--perf-attempts",
-        metavar="N",
-        default=str(DECIDING_PROCESSES),
-        help="measure a case in at most N processes, this one included, before an alarm (default: %(default)s)",
-    )
     add("--perf-json", metavar="FILE", help="write all measurements and verdicts to FILE (default: nowhere)")
     add(
         "--perf-report",
@@ -189,14 +188,6 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="URL",
         help="add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off adds it to "
         f"none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
-    )
-    add(
-        "--perf-proof-days",
-        metavar="DAYS",
-        default=str(DEFAULT_PROOF_DAYS),
-        help="remember for DAYS that the proofs of a case succeeded, while its code, the software and the machine are "
-        "the same; 0 shows all proofs anew, and --perf-store off, --perf-set and --perf-mutate remember none (default: "
-        "%(default)s)",
     )
     add(
         "--perf-shard",
@@ -319,20 +310,18 @@ def read_options(config: pytest.Config) -> Options:
     worker = read_orders(config)
     return Options(
         gate=value("gate") and not fresh,
-        update_baselines=value("update_baselines") and not fresh,
-        reason=value("perf_reason"),
+        update_baselines=value("update_baselines") is not None and not fresh,
+        reason=value("update_baselines") or "",
         processes=_processes(config.getini("perf_processes")),
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
         budget_s=Settings.budget_s if budget is None else seconds("--perf-budget", budget),
         budget_given=budget is not None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
-        attempts=whole_number("--perf-attempts", value("perf_attempts")),
         json_path=None if is_worker else writable("--perf-json", _path(config, value("perf_json"))),
         report_path=None if is_worker else _path(config, value("perf_report")),
         store_url=None if is_worker or shard else store_url,
         proofs_path=_proofs_path(config, store_url),
-        proof_days=_proof_days(value("perf_proof_days")),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -394,9 +383,7 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
     value = config.getoption(_field(tool))
     if not value:
         raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
-    given = [str(word) for word in config.invocation_params.args]
-    if (f"--{tool}", value) in itertools.pairwise(given):
-        raise OptionError(f"--{tool} {value} could mean tests to run: write --{tool}={value}, or put the tests first")
+    _refuse_ambiguous(config, f"--{tool}", value)
     for name in _NOT_PROFILED:
         if config.getoption(name) not in (None, False):
             raise OptionError(
@@ -406,6 +393,14 @@ def _check_profiled(config: pytest.Config, tool: Tool) -> None:
     workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
     if workers:
         raise OptionError(f"--{tool} with -n would put the steps of several tests into one profile: use -n 0")
+
+
+def _refuse_ambiguous(config: pytest.Config, option: str, value: str) -> None:
+    """Raises OptionError where the word behind an option that needs no value may be a folder of tests."""
+    if (option, value) in itertools.pairwise(str(word) for word in config.invocation_params.args):
+        raise OptionError(
+            f"{option} {value} could mean tests to run: write {option}={shlex.quote(value)}, or put the tests first"
+        )
 
 
 def _measures_for_its_parent(config: pytest.Config) -> bool:
@@ -427,23 +422,24 @@ def _check_together(config: pytest.Config) -> None:
             f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
             "PYTEST_ADDOPTS"
         )
-    if not config.getoption("update_baselines"):
-        if config.getoption("perf_reason"):
-            raise OptionError("--perf-reason is for the record: give --update-baselines too")
-    elif config.getoption("gate"):
+    reason = config.getoption("update_baselines")
+    if reason is None:
+        return
+    _refuse_ambiguous(config, "--update-baselines", reason)
+    if config.getoption("gate"):
         raise OptionError("--gate judges and --update-baselines records: run one after the other")
-    elif fault is not None:
+    if fault is not None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
-    elif config.getoption("against") not in (None, OFF):
+    if config.getoption("against") not in (None, OFF):
         raise OptionError("--against judges and --update-baselines records: run one after the other")
-    elif config.getoption("perf_tolerance") is not None:
+    if config.getoption("perf_tolerance") is not None:
         raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
 
 
 def _check_own(config: pytest.Config) -> None:
     """Raises OptionError where records of a user's own settings would replace those of the workloads' defaults."""
     own = config.getoption("perf_set")
-    if own and config.getoption("update_baselines") and _are_the_default(config):
+    if own and config.getoption("update_baselines") is not None and _are_the_default(config):
         raise OptionError(
             f"--perf-set {own[0]} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default inputs: give "
             "--perf-baselines another folder"
@@ -462,7 +458,7 @@ def _check_shard(config: pytest.Config) -> None:
     workers = config.getoption("tx", None) or hasattr(config, "workerinput")
     if shard is None and durations and not workers:
         raise OptionError(f"--perf-durations {durations} balances shards and workers: give --perf-shard or -n auto too")
-    if shard is not None and config.getoption("update_baselines"):
+    if shard is not None and config.getoption("update_baselines") is not None:
         raise OptionError(
             f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
         )
@@ -471,7 +467,7 @@ def _check_shard(config: pytest.Config) -> None:
 def _check_resumed(config: pytest.Config) -> None:
     if not config.getoption("perf_resume"):
         return
-    if config.getoption("update_baselines"):
+    if config.getoption("update_baselines") is not None:
         raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
     if not config.getoption("perf_report") and not config.getoption("perf_json") and FRESH_VARIABLE not in os.environ:
         raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
@@ -561,15 +557,6 @@ def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:
     """The folder of remembered proofs. A fault is no proof, and nothing shows that a user's own data did not change."""
     own = config.getoption("perf_mutate") is not None or config.getoption("perf_set")
     return None if store_url is None or own else proofs_folder(store_url, config.rootpath)
-
-
-def _proof_days(text: str) -> int:
-    """Raises OptionError for anything else than a whole number from 0 to MOST_PROCESSES."""
-    number = 0 if text == "0" else parse_count(text)
-    if number is None:
-        allowed = f"a whole number of days from 0 to {MOST_PROCESSES}"
-        raise OptionError(f"--perf-proof-days is {reprlib.repr(text)}: give {allowed}, such as {DEFAULT_PROOF_DAYS}")
-    return number
 
 
 def _processes(text: str) -> int | None:

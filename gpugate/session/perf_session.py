@@ -115,7 +115,7 @@ class PerfSession:
     proofs: RememberedProofs = field(init=False)
 
     def __post_init__(self) -> None:
-        self.proofs = RememberedProofs(self.options.proofs_path, self.options.proof_days, self.result)
+        self.proofs = RememberedProofs(self.options.proofs_path, self.result)
         self.versions = RecordedVersions(self.root)
         self.doubt = DoubtTime(cases=len(self.node_ids))
 
@@ -309,7 +309,7 @@ class PerfSession:
         against = self.options.against
         return Allowed(
             pairs=self.plan is None or self.plan.affords(measured.wall_s + longer.budget_s, self._elapsed_s),
-            processes=1 if self.options.update_baselines else self.options.attempts,
+            processes=self.options.deciding_processes,
             duet=against != OFF,
             any_code=against not in (AUTO, OFF),
             changed=self.has_changed(case),

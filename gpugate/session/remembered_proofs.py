@@ -22,6 +22,7 @@ from gpugate.store.source_hash import proof_hash
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
+REMEMBERED_FOR = timedelta(days=7)
 _LOG = logging.getLogger(__name__)
 
 
@@ -29,12 +30,10 @@ _LOG = logging.getLogger(__name__)
 class RememberedProofs:
     """The proofs that earlier runs showed, in a file for each case and machine below `folder`.
 
-    `folder` is None where nothing is remembered. `days` is the largest age; 0 shows every proof anew. `keys` are hashes
-    of all that the proofs of a case depend on.
+    `folder` is None where nothing is remembered. `keys` are hashes of all that the proofs of a case depend on.
     """
 
     folder: Path | None
-    days: int
     run: RunResult
     keys: dict[str, str] = field(default_factory=dict)
 
@@ -89,7 +88,7 @@ class RememberedProofs:
             return False
         with suppress(ValueError, TypeError):  # no time, or one without its offset
             age = datetime.fromisoformat(self.run.started_at) - datetime.fromisoformat(proof.proved_at)
-            return timedelta() <= age < timedelta(days=self.days)
+            return timedelta() <= age < REMEMBERED_FOR
         return False
 
     def _key(self, case: Case) -> str:

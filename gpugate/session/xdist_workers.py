@@ -218,7 +218,7 @@ class Workers:
                 stored = [] if url is None else read_store(url)
             except GpugateError:  # a night without durations is planned too
                 return {}
-        remembers = self.options.proofs_path is not None and self.options.proof_days > 0
+        remembers = self.options.proofs_path is not None
         newest = take_newest([one for one in stored if one.machine == machine])
         return list_durations(newest, with_proofs=not remembers)
 

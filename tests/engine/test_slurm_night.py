@@ -19,7 +19,6 @@ from tests.support.tiny_project import TinyProject
 SCRIPTS = tiny_project.ROOT / "deploy/slurm"
 # Two tasks share the node, which the script would give to each of them as a whole.
 SHARED = "--oversubscribe"
-SHORT = [word for pair in tiny_project.SHORT.items() for word in pair]
 COMPLETED = EndedJob("COMPLETED", 0)
 OPTIMIZATION = 'Optimization("{}", {}, {{"cpu": 0.01}})'
 BUILDS = """
@@ -69,7 +68,7 @@ class Night:
             "GPUGATE_NIGHTS": str(folder / "nights"),
             "GPUGATE_GATE": "off",
         }
-        array = (SHARED, f"--array=1-{tasks}", SCRIPTS / "nightly.sh", "--perf-device=cpu", *SHORT)
+        array = (SHARED, f"--array=1-{tasks}", SCRIPTS / "nightly.sh", "--perf-device=cpu", *tiny_project.SHORT)
         self.tasks, self.array = tasks, cluster.submit(*array, cwd=folder, **variables)
         dependency = f"--dependency=afterany:{self.array}"
         self.merging = cluster.submit(dependency, SCRIPTS / "merge.sh", self.array, cwd=folder, **variables)

@@ -59,7 +59,7 @@ def main(words: list[str]) -> int:
     number = int(words[0]) if words else 200
     with tempfile.TemporaryDirectory(prefix="gpugate-many-") as folder:
         project = make_project(Path(folder), number)
-        options = ["--perf-device=cpu", "--perf-budget=0.05", "--perf-attempts=1", "--perf-json=run.json", "-q"]
+        options = ["--perf-device=cpu", "--perf-budget=0.05", "-operf_processes=1", "--perf-json=run.json", "-q"]
         command = [
             sys.executable,
             "-m",

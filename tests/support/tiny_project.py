@@ -47,7 +47,7 @@ with torch.profiler.profile(acc_events=True):
 
 ROOT = Path(__file__).parents[2]
 # A process that confirms an alarm takes seconds to import torch: only who is about it asks for more than one.
-SHORT = {"--perf-budget": "0.2", "--perf-attempts": "1"}
+SHORT = ("--perf-budget=0.2", "-operf_processes=1")
 CACHES = {
     ".pytest_cache",
     ".benchmarks",
@@ -245,7 +245,7 @@ class TinyProject:
 def _arguments(path: Path, options: Sequence[str]) -> list[str]:
     tests = [] if any((path / option).exists() for option in options) else ["perf_tests"]
     given = {option.partition("=")[0] for option in options}
-    shortened = [word for name, value in SHORT.items() if name not in given for word in (name, value)]
+    shortened = [word for word in SHORT if word.partition("=")[0] not in given]
     return ["-p", "gpugate.plugin", *tests, *shortened, *options]
 
 
@@ -295,7 +295,7 @@ class Terminal:
 def recorded(path: Path) -> TinyProject:
     """A project with a baseline of two processes."""
     project = TinyProject(path)
-    made = project.run_apart("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
+    made = project.run_apart("--update-baselines", "-operf_processes=2", "--update-baselines=the first")
     assert made.status == 0, made.text
     project.write("said", made.text)
     return project

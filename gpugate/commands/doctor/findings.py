@@ -24,7 +24,7 @@ from gpugate.machine.environment import Environment, compare, machine_name, miss
 from gpugate.measurement.record import Yardstick
 from gpugate.profiling.nsight_tools import PERMISSION, find_tool
 from gpugate.report.machine import facts as describe_machine
-from gpugate.report.next_step import BASELINES, REASON, RECORD, SUITE
+from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.session.options import DEFAULT_BASELINES
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
@@ -153,7 +153,7 @@ def judge_kernels(facts: Facts) -> Answer:
 def judge_baselines(path: Path, environment: Environment, records: Mapping[str, Record]) -> Answer:
     """Checks that there are records of this machine, and of enough processes for a variation."""
     where = "" if str(path) == DEFAULT_BASELINES else f" {BASELINES} {shlex.quote(str(path))}"
-    record_all = f"{SUITE}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where} {RECORD} {REASON}"
+    record_all = f"{SUITE}{' -m gpu' if environment.device_kind == 'cuda' else ''}{where} {RECORD}"
     matches = [compare(record.environment, environment) for record in records.values()]
     if all(match.kind == "foreign" for match in matches):
         folder = path / machine_name(environment)

@@ -93,7 +93,7 @@ def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> No
     cases = with_verdicts(gpu_run, speedup=Outcome.PASS)
     count = f"({len(cases)} cases pass and are not recorded yet)"
     (command,) = next_command(gpu_run)
-    assert command.endswith(f'--update-baselines --perf-reason "..." {count}')
+    assert command.endswith(f'--update-baselines="..." {count}')
     assert next_command(replace(gpu_run, mutated="stale")) == []
     cases[0].verdicts.append(Verdict("counters", cases[0].case_id, Outcome.INCONCLUSIVE))
     assert f"({len(cases) - 1} case" in next_command(gpu_run)[0]

@@ -102,7 +102,7 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     before = tiny.take_baseline(recorded_project)
     tiny.quick_ms(3)
     options = ["--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.5", "-rf"]
-    result = tiny.run("--gate", f"--perf-attempts={DECIDING_PROCESSES}", *options)
+    result = tiny.run("--gate", f"-operf_processes={DECIDING_PROCESSES}", *options)
     assert result.status == 1
     assert f"FAILED perf_tests/test_promises.py::{THROUGHPUT_TEST}" in result.text
     assert "INCONCLUSIVE throughput of tiny/quick/cpu: slower than recorded: " in result.text
@@ -164,13 +164,13 @@ def test_a_slower_reference_is_no_improvement(tiny: TinyProject, recorded_projec
 
     tiny.take_baseline(recorded_project)
     tiny.edit_baseline(a_faster_reference)
-    result = tiny.run(*GATE, "--perf-attempts=2")
+    result = tiny.run(*GATE, "-operf_processes=2")
     assert (result.status, tiny.outcomes()["throughput"]) == (0, Outcome.PASS), result.text
 
 
 def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> None:
     tiny.quick_ms(8)
-    first = tiny.run(*RECORD, "--perf-reason=the first")
+    first = tiny.run(*RECORD, "--update-baselines=the first")
     assert first.status == 0, first.text
     assert "tiny/quick/cpu: recorded 0." in first.text
     tiny.pretend_five_processes()
@@ -180,10 +180,10 @@ def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> No
     improved = tiny.run(*GATE)
     assert improved.status == 0, improved.text
     assert tiny.outcomes()["throughput"] == Outcome.IMPROVED
-    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines --perf-reason "..."' in improved.text
+    assert 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."' in improved.text
     assert loaded(tiny).cases["quick/cpu"].current == anchor
 
-    again = tiny.run(*RECORD, "--perf-reason=the second")
+    again = tiny.run(*RECORD, "--update-baselines=the second")
     assert again.status == 0, again.text
     assert re.search(r"tiny/quick/cpu: 0\.\d\dx -> [1-9]", again.text)
     tiny.pretend_five_processes()

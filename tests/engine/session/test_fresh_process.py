@@ -53,7 +53,6 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
     assert words[words.index("pytest") + 1] == "-p"
     for wanted in ("a.py::b", "--perf-mutate=slow:5", "--perf-set=data=a=b", "2.5", f"--rootdir={tmp_path}", str(path)):
         assert wanted in words
-    assert words[words.index("--perf-attempts") + 1] == "1"  # it asks nobody itself
 
 
 @pytest.mark.parametrize(

@@ -441,7 +441,7 @@ def test_a_fresh_process_of_a_gate_by_settings_measures_judges_nothing_and_shows
     proven = f"{REGRESSED[:-1]}, proofs=(Proof('learns', show),))"
     tiny.workload(f"from gpugate.workload import Proof\n\n{show}\n\n{QUICK}", proven)
     tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
-    options = ("--perf-device=cpu", "-k", "speedup", "--perf-json=run.json", "--perf-attempts=2")
+    options = ("--perf-device=cpu", "-k", "speedup", "--perf-json=run.json", "-operf_processes=2")
     assert tiny.run(*options).status == 1
     (attempt,) = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
     assert attempt["problem"] is None

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
-from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 from tools.options_page import options_page
@@ -18,12 +17,9 @@ from tools.options_page import options_page
 DEFAULTS = {
     "--gate": "off",
     "--update-baselines": "off",
-    "--perf-reason": "none",
     "--perf-device": "auto",
     "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
-    "--perf-attempts": str(DECIDING_PROCESSES),
     "--perf-json": "nowhere",
-    "--perf-proof-days": "7",
     "--perf-shard": "all cases",
     "--perf-durations": "those of the store for workers; for shards each case counts as equally long",
     "--perf-resume": "off",
@@ -89,7 +85,6 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
 @pytest.mark.parametrize(
     ("option", "value", "next_step"),
     [
-        ("--perf-attempts", "0", "give a whole number from 1 to 10000"),
         *(("--perf-budget", value, "give seconds above 0") for value in ("0", "-1", "nan", "inf", "soon", "1e300")),
         *(
             ("-operf_processes", value, "give a whole number from 1 to 10000")
@@ -123,7 +118,10 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--perf-reason=why"], "--perf-reason is for the record: give --update-baselines too"),
+        (
+            ["--update-baselines", "new driver"],
+            "--update-baselines new driver could mean tests to run: write --update-baselines='new driver', or put",
+        ),
         (["--allow-missing=nvenc"], "--allow-missing nvenc has an effect only with --gate: give --gate too"),
         (
             ["--update-baselines", "--perf-set=video=mine.mp4", "--perf-baselines=./baselines"],

@@ -42,11 +42,11 @@ def a_case(seed: int = 0, items: int = 4, proof: Proof = Proof("it learns", show
     )
 
 
-def proofs_in(folder: Path | None, started_at: str = NOW, days: int = 7, **of_run: Any) -> RememberedProofs:
+def proofs_in(folder: Path | None, started_at: str = NOW, **of_run: Any) -> RememberedProofs:
     """The remembered proofs of a session that measures one case."""
     measured = of_run.pop("case", a_case())
     run = RunResult(**{"environment": H200, "started_at": started_at, "seed": 1, **of_run})
-    proofs = RememberedProofs(folder, days, run)
+    proofs = RememberedProofs(folder, run)
     proofs.compute_keys([measured])
     return proofs
 
@@ -88,7 +88,6 @@ def test_another_number_of_ranks_forgets_the_proof(tmp_path: Path, monkeypatch: 
 ANEW: dict[str, dict[str, Any]] = {
     "seven days": {"started_at": after(7)},
     "a clock that was wrong": {"started_at": after(-0.1)},
-    "no day": {"days": 0},
     "a recording": {"recording": True},
     "another driver": {"environment": replace(H200, driver="590.2")},
     "another package": {"environment": replace(H200, packages={"torch": "2.12.0"})},
@@ -213,8 +212,8 @@ def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyPro
 def test_a_failed_proof_is_shown_again_and_again_and_ends_an_earlier_success(project: TinyProject) -> None:
     project.run()
     project.write("disproved", "")
-    for days, shown in (("0", 2), ("7", 3)):
-        ended = project.run("--perf-proof-days", days, *JSON)
+    for shown in (2, 3):
+        ended = project.run(*JSON)
         assert (ended.status, times_shown(project), remembered(project)) == (1, shown, [])
         assert project.outcomes()["equivalence"] == "WRONG"
 
@@ -277,10 +276,3 @@ def edit():
     path = Path(__file__)
     path.write_text(path.read_text().replace("98 % right", "99 % right"))
 """
-
-
-@pytest.mark.parametrize("days", ["-1", "1.5", "week", "", "99999"])
-def test_a_number_of_days_that_is_none_is_refused(project: TinyProject, days: str) -> None:
-    ended = project.run(f"--perf-proof-days={days}")
-    assert ended.status == pytest.ExitCode.USAGE_ERROR
-    assert f"--perf-proof-days is {days!r}: give a whole number of days from 0 to 10000, such as 7" in ended.text

@@ -107,7 +107,7 @@ def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> 
 
 
 def test_the_fresh_process_of_a_session_adds_nothing_of_its_own(project: TinyProject) -> None:
-    ended = project.run("--update-baselines", "-operf_processes=2", "--perf-reason", "the first")
+    ended = project.run("--update-baselines", "-operf_processes=2", "--update-baselines=the first")
     assert ended.status == 0, ended.text
     assert len(stored(project)) == 1
 

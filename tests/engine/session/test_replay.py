@@ -66,7 +66,7 @@ def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSessio
     monkeypatch.setattr(
         PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
     )
-    options = replace(OPTIONS, attempts=2, json_path=folder / "run.json", command="pytest 'my tests'")
+    options = replace(OPTIONS, processes=2, json_path=folder / "run.json", command="pytest 'my tests'")
     session = PerfSession(options, CPU, folder, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
     session.result.command, session.node_ids = options.command, {CASE.id: "test_it.py::test_it"}
     return session

@@ -123,7 +123,7 @@ def test_a_case_that_is_interrupted_before_it_is_confirmed_is_not_finished(sessi
     def interrupt(self: PerfSession, case: Case) -> None:
         raise KeyboardInterrupt
 
-    session.options = replace(OPTIONS, attempts=3)
+    session.options = replace(OPTIONS, processes=3)
     measuring(monkeypatch, MEASURED)
     monkeypatch.setattr(gpugate.session.perf_session, "next_action", lambda evidence, allowed: Action.PROCESS)
     monkeypatch.setattr(PerfSession, "_confirm", interrupt)
@@ -280,7 +280,7 @@ def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_the
 
 def test_a_process_whose_shared_code_a_side_slowed_measures_no_further_case(session, monkeypatch) -> None:
     slowed = replace(MEASURED, reference_slowdown=9.0)
-    session.options = replace(session.options, attempts=2)
+    session.options = replace(session.options, processes=2)
     measuring(monkeypatch, slowed)
     monkeypatch.setattr(session, "_confirm", lambda case: Confirmation(slowed))
     assert session.measure(CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
@@ -337,7 +337,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
 ) -> None:
     remember(session)
     measuring(monkeypatch, slower(0.2))
-    session.options = replace(OPTIONS, attempts=processes)
+    session.options = replace(OPTIONS, processes=processes)
     session.node_ids = {CASE.id: "test_it.py::test_it"}
     left, node_ids = list(confirming), []
 
@@ -356,7 +356,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
 def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, monkeypatch) -> None:
     remember(session)
     measuring(monkeypatch, slower(0.2))
-    session.options = replace(OPTIONS, attempts=3)
+    session.options = replace(OPTIONS, processes=3)
     session.node_ids = {CASE.id: "test_it.py::test_it"}
 
     for error, told in (
@@ -530,7 +530,7 @@ def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:
 
 def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_its_verdict_says_so(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
-    session.options = replace(session.options, against="HEAD", attempts=1)
+    session.options = replace(session.options, against="HEAD", processes=1)
     found = session.measure(SPANNING)
     assert found.recorded_code == RecordedCode("", problem=SPANS_GPUS)
     assert Reason(ReasonCode.CODE_UNDECIDED, {"commit": "", "problem": SPANS_GPUS}) in found.verdicts[2].reasons

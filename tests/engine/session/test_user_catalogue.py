@@ -130,7 +130,7 @@ def test_a_name_of_two_suites_fails_their_cases_alone(tiny: TinyProject) -> None
 
 def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProject) -> None:
     write_suites(tiny, "one", "two")
-    recorded = tiny.run("tests", "--perf-device=cpu", "--update-baselines", "--perf-reason=first", "-operf_processes=2")
+    recorded = tiny.run("tests", "--perf-device=cpu", "--update-baselines=first", "-operf_processes=2")
     assert recorded.status == 0, recorded.text
     assert sorted(path.name for path in tiny.baselines.glob("*.json")) == ["one.json", "two.json"]
     alone = tiny.run("tests/first", "--perf-device=cpu")

@@ -75,7 +75,7 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(tiny: Tiny
 
 
 def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyProject) -> None:
-    command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines --perf-reason "..."'
+    command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."'
     lenient, strict = tiny.run("--perf-device=cpu"), tiny.run("--perf-device=cpu", "-v", "--gate")
     assert (lenient.status, strict.status) == (0, 1)
     assert passed(strict.text, "FAILED") == [f"{PROMISES[2]}[tiny/quick/cpu]"]
@@ -525,5 +525,5 @@ def test_a_side_that_slows_a_shared_function_gives_no_result_and_ends_the_measur
     assert (speedup["outcome"], speedup["reasons"][0]["code"]) == ("INCONCLUSIVE", "reference_slowed")
     assert set(tiny.outcomes().values()) == {"ENV_INVALID"}, "the honest case after it"
     assert "tiny/patching/cpu slowed its reference, and perhaps each later side of this process" in result.text
-    assert tiny.run("--perf-device=cpu", "--update-baselines", "--perf-reason=first", "--perf-processes=1").status != 0
+    assert tiny.run("--perf-device=cpu", "--update-baselines=first", "--perf-processes=1").status != 0
     assert list((tiny.path / "baselines").rglob("*.json")) == []

@@ -66,7 +66,7 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
 
 def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> None:
     folder = str(tiny.path / "perf_tests")
-    result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "--perf-attempts", "1", "-k", "knee")
+    result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "-operf_processes=1", "-k", "knee")
     assert result.status == 1, result.text
     said = "NO_BASELINE knee of tiny/batch/cpu: the knee is at 16; nothing is recorded to compare it with"
     assert f'{said}\n  next: pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines' in result.text

@@ -40,7 +40,6 @@ OPTIONS = Options(
     device="auto",
     seed=None,
     budget_s=6.0,
-    attempts=1,
     json_path=None,
     baselines_path=Path("baselines"),
     command="pytest perf_tests",
@@ -224,15 +223,15 @@ def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
     assert [group.duration_s for group in planned] == ([1.0, 1.0] if known == "damaged" else [3.0, 40.0])
 
 
-@pytest.mark.parametrize(("days", "seconds"), [(7, 10.0), (0, 40.0)])
+@pytest.mark.parametrize(("remembers", "seconds"), [(True, 10.0), (False, 40.0)])
 def test_workers_that_remember_proofs_are_planned_without_their_time(
-    gpus, tmp_path: Path, gpu_run: RunResult, days: int, seconds: float
+    gpus, tmp_path: Path, gpu_run: RunResult, remembers: bool, seconds: float
 ) -> None:
     gpus(2)
     case = next(case for case in gpu_run.cases.values() if case.measurement is not None)
     case.measurement = replace(case.measurement, wall_s=40.0, spent_s={"proving": 30.0})  # type: ignore[type-var]
     run_file.write(tmp_path / "run.json", gpu_run)
-    options = replace(OPTIONS, durations_path=tmp_path / "run.json", proofs_path=tmp_path, proof_days=days)
+    options = replace(OPTIONS, durations_path=tmp_path / "run.json", proofs_path=tmp_path if remembers else None)
     workers = Workers(options, ("GPU-0", "GPU-1"))
     tests = CollectedTests("nvidia-h200", (PlannedCase(case.case_id, case.case_id),), {}, "")
     workers.tests_path.write_text(tests.text(), encoding="utf-8")

@@ -67,7 +67,7 @@ def _limit_size(memory_share: float, kernels_share: float, longest_share: float 
     )
 
 
-# On a slow host an H200 gained 1.3x to 1.5x, while the kernels took half of the reference's time: the limit sees that.
+# On a slow host an H200 gained 1.3x to 1.5x, while its kernels took half of the reference's time: the limit sees that.
 LAUNCHES_BIND = "566 launches take longer than the kernels where the host is slow"
 
 
