@@ -338,6 +338,7 @@ TENSORRT_GRAPH = Optimization(
     needs=TENSORRT,
     contract=BATCH_1["tensorrt-fp16-graph"].contract((*FAST_ENGINE, *ONE_LAUNCH)),
     tolerance=TENSORRT_FP16,
+    min_speedup_why=BATCH_1["tensorrt-fp16-graph"].why_lower,
 )
 ON_CPU = (
     Optimization("channels-last", channels_last, {"cpu": 0.85}),
