@@ -21,7 +21,7 @@ def test_no_verdict_differs_from_the_golden_file() -> None:
 def test_the_golden_file_has_every_recorded_case_and_a_fault_for_every_check_but_the_speedup() -> None:
     """The slower side of the small project keeps its promise."""
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert len(golden["records"]) == 87
+    assert len(golden["records"]) == 96
     judged = [case for case in golden["runs"]["faulty"].values() if isinstance(case, dict)]
     good = ("PASS", "IMPROVED")
     assert [check for check in CASE_CHECKS if all(case[check][0] in good for case in judged)] == ["speedup"]

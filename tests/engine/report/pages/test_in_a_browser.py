@@ -67,7 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of 60 nights of 87 cases on two machines."""
+    """The site of 60 nights of 96 cases on two machines."""
     nights = simulated_nights(60, second_machine=True)
     return write_site(tmp_path_factory.mktemp("site"), build_histories(nights, len(nights)))
 
@@ -144,16 +144,16 @@ def test_the_filter_stands_in_the_address(browser: Browser, site: Path) -> None:
     assert browser.run(shown) == [
         f"two-layer-net/{name}/cuda" for name in ("all", "cuda-graph", "no-sync", "pinned-async")
     ]
-    assert browser.run("return document.getElementById('count').textContent") == "4 of 87 cases"
+    assert browser.run("return document.getElementById('count').textContent") == "4 of 96 cases"
     machines = "return [...document.querySelectorAll('tr[data-machine]')].filter(one => !one.hidden).length"
-    assert browser.run(machines) == 87
+    assert browser.run(machines) == 96
     browser.run(
         "const field = document.getElementById('case');field.value = 'No-Sync'; field.dispatchEvent(new Event('input'))"
     )
     assert browser.run(shown) == ["two-layer-net/no-sync/cuda"]
     assert browser.run("return location.hash") == "#case=No-Sync&machine=nvidia-h200-140-gib-500-w&show=ms"
     browser.run("location.hash = ''")
-    browser.wait_until("return document.getElementById('count').textContent === '87 of 87 cases'")
+    browser.wait_until("return document.getElementById('count').textContent === '96 of 96 cases'")
 
 
 def test_the_table_beside_a_chart_has_the_same_values(browser: Browser, site: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
     assert "Every verdict is PASS." in read(stored(tmp_path / "pass.json", case("pass"))).text
 
 
-def test_a_page_of_87_cases_has_at_most_300_kilobytes() -> None:
+def test_a_page_of_96_cases_has_at_most_300_kilobytes() -> None:
     last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
-    assert len(run.cases) == 87
+    assert len(run.cases) == 96
     assert len(night_page(view_run(run), LastNight("last", last))) <= 300_000
