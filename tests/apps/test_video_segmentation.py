@@ -16,11 +16,10 @@ from PIL import Image
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
 from tests.support.copied_clips import copied
+from tests.support.small_clips import clip_on_cpu
 from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.clip.source_clip import CLIPS
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import decoder_of
-from workloads.video.segment.fitted_weights import fitted_weights
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it
@@ -33,11 +32,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
-    yield
-    torch.set_num_threads(threads)
-    fitted_weights.cache_clear()
+    with clip_on_cpu(monkeypatch, TINY):
+        yield
 
 
 @pytest.fixture

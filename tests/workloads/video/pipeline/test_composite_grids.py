@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from gpugate.workload import Context
+from tests.support.small_clips import clip_on_cpu
 from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.clip.source_clip import CLIPS, source
+from workloads.video.clip.source_clip import source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
 from workloads.video.pipeline import composite_grids as grids_file
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of
 from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.plan import BASELINE
-from workloads.video.segment.fitted_weights import fitted_weights
 from workloads.video.segment.segmenter import segmenter
 
 TINY = Clip(312, 192, 24)
@@ -26,12 +26,9 @@ TINY = Clip(312, 192, 24)
 
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
     composite_grids.cache_clear()
-    yield
-    torch.set_num_threads(threads)
-    fitted_weights.cache_clear()
+    with clip_on_cpu(monkeypatch, TINY):
+        yield
     composite_grids.cache_clear()
 
 

@@ -19,9 +19,10 @@ from torch import Tensor
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S
+from tests.support.small_clips import clip_on_cpu
 from workloads.video.clip.clip import Clip
 from workloads.video.clip.frame_number import strip_height
-from workloads.video.clip.source_clip import CLIPS, source
+from workloads.video.clip.source_clip import source
 from workloads.video.composite import compositing
 from workloads.video.encode.x264 import X264, stock_frames
 from workloads.video.pipeline import chain
@@ -35,7 +36,6 @@ from workloads.video.pipeline.promises import END_TO_END, LADDER
 from workloads.video.pipeline.proofs import file_is_whole
 from workloads.video.pipeline.sides import build, x264_alone
 from workloads.video.segment import sides as segmenting
-from workloads.video.segment.fitted_weights import fitted_weights
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
@@ -46,11 +46,8 @@ PLANS = [plan for base in (plans.BASELINE, IN_NV12, AS_JPEG) for plan in (base, 
 
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    threads = torch.get_num_threads()
-    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
-    yield
-    torch.set_num_threads(threads)
-    fitted_weights.cache_clear()
+    with clip_on_cpu(monkeypatch, TINY):
+        yield
     composite_grids.cache_clear()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith(("video-", "encode "))] == []
 

@@ -17,6 +17,7 @@ pytest.importorskip("torchvision")
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
+from tests.support.small_clips import clip_on_cpu
 from workloads.parts import model_sides
 from workloads.parts.cudnn_fusion import (
     CUDNN,
@@ -33,7 +34,6 @@ from workloads.video.segment import dilated_fusion
 from workloads.video.segment import promises as segment
 from workloads.video.segment import sides as segmenting
 from workloads.video.segment.architectures import without_weights
-from workloads.video.segment.fitted_weights import fitted_weights
 from workloads.video.segment.mask_agreement import intersection_over_union, masks_agree
 from workloads.video.segment.segmenter import Segmenter, foreground
 
@@ -44,10 +44,9 @@ HEIGHT, WIDTH = 64, 104  # of its frames where the network sees them
 
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[arg-type]
-    yield
+    with clip_on_cpu(monkeypatch, TINY):
+        yield
     segmenting._unseen_frames.cache_clear()
-    fitted_weights.cache_clear()
 
 
 @pytest.fixture
