@@ -132,11 +132,12 @@ def _kernel_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Ch
     """The change of each kernel whose time changed by SAME of all GPU work. The reference's GPU work is the control,
     since both sides seldom run kernels of the same name. A library that picks kernels by their time may pick another
     name, so that the sum alone decides."""
+    if _is_any("autotuned", _optimized((now, *then))):
+        return
     least_ms = SAME * _usual(then, "kernel_ms")
     for name, now_ms in now.optimized.kernels_ms.items():
         change = _compare(now, then, name, "kernel_ms", SAME)
-        raced = _is_any("autotuned", _optimized((now, *then)))
-        if change is not None and not raced and now_ms - _usual(then, name) >= least_ms:
+        if change is not None and now_ms - _usual(then, name) >= least_ms:
             yield name, change
 
 

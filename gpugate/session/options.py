@@ -310,7 +310,7 @@ def read_options(config: pytest.Config) -> Options:
     worker = read_orders(config)
     return Options(
         gate=value("gate") and not fresh,
-        update_baselines=value("update_baselines") is not None and not fresh,
+        update_baselines=_records(config) and not fresh,
         reason=value("update_baselines") or "",
         processes=_processes(config.getini("perf_processes")),
         device=device_name(value("perf_device")),
@@ -338,6 +338,11 @@ def read_options(config: pytest.Config) -> Options:
         resume=not fresh and (value("perf_resume") if worker is None else worker.resume),
         worker=worker,
     )
+
+
+def _records(config: pytest.Config) -> bool:
+    """True with --update-baselines, also where it gives no reason."""
+    return config.getoption("update_baselines") is not None
 
 
 def _against(config: pytest.Config, fresh: bool) -> str:
@@ -439,7 +444,7 @@ def _check_together(config: pytest.Config) -> None:
 def _check_own(config: pytest.Config) -> None:
     """Raises OptionError where records of a user's own settings would replace those of the workloads' defaults."""
     own = config.getoption("perf_set")
-    if own and config.getoption("update_baselines") is not None and _are_the_default(config):
+    if own and _records(config) and _are_the_default(config):
         raise OptionError(
             f"--perf-set {own[0]} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default inputs: give "
             "--perf-baselines another folder"
@@ -458,7 +463,7 @@ def _check_shard(config: pytest.Config) -> None:
     workers = config.getoption("tx", None) or hasattr(config, "workerinput")
     if shard is None and durations and not workers:
         raise OptionError(f"--perf-durations {durations} balances shards and workers: give --perf-shard or -n auto too")
-    if shard is not None and config.getoption("update_baselines") is not None:
+    if shard is not None and _records(config):
         raise OptionError(
             f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
         )
@@ -467,7 +472,7 @@ def _check_shard(config: pytest.Config) -> None:
 def _check_resumed(config: pytest.Config) -> None:
     if not config.getoption("perf_resume"):
         return
-    if config.getoption("update_baselines") is not None:
+    if _records(config):
         raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
     if not config.getoption("perf_report") and not config.getoption("perf_json") and FRESH_VARIABLE not in os.environ:
         raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
