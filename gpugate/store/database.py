@@ -311,11 +311,16 @@ def _prepare(store: Store) -> None:
 
 
 def _read_format(connection: sql.Connection) -> int | None:
-    """The format of the tables; 1 for those without a table of it, None where there are none."""
-    inspector = sql.inspect(connection)
-    if inspector.has_table(STORE_FORMAT.name):
-        return connection.execute(sql.select(STORE_FORMAT.c.format)).scalar()
-    return 1 if inspector.has_table(RUN.name) else None
+    """The format of the tables; 1 for those without a table of it, None where there are none.
+
+    PostgreSQL shows each query what was committed before it. So the table of runs is looked for first: whoever sees it
+    sees the table of the format, too, because one commit makes both.
+    """
+    if not sql.inspect(connection).has_table(RUN.name):
+        return None
+    if not sql.inspect(connection).has_table(STORE_FORMAT.name):
+        return 1
+    return connection.execute(sql.select(STORE_FORMAT.c.format)).scalar()
 
 
 def _add(connection: sql.Connection, night: Night) -> str | None:

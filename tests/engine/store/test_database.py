@@ -316,6 +316,25 @@ def test_one_process_at_a_time_makes_the_tables_in_postgresql(cluster: str) -> N
     assert len(read(url)) == 20
 
 
+def test_tables_that_another_process_makes_meanwhile_are_not_old_ones(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = make_database(cluster, "made_meanwhile")
+    inspect = database.sql.inspect
+
+    def inspect_slowly(connection: sql.Connection) -> SimpleNamespace:
+        def has_table(name: str) -> bool:
+            found = inspect(connection).has_table(name)
+            monkeypatch.setattr(database.sql, "inspect", inspect)
+            open_store(url).close()
+            return found
+
+        return SimpleNamespace(has_table=has_table)
+
+    monkeypatch.setattr(database.sql, "inspect", inspect_slowly)
+    open_store(url).close()
+
+
 def test_a_killed_writer_leaves_no_half_of_a_run(url: str) -> None:
     add(url, night(0))
     assert start_writer(url, 1, "dies").wait(HANGS_S) == -signal.SIGKILL
