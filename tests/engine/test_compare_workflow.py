@@ -1,0 +1,184 @@
+"""The comparison of a stranger's pull request: its container, its exit status, and the comment with its table.
+
+The linters of `make lint` read the workflow; here its scripts run with stand-ins for docker, gh and gpugate.
+"""
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt  # a part of rich's requirements
+
+from gpugate.commands.compare.report import Comparison, document
+from gpugate.judging.duet import judge_duet
+from gpugate.store.version import Version
+from tests.engine.judging.test_duet import CASE, measured, process
+from tests.support.stand_ins import STEP, run_script, write_programs
+
+yaml = pytest.importorskip("yaml", reason="needs PyYAML, which the extra dev brings")
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/compare.yml").read_text(encoding="utf-8"))
+DUETS, COMMENT = WORKFLOW["jobs"]["compare"], WORKFLOW["jobs"]["comment"]
+NEEDS_JQ = pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
+
+
+def find_script(job: dict[str, Any], name: str) -> str:
+    (step,) = [step for step in job["steps"] if step.get("name") == name]
+    return str(step["run"])
+
+
+def compare(folder: Path, docker: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "image").write_text("sha256:1a2b")
+    write_programs(folder, docker=f'printf "%s\\n" "$@" > arguments\n{docker}')
+    variables = {"RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "GITHUB_WORKSPACE": "/checkout"}
+    variables |= {"CONTAINER": "gpugate-compare-17", "GPU": "0", "BASE": "base", "HEAD": "head"}
+    return run_script(folder, *STEP, find_script(DUETS, "Compare"), **variables)
+
+
+def test_the_workflow_runs_the_code_that_was_labelled_with_the_base_checked_out() -> None:
+    assert WORKFLOW[True] == {
+        "pull_request_target": {"types": ["labeled"], "branches": ["main"]}
+    }  # YAML 1.1 reads `on`
+    (checkout,) = [step for step in DUETS["steps"] if "checkout" in step.get("uses", "")]
+    assert checkout["with"]["ref"] == "${{ github.sha }}"
+    used = set(re.findall(r"pull_request\.head\.\w+", json.dumps([DUETS, COMMENT])))
+    assert used == {"pull_request.head.sha"}
+    assert COMMENT["permissions"] == {"pull-requests": "write"}
+    assert [step for step in COMMENT["steps"] if "uses" in step] == []  # it reads no code and unpacks no archive
+
+
+def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_write(tmp_path: Path) -> None:
+    assert compare(tmp_path, "exit 0").returncode == 0
+    options, _, command = (tmp_path / "arguments").read_text().partition("sha256:1a2b\n")
+    assert command.split() == ["bash", "/source/deploy/compare.sh", "base", "head"]
+    for words in ("--network none", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm", "--read-only"):
+        assert words.replace(" ", "\n") in options
+    assert f"--user\n{os.getuid()}:{os.getgid()}\n" in options
+    assert re.findall(r"--mount\n(.*)", options) == ["type=bind,source=/checkout,target=/source,readonly"]
+    assert not re.search(r"^(-v|--volume|--privileged|--env-file|--ipc|--pid)", options.replace("--pids-", ""), re.M)
+    assert not {"container", "services"} & DUETS.keys()  # GitHub mounts its folders and Docker's socket there
+    # The container reads the base's `addopts` in the place of those in a file of the pull request.
+    (settings,) = re.findall(r"--env\nPYTEST_ADDOPTS=(.*)", options)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -k nothing\n")
+    (tmp_path / "test_slow.py").write_text("def test_slow(): pass\n")
+    pytest_run = (sys.executable, "-m", "pytest", "-q", "-p", "no:gpugate.plugin")
+    assert run_script(tmp_path, *pytest_run, PYTEST_ADDOPTS=settings).returncode == 0
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1), (2, 2), (64, 0), (125, 125), (130, 130)])
+def test_a_comparison_fails_unless_it_is_only_undecided(tmp_path: Path, status: int, expected: int) -> None:
+    ended = compare(tmp_path, f"echo {{}}; echo a table >&2; exit {status}")
+    assert ended.returncode == expected, ended.stderr
+    assert ("::warning::" in ended.stdout) is (status == 64)
+    kept = tmp_path / "comparison"
+    assert [(kept / name).read_text() for name in ("compare.json", "compare.txt")] == ["{}\n", "a table\n"]
+    assert (tmp_path / "output").read_text() == f"table={base64.b64encode(b'a table' + bytes([10])).decode()}\n"
+
+
+def test_the_output_of_a_container_is_limited_and_gives_the_runner_no_order(tmp_path: Path) -> None:
+    ended = compare(tmp_path, "yes | head -c 5000000 >&2; echo '::set-output name=table::it' >&2; exit 1")
+    stop, *_, start = [line for line in ended.stdout.splitlines() if line.startswith("::")]
+    assert re.fullmatch(r"::stop-commands::[0-9a-f]{64}", stop)
+    assert start == f"::{stop.removeprefix('::stop-commands::')}::"
+    assert ended.returncode != 0
+    assert (tmp_path / "comparison/compare.txt").stat().st_size <= 1_000_000
+    assert (tmp_path / "output").stat().st_size < 50_000
+
+
+@pytest.mark.parametrize(
+    ("status", "milliseconds", "expected"),
+    [(0, [10], 0), (1, [10, 10.5], 1), (2, [10], 2), (130, None, 130), (125, [10], 64), (125, [10, 10.5], 1)],
+)
+def test_undecided_cases_alone_have_a_status_that_docker_has_not(
+    tmp_path: Path, status: int, milliseconds: list[float] | None, expected: int
+) -> None:
+    """Docker has the status 125, too."""
+    for folder in ("home", "source/deploy"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "deploy/compare.sh", tmp_path / "source/deploy")
+    duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 3) for head_ms in milliseconds or []]
+    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
+    (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
+    write = 'cp ../../made.json "$HOME/compare.json";' if milliseconds else ""
+    write_programs(tmp_path, gpugate=f"pwd >&2; {write} exit {status}")
+    script = tmp_path / "source/deploy/compare.sh"
+    ended = run_script(tmp_path, "bash", str(script), "base", "head", HOME=str(tmp_path / "home"))
+    assert ended.returncode == expected, ended.stderr
+    assert ended.stdout == ((tmp_path / "made.json").read_text() if milliseconds else "")
+    assert ended.stderr.splitlines()[0] == str(tmp_path / "home/versions")  # a copy
+
+
+GH = """
+echo "$@" >> calls
+case "$2" in
+  --paginate) jq -r "$5" comments.json;;
+  *) for word; do case "$word" in body=@*) cp "${word#body=@}" body;; esac; done;;
+esac
+"""
+MARKED = {"body": "<!-- gpugate-compare -->\nolder", "user": {"login": "github-actions[bot]"}}
+
+
+def comment(folder: Path, table: bytes | None, comments: Any = ()) -> "subprocess.CompletedProcess[str]":
+    write_programs(folder, gh=GH)
+    (folder / "comments.json").write_text(json.dumps(list(comments)))
+    variables = {"REPOSITORY": "us/it", "RUN_URL": "https://run", "HEAD": "abc", "RESULT": "failure", "NUMBER": "7"}
+    variables["TABLE"] = "$(touch it)" if table is None else base64.b64encode(table).decode()
+    variables["GITHUB_STEP_SUMMARY"] = str(folder / "summary")
+    return run_script(folder, *STEP, find_script(COMMENT, "Comment"), **variables)
+
+
+@NEEDS_JQ
+@pytest.mark.parametrize(
+    ("more", "call"),
+    [
+        ([], "POST repos/us/it/issues/7/comments -F body=@comment.md"),
+        ([{**MARKED, "id": 3}], "PATCH repos/us/it/issues/comments/3 -F body=@comment.md"),
+    ],
+    ids=["first", "later"],
+)
+def test_the_first_table_is_a_new_comment_and_later_ones_replace_it(tmp_path: Path, more: Any, call: str) -> None:
+    strangers = {**MARKED, "id": 1, "user": {"login": "mallory"}}
+    other = {**MARKED, "id": 2, "body": "another bot's <!-- gpugate-compare -->"}
+    ended = comment(tmp_path, b"a table\n", [strangers, other, *more])
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"api --silent --method {call}"
+    body = (tmp_path / "body").read_text()
+    assert body == "<!-- gpugate-compare -->\n[Comparison](https://run) of commit abc: failure.\n\n    a table\n"
+    assert (tmp_path / "summary").read_text() == body
+
+
+@NEEDS_JQ
+@pytest.mark.parametrize(
+    "table",
+    [
+        b"| a | b |\n|---|---|\n| @you | #12 us/it#3 GH-4 |\n\n# title\n- item\n",
+        b"```\n@you\n~~~\n</code></pre><img src=//x>\n",
+        b"![i](https://x) [l](//x) <a href=x>\n\n\n&#64;you\n",
+        b"a\r@you\r\r\n@you\0\x0b@you\x1b]8;;https://x\x07\xe2\x80\xae\xff\n\t@you\n",
+        b"\n\n   @you\n[a]: https://x\n-->\n",
+        b"x\n" * 15_000,
+        b"",
+    ],
+    ids=["table", "fence", "link", "control", "edge", "long", "empty"],
+)
+def test_the_words_of_a_stranger_are_one_block_of_code(tmp_path: Path, table: bytes) -> None:
+    ended = comment(tmp_path, table)
+    assert ended.returncode == 0, ended.stderr
+    body = (tmp_path / "body").read_text(encoding="ascii")
+    assert len(body) < 65_536  # GitHub takes no longer one
+    kinds = [token.type for token in MarkdownIt().parse(body)]
+    assert kinds == ["html_block", "paragraph_open", "inline", "paragraph_close", *["code_block"] * bool(table)]
+
+
+def test_what_is_no_table_is_no_comment(tmp_path: Path) -> None:
+    assert comment(tmp_path, None).returncode != 0
+    assert not (tmp_path / "calls").exists()
+    assert not (tmp_path / "it").exists()
