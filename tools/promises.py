@@ -21,8 +21,8 @@ from pathlib import Path
 from gpugate import units
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
+from gpugate.measurement.derived import with_whole_run
 from gpugate.measurement.record import Process
-from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.machine import facts
 from gpugate.report.markdown import results_page
 from gpugate.report.table import Column, Markdown, Table

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter_ns, sleep
+from time import sleep
 from typing import Any
 
 import torch
@@ -21,14 +20,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from gpugate.errors import SideError
 from gpugate.measurement import trace
 from gpugate.measurement.cold_inputs import HOT_SETS
-from gpugate.measurement.data_path import measure_data_path
 from gpugate.measurement.device_timer import Timer
-from gpugate.measurement.growth import grown_bytes
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
+from gpugate.measurement.unprofiled import enqueue_ms, grown_bytes, measure_data_path
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
-FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 5, 1000, 300.0
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 NO_KERNEL = (
@@ -167,27 +164,6 @@ def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
         profiler.export_chrome_trace(str(path))
         content: dict[str, list[dict[str, Any]]] = json.loads(path.read_bytes())
     return content["traceEvents"]
-
-
-def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
-    """Measures the median host time until `step` returns, from an idle device and without a profiler.
-
-    The median is of 5 to 1000 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
-    the host.
-    """
-    side.flags.apply()
-    times_ms: list[float] = []
-    until_ns = perf_counter_ns() + ENQUEUE_MS * 1e6
-    with blame(side.name, "being enqueued"):
-        while len(times_ms) < FEWEST_ENQUEUED or (len(times_ms) < MOST_ENQUEUED and perf_counter_ns() < until_ns):
-            synchronize(side.device)
-            step = side.side.step  # reading `step` starts the work of some faults
-            started = perf_counter_ns()
-            step(inputs[len(times_ms) % len(inputs)])
-            times_ms.append((perf_counter_ns() - started) / 1e6)
-            side.side.finish()
-    synchronize(side.device)
-    return statistics.median(times_ms)
 
 
 def collect(

@@ -260,9 +260,7 @@ class Measurement:
     optimized_profile: StepProfile | None = None
     mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None  # None: outputs were not comparable
-    ceilings: Mapping[str, Positive] = field(
-        default_factory=dict
-    )  # of this machine, see `gpugate.measurement.ceilings`
+    ceilings: Mapping[str, Positive] = field(default_factory=dict)  # of this machine, see `derived.with_ceilings`
     accounts_for_itself: bool = False  # the optimized side has a `Side.engaged` of its own
     proofs: tuple[ProofResult, ...] = ()
     not_engaged: str | None = None  # the reason that Side.engaged() returned

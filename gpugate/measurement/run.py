@@ -15,7 +15,7 @@ from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.block_work import block_work_share
-from gpugate.measurement.both_sides import BothSides, build_both
+from gpugate.measurement.both_sides import BothSides, build_both, can_repeat, find_slowdown
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.compiler_counters import CompilerCounters
@@ -51,7 +51,6 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.reference_alone import can_repeat, find_slowdown
 from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import speedup_of

@@ -8,7 +8,7 @@ from gpugate import units
 from gpugate.explaining.bottleneck import Kind, bottleneck
 from gpugate.judging.evidence import WIDEST_HALF_WIDTH
 from gpugate.judging.machine_state import busy_cores
-from gpugate.measurement.whole_run import whole_run
+from gpugate.measurement.derived import whole_run
 from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.results.case import CaseResult, decider
@@ -84,7 +84,7 @@ def whole_runs(run: RunResult) -> list[str]:
     """The time of a run from its start to its end, with its start-up, one line a case; empty where no run has an end.
 
     `net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; see
-    `gpugate.measurement.whole_run`.
+    `gpugate.measurement.derived.whole_run`.
     """
     return [line for case in run.cases.values() if (line := _whole_run(case)) is not None]
 

@@ -8,7 +8,7 @@ from statistics import median
 from gpugate import units
 from gpugate.judging.machine_state import LAUNCH_LATENCY, SLOW_LAUNCH, describe_throttling
 from gpugate.machine.environment import Environment
-from gpugate.measurement.ceilings import BANDWIDTH
+from gpugate.measurement.derived import BANDWIDTH
 from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
 from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value

@@ -35,13 +35,11 @@ from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
-from gpugate.measurement.bus_share import with_bus_share
-from gpugate.measurement.ceilings import with_ceilings
+from gpugate.measurement.derived import with_bus_share, with_ceilings, with_whole_run
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.step_profile import StepProfile
-from gpugate.measurement.whole_run import with_whole_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered, describe_other_reference
 from gpugate.results.duet import RecordedCode

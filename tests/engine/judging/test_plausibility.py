@@ -8,7 +8,7 @@ from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import gather
 from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.judging.rules import decide_by
-from gpugate.measurement.ceilings import with_ceilings
+from gpugate.measurement.derived import with_ceilings
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CaseResult, Promise

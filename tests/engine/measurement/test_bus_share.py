@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.judging.bill import broken_limit
-from gpugate.measurement.bus_share import YARDSTICK, with_bus_share
+from gpugate.measurement.derived import YARDSTICK, with_bus_share
 from gpugate.measurement.record import Measurement
 from gpugate.workload import Limit
 from tests.support.stored_runs import measured

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.measurement import growth
-from gpugate.measurement.growth import grown_bytes
+from gpugate.measurement import unprofiled as growth
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
@@ -61,7 +60,7 @@ class Memory:
             return OUTPUT
 
         side = BuiltSide("fast", Side(step), TorchFlags.current(), CPU, SideCost(0.0, 0.0), steps_per_block)
-        return grown_bytes(side, [None, None], step_ms)
+        return growth.grown_bytes(side, [None, None], step_ms)
 
 
 def test_what_every_step_keeps_is_growth(monkeypatch) -> None:

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpugate.errors import SideError
 from gpugate.measurement import sides
-from gpugate.measurement.data_path import measure_data_path
 from gpugate.measurement.difference import numbers_of
 from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint, release
 from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.measurement.unprofiled import measure_data_path
 from gpugate.workload import Context, Side
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.judging.bill import broken_limit
+from gpugate.measurement.derived import with_whole_run
 from gpugate.measurement.record import SideCost
-from gpugate.measurement.whole_run import with_whole_run
 from gpugate.report.gains import whole_runs
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details

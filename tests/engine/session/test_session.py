@@ -13,9 +13,9 @@ from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError, SpoiledProc
 from gpugate.judging.actions import Action
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
+from gpugate.measurement.derived import whole_run
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.whole_run import whole_run
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
