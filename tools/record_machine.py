@@ -1,0 +1,238 @@
+"""Measures a machine for its records within a limited time, and prints what is left.
+
+`python -m tools.record_machine RUNS --gpus 4 --minutes 25` measures every CUDA case in fresh processes, a few cases in
+each, with one process on each GPU at a time. The cases with the fewest processes come first: those of the records in
+`baselines/` count, and those in RUNS. So a call after a lost machine goes on where the last one ended. The runs then
+become records by `gpugate record RUNS --add`, or without `--add` where the sides changed.
+
+A case that needs the host or several GPUs runs when no other case does. The estimates of time are the durations of the
+runs in RUNS; a case without one counts as UNKNOWN_S.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+from gpugate.catalogue import catalogue
+from gpugate.results.fleet_plan import PlannedCase
+from gpugate.session.shards import plan_case
+from gpugate.store import baseline, run_file
+from gpugate.store.night_files import find_runs
+from gpugate.store.source_hash import source_hash
+from gpugate.units import number_of
+from gpugate.workload import Case
+from tools.machines import ROOT
+
+START_S = 25.0  # of a process: imports, the probes of the machine, the first use of the device
+UNKNOWN_S = 20.0  # of a case without a duration
+GROUP_S = 180.0  # of the cases of one process: a machine that is lost takes this much of each GPU with it at most
+GRACE_S = 20.0  # for an interrupted process to write its last case
+TRIES = 2  # of a case that fails
+TESTS = (
+    "test_outputs_match_the_baseline",
+    "test_speedup_is_what_was_promised",
+    "test_throughput_is_what_it_was",
+    "test_the_optimization_engaged",
+)
+
+
+@dataclass
+class Queue:
+    """The cases that still lack processes, in the order in which they are measured. Threads share it."""
+
+    wanted: int  # processes of each case
+    cases: Sequence[PlannedCase]
+    done: Counter[str]  # processes of this folder
+    recorded: Mapping[str, int]
+    known_s: dict[str, float]
+    tried: Counter[str] = field(default_factory=Counter)
+    running: set[str] = field(default_factory=set)
+    lock: Lock = field(default_factory=Lock)
+
+    def left(self, alone: bool) -> list[PlannedCase]:
+        """The cases of one part that lack processes: those with the fewest first, then the longest."""
+        lacking = (
+            case
+            for case in self.cases
+            if case.alone == alone
+            and case.case_id not in self.running
+            and self.done[case.case_id] < self.wanted
+            and self.tried[case.case_id] - self.done[case.case_id] < TRIES
+        )
+        return sorted(lacking, key=lambda case: (self.processes(case), -self.seconds(case), case.case_id))
+
+    def processes(self, case: PlannedCase) -> int:
+        return self.done[case.case_id] + self.recorded.get(case.case_id, 0)
+
+    def seconds(self, case: PlannedCase) -> float:
+        return self.known_s.get(case.case_id, UNKNOWN_S)
+
+    def take(self, alone: bool, left_s: float) -> list[PlannedCase]:
+        """Takes the cases of the next process that end within `left_s` seconds; none where no case does."""
+        with self.lock:
+            room_s, taken = min(GROUP_S, left_s - START_S), list[PlannedCase]()
+            for case in self.left(alone):
+                if self.seconds(case) <= room_s and (not taken or case.gpus == taken[0].gpus):
+                    taken.append(case)
+                    room_s -= self.seconds(case)
+            self.running.update(case.case_id for case in taken)
+            self.tried.update(case.case_id for case in taken)
+            return taken
+
+    def give_back(self, taken: Sequence[PlannedCase], measured_s: Mapping[str, float]) -> None:
+        """Counts the cases that a process measured, with their seconds. The others may be tried again."""
+        with self.lock:
+            self.running.difference_update(case.case_id for case in taken)
+            self.done.update(measured_s.keys())
+            self.known_s.update(measured_s)
+
+    def first_part(self) -> bool:
+        """True where the cases that run alone have fewer processes, on average, than those side by side."""
+        parts = [[self.processes(case) for case in self.left(alone)] for alone in (True, False)]
+        averages = [sum(part) / len(part) if part else float("inf") for part in parts]
+        return averages[0] < averages[1]
+
+
+Measure = Callable[[Sequence[PlannedCase], "int | None", float], Mapping[str, float]]
+
+
+def measure_all(queue: Queue, gpus: int, ends_at: float, measure: Measure, clock: Callable[[], float]) -> None:
+    """Measures until each case has its processes or the time is over.
+
+    `measure` takes the cases of a process, the number of its GPU (None: all of them) and the time at which it must end,
+    and returns the seconds of each measured case. The part of the cases with fewer processes comes first in each round.
+    """
+
+    def empty(alone: bool, gpu: int) -> None:
+        while taken := queue.take(alone, ends_at - clock()):
+            queue.give_back(taken, measure(taken, gpu if taken[0].gpus == 1 else None, ends_at))
+
+    first = queue.first_part()
+    for alone in (first, not first):
+        with ThreadPoolExecutor(1 if alone else gpus) as pool:
+            list(pool.map(partial(empty, alone), range(1 if alone else gpus)))
+
+
+def run_process(
+    folder: Path, cases: Sequence[PlannedCase], gpu: int | None, gpus: int, words: Sequence[str], ends_at: float
+) -> Mapping[str, float]:
+    """Measures the cases in a fresh process on one GPU, with that GPU's share of the cores, or on all GPUs."""
+    began = time.monotonic()
+    name = f"{time.time_ns():x}-{'all' if gpu is None else gpu}"
+    path = folder / f"{name}.json"
+    tests = [f"perf_tests/test_promises.py::{test}[{case.case_id}]" for case in cases for test in TESTS]
+    cores = sorted(os.sched_getaffinity(0))
+    environment = dict(os.environ)
+    if gpu is not None:
+        share = len(cores) // gpus
+        cores = cores[gpu * share : (gpu + 1) * share]
+        environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    pytest = (sys.executable, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", "-o", "perf_processes=1")
+    stored = ("--perf-json", str(path), "--perf-baselines", str(folder / "none"), *words)
+    with (folder / f"{name}.log").open("wb") as log:
+        pinned = ("taskset", "-c", ",".join(map(str, cores)), *pytest, *stored)
+        child = subprocess.Popen(pinned, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        try:
+            child.wait(max(0.0, ends_at - time.monotonic() - GRACE_S))
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+    durations = _read_seconds(path) if path.exists() else {}
+    where = "all GPUs" if gpu is None else f"GPU {gpu}"
+    took_s, left_s = time.monotonic() - began, ends_at - time.monotonic()
+    print(f"{where}: {len(durations)} of {len(cases)} cases in {took_s:.0f} s, {left_s / 60:.0f} min left", flush=True)
+    return durations
+
+
+def _read_seconds(path: Path) -> dict[str, float]:
+    """The seconds of each case that the run measured."""
+    return {name: case.duration_s for name, case in run_file.read(path).cases.items() if case.measurement is not None}
+
+
+def _find_records(cases: Iterable[Case], folder: Path) -> dict[str, baseline.Record]:
+    """The machine's record of each case, where the sources of its workload are still those that were recorded."""
+    files, found = baseline.load_all(folder), dict[str, baseline.Record]()
+    for case in cases:
+        workload = case.workload
+        entry = (
+            files[workload.name].cases.get(case.id.removeprefix(f"{workload.name}/"))
+            if workload.name in files
+            else None
+        )
+        if entry is not None and entry.current.source_hash == source_hash(workload):
+            found[case.id] = entry.current
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Returns 0 where every selected case has its processes, and 1 where some are left."""
+    parser = argparse.ArgumentParser(prog="python -m tools.record_machine", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folder", metavar="RUNS", type=Path, help="the folder of this host's runs")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs of the host (default: 1)")
+    parser.add_argument("--minutes", type=float, default=25.0, help="the time for all (default: 25)")
+    parser.add_argument("--processes", type=int, default=3, help="processes of each case (default: 3)")
+    parser.add_argument(
+        "--machine", default="nvidia-h100-80gb-hbm3", help="its folder in baselines/ (default: an H100)"
+    )
+    parser.add_argument("--kind", choices=("cuda", "cpu"), default="cuda", help="of the cases (default: cuda)")
+    parser.add_argument(
+        "--cases", default="", help="only cases whose ids contain one of these words, with commas between"
+    )
+    known, further = parser.parse_known_args(words)  # further words go to pytest
+    ends_at = time.monotonic() + 60 * known.minutes
+    known.folder.mkdir(parents=True, exist_ok=True)
+    if not catalogue.cases():
+        catalogue.register_module("workloads")
+        catalogue.load()
+    parts = known.cases.split(",")
+    cases = [
+        case for case in catalogue.cases() if case.device_kind == known.kind and any(part in case.id for part in parts)
+    ]
+    measured = [_read_seconds(path) for path in find_runs(known.folder)]
+    done = Counter(itertools.chain.from_iterable(measured))
+    known_s = {name: seconds for run in measured for name, seconds in run.items()}
+    records = _find_records(cases, ROOT / "baselines" / known.machine)
+    recorded = {case_id: len(record.processes) for case_id, record in records.items()}
+    cores = len(os.sched_getaffinity(0)) // known.gpus
+    planned = [plan_case(case, records.get(case.id), cores) for case in cases]
+    fitting = [case for case in planned if case.gpus <= known.gpus]
+    queue = Queue(known.processes, fitting, done, recorded, known_s)
+
+    def measure(taken: Sequence[PlannedCase], gpu: int | None, until: float) -> Mapping[str, float]:
+        return run_process(known.folder, taken, gpu, known.gpus, further, until)
+
+    measure_all(queue, known.gpus, ends_at, measure, time.monotonic)
+    return _print_left(queue)
+
+
+def _print_left(queue: Queue) -> int:
+    """Prints the cases that lack processes, with those that failed."""
+    lacking = [case for case in queue.cases if queue.done[case.case_id] < queue.wanted]
+    for case in sorted(lacking, key=lambda case: (queue.done[case.case_id], case.case_id)):
+        failed = queue.tried[case.case_id] >= TRIES and queue.done[case.case_id] == 0
+        words = ", not measured: its log says why" if failed else ""
+        print(f"{queue.done[case.case_id]} of {queue.wanted} processes: {case.case_id}{words}")
+    done = number_of(len(queue.cases) - len(lacking), "case")
+    print(f"{done} of {len(queue.cases)} have {number_of(queue.wanted, 'process', 'processes')} each")
+    return 1 if lacking else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
