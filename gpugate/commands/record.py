@@ -64,7 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the baselines of all cases that can be recorded, and prints the changes. Interrupted runs are left out.
+    """Writes the baselines of all cases that can be recorded, and prints the changes.
+
+    The finished cases of an interrupted run count.
 
     With `--delete`, the command deletes the record of one case instead.
     Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
@@ -124,12 +126,7 @@ def _runs(folder: Path) -> list[RunResult]:
         if twin != path:
             raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
         run_file.refuse_no_night(path, run)
-        if run.interrupted:
-            print(f"{path} was interrupted and does not count")
-        else:
-            runs.append(run)
-    if not runs:
-        raise BaselineError(f"every run of {folder} was interrupted: measure again")
+        runs.append(run)
     found = differences([run.environment for run in runs])
     if found:
         raise BaselineError(f"the runs' environments differ ({', '.join(found)}): give each its own folder")

@@ -199,11 +199,8 @@ def record_cases(
     measured by fewer than `min_processes` runs, or whose workload's source differs between runs. Where runs are added
     to a record, the recorded processes count as runs, each run may be added once, and a case that is slower than
     recorded gets none, too. Otherwise a disturbed record does not replace a sharper one, unless that is forced.
-    Raises BaselineError where no case gets a record, and when the runs were interrupted or differ in environment.
+    Raises BaselineError where no case gets a record, and when the runs differ in environment.
     """
-    for run in runs:
-        if run.interrupted:
-            raise BaselineError(f"the run of {run.started_at} was interrupted: record again")
     found = differences([run.environment for run in runs])
     if found:
         raise BaselineError(f"the runs' environments differ ({', '.join(found)}): record again on one machine")

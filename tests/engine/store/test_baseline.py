@@ -462,7 +462,6 @@ UNFIT = {
     (
         "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more processes"
     ): run(),
-    "the run of 2030-01-01T00:00:00+00:00 was interrupted: record again": replace(run(), interrupted=True),
     "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine": run(environment=OTHER_DRIVER),
     "the source of 'net' changed between the runs: record again without editing": replace(
         run(case("tf32", 2.0)), source_hashes={"net": "fedc"}
