@@ -25,7 +25,8 @@ from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.json_file import write_atomically
 from gpugate.units import percent
 from tools import simulated_nights as nights
-from tools.machines import MACHINES, ROOT, Machine
+from tools.archive import RESULTS
+from tools.machines import MACHINES, Machine
 from tools.simulated_duets import (
     SEED,
     CaseNoise,
@@ -39,7 +40,6 @@ from tools.simulated_duets import (
 from tools.trust.duet_report import JudgedCase, judge_trials
 from tools.trust.duets import DuetTrial, read_duets
 
-RESULTS = ROOT / "results"
 PAGE = RESULTS / "duets.md"
 ONE_SIDED = 0.05  # the chance with which a bound is wrong
 WANTED = 0.95
@@ -140,7 +140,7 @@ class Bound:
 
 def find_folders() -> list[Path]:
     """The folders of trials below results/."""
-    return sorted({path.parent for path in RESULTS.glob("*/duets/*/duets-*.json")})
+    return sorted(path.parent for path in RESULTS.glob("*/duets/*/trust.md"))
 
 
 def count_outcomes(judged: Sequence[JudgedCase]) -> Counter[DuetOutcome]:

@@ -34,6 +34,7 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
+from tools.archive import list_files
 from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated
 from tools.simulated_nights import load_entries
 
@@ -277,14 +278,15 @@ def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpee
 def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
     """Loads the speedups of each case without a record, by its id. Runs that are printed only are no data."""
     recorded, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
-    for path in sorted(path for folder in (RUNS, NIGHT) for path in (machine.results / folder).glob("*.json")):
+    folders = (machine.results / NIGHT, machine.results / RUNS)
+    for shown, path in ((folder / path.name, path) for folder in folders for path in list_files(folder, "*.json")):
         if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
             continue
         run = run_file.read(path)
         for case_id, result in run.cases.items():
             decided = decider(result)
             if decided is not None and case_id not in recorded:
-                one = StoredSpeedup(path, run.started_at, decided.summary.speedup)
+                one = StoredSpeedup(shown, run.started_at, decided.summary.speedup)
                 found.setdefault(case_id, []).append(one)
     return found
 
@@ -293,8 +295,7 @@ class Night:
     """The measured cases of a machine's stored night, by id. Its runs are in their order of time."""
 
     def __init__(self, machine: Machine) -> None:
-        folder = machine.results / NIGHT
-        runs = [run_file.read(path) for path in folder.glob("*.json")]
+        runs = [run_file.read(path) for path in list_files(machine.results / NIGHT, "*.json")]
         self.runs: list[RunResult] = sorted(runs, key=lambda run: run.started_at)
         measured = (case for run in self.runs for case in run.cases.values() if case.measurement is not None)
         self._cases: dict[str, CaseResult] = {case.case_id: case for case in measured}

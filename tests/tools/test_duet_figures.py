@@ -6,7 +6,8 @@ import numpy as np
 
 from gpugate.results.duet import DuetSize
 from tools import duet_figures
-from tools.duet_figures import PAGE, RESULTS, describe_stored, find_folders, rows_of
+from tools.archive import RESULTS
+from tools.duet_figures import PAGE, describe_stored, find_folders, rows_of
 from tools.simulated_duets import (
     GRID,
     CaseNoise,

@@ -24,6 +24,7 @@ from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, number_of
+from tools.archive import list_files
 from tools.trust import trials
 from tools.trust.fresh_worker import run_worker
 from tools.trust.plan import Plan
@@ -85,7 +86,7 @@ class DuetOrders:
 def read_duets(folder: Path) -> list[DuetTrial]:
     """Raises TrustError, naming the file, for one that cannot be read, is a copy or is of other conditions."""
     found: list[DuetTrial] = []
-    for path in sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name)):
+    for path in (path for path in list_files(folder, "duets-*.json") if _NAME.fullmatch(path.name)):
         trial = FILE.read(path)
         if trial.path != path.name:
             raise TrustError(f"{path} holds the trial of {trial.path}: it is a copy or was renamed, delete it")

@@ -12,6 +12,7 @@ from gpugate.machine.environment import Environment, compare
 from gpugate.measurement.record import Process
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import Natural, NotNegative, Positive, Share
+from tools.archive import list_files
 
 # 0 is A/A: nothing changed, so every alarm is false.
 SLOWDOWNS: tuple[float, ...] = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
@@ -100,7 +101,7 @@ def trials_path(folder: Path, process: int) -> Path:
 
 def read_all(folder: Path) -> Taken:
     """Raises TrustError, naming the file, for one that cannot be read, is a copy or is of other conditions."""
-    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    named = ((_NAME.fullmatch(path.name), path) for path in list_files(folder, "trials-*.json"))
     paths = {int(match[1]): path for match, path in named if match}
     taken = Taken()
     for process in sorted(paths):
