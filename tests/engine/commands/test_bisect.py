@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,8 +10,7 @@ from gpugate.commands.compare import bisect
 from gpugate.commands.compare.bisect import Search, list_commits
 from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.results.duet import DuetProcess
-from gpugate.session import duet_worker, duets
-from gpugate.session.duet_worker import DuetTaker
+from gpugate.session import duets
 from gpugate.session.duets import DuetPlan, pytest_words
 from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import Version, git
@@ -120,21 +117,6 @@ def test_a_case_that_cannot_be_measured_at_the_end_is_one_sentence(project: Path
     assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
 
 
-def test_the_case_is_selected_by_its_name_since_a_cpu_leaves_cases_out(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commits = write(project, 10, 11)
-    selected: list[Sequence[str]] = []
-
-    def take_words(plan: DuetPlan, head: Version, words: Sequence[str]) -> DuetProcess:
-        selected.append(words[-2:])
-        return run_process(plan, head, words)
-
-    monkeypatch.setattr(bisect, "run_process", take_words)
-    assert main(["bisect", CASE, "--good", commits[0]]) == 0
-    assert selected[0] == ["-k", CASE]
-
-
 def test_the_perf_tests_are_named_below_the_folder_of_the_command(tmp_path: Path, monkeypatch) -> None:
     """An absolute path would name the tests of this version in every other one."""
     monkeypatch.chdir(tmp_path)
@@ -142,13 +124,6 @@ def test_the_perf_tests_are_named_below_the_folder_of_the_command(tmp_path: Path
     (tmp_path / "perf_tests").mkdir()
     assert pytest_words(None, "cpu")[0] == "perf_tests"
     assert pytest_words([str(tmp_path / "services/x"), "a.py::test"], "cpu")[:2] == ["services/x", "a.py::test"]
-
-
-def test_a_process_without_the_case_says_which_one_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duet_worker, "perf_run", lambda config: SimpleNamespace(opened=None))
-    session: Any = SimpleNamespace(config=None)
-    with pytest.raises(pytest.UsageError, match=f"^there is no case {CASE}$"):
-        DuetTaker(DuetPlan("", 1.0, case_ids=(CASE,))).pytest_runtestloop(session)
 
 
 def test_a_case_that_spans_gpus_is_one_sentence_with_the_next_step(

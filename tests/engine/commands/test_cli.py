@@ -100,12 +100,6 @@ def unread(code: str) -> "subprocess.CompletedProcess[str]":
         os.close(writing)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["doctor", "--help"]], ids=" ".join)
-def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
-    ended = unread(f"import sys\nfrom gpugate.commands.cli import main\nsys.exit(main({words!r}))")
-    assert (ended.returncode, ended.stderr) == (1, "")
-
-
 @pytest.mark.parametrize("lines", [1, 100_000], ids=["at the end", "in the middle"])
 def test_a_reader_who_leaves_ends_any_command(lines: int) -> None:
     script = f"""
@@ -125,14 +119,6 @@ sys.exit(main(["made-up"]))
 """
     ended = unread(script)
     assert (ended.returncode, ended.stderr) == (1, "")
-
-
-@pytest.mark.parametrize(("words", "said"), [([], "COMMAND"), (["cure"], "invalid choice: 'cure'")])
-def test_what_is_no_command_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
 
 
 def test_the_module_and_the_installed_script_are_this_command() -> None:

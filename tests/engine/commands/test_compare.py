@@ -383,20 +383,6 @@ def quick(context):
     assert versions.worktrees() == []
 
 
-def test_termination_ends_a_comparison_as_ctrl_c_does(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    here.commit(1)
-    checked_out = []
-
-    def terminate(*words: object, **options: object) -> None:
-        checked_out.extend(here.worktrees())
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(duets, "run_pytest", terminate)
-    ended, said = here.compare("main")
-    assert (ended.status, len(checked_out), here.worktrees()) == (INTERRUPTED, 1, [])
-    assert said.endswith("gpugate compare: interrupted\n")
-
-
 def processes_in(path: Path) -> list[str]:
     """The commands of all workers and processes of versions whose folder, removed by now or not, is in the path."""
     found = []
@@ -408,13 +394,6 @@ def processes_in(path: Path) -> list[str]:
         if str(folder).startswith(str(path)) and "gpugate.session" in command:
             found.append(command)
     return found
-
-
-def test_marks_select_cases(here: Here) -> None:
-    here.commit(1)
-    ended, said = here.compare("main", "-m", "gpu")
-    assert ended == Ended(UNUSABLE, "")
-    assert "no case is selected: give --path with perf tests, or another -k or -m" in said
 
 
 def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
@@ -477,13 +456,6 @@ def test_a_process_that_is_cut_off_is_one_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(duets, "run_pytest", lambda *_: run_child.Ended(None, "", timeout_s=42.0))
     with pytest.raises(CompareError, match=r"^the duet was cut off: a process did not end within 42 s, all that was"):
         duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=42.0)
-
-
-def test_the_load_of_the_machine_is_that_of_the_busiest_measurement(tmp_path: Path) -> None:
-    taken = [process(replace(measured(10, 10), optimized_counters={"other_cores": cores})) for cores in (0.3, 1.44)]
-    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
-    assert "- other processes kept up to 1.4 CPU cores busy\n" in markdown(compared)
-    assert "  other processes kept up to 1.4 CPU cores busy\n" in text(compared, 140, False)
 
 
 def test_the_times_of_the_bill_stand_beside_the_wall_time(tmp_path: Path) -> None:

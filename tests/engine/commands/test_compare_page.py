@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from gpugate.commands.compare.page import compare_page
 from gpugate.commands.compare.report import Comparison
 from gpugate.judging.duet import judge_duets
-from gpugate.results.duet import DuetOutcome
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import measured, process
 from tests.support.read_pages import Page, squeeze
@@ -47,14 +44,3 @@ def test_slower_cases_stand_first() -> None:
     page = Page(compare_page(compared()))
     outcomes = [row[1].split()[-1] for row in page.rows if len(row) > 8][1:]
     assert outcomes == [*["SLOWER"] * 4, "SAME"]
-
-
-@pytest.mark.parametrize("outcome", DuetOutcome)
-def test_a_picture_says_in_words_what_it_shows(outcome: DuetOutcome) -> None:
-    found = compared()
-    page = Page(compare_page(replace(found, duets=[replace(found.duets[0], outcome=outcome)])))
-    assert "time per step against the base: +0.0 % (" in page.text
-
-
-def test_a_comparison_without_a_duet_has_a_page() -> None:
-    assert "No case was compared." in Page(compare_page(replace(compared(), duets=[]))).text

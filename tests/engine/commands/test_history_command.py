@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -11,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.history import command, render
+from gpugate.commands.history import command
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.history.selected_nights import HistoryError
 from gpugate.commands.history.trends import build_histories
-from gpugate.errors import OptionError
 from gpugate.results.night import Night
 from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, open_store
 from gpugate.store.night_file import NightError
-from tests.conftest import TWO_CORES
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
 from tests.support.stored_runs import MACHINE, case, edit
 
@@ -102,18 +99,6 @@ def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
     assert sparkline(trend, 10, ASCII_BLOCKS) == drawn[-10:]
 
 
-def test_noise_does_not_look_like_mountains(tmp_path: Path) -> None:
-    nights(tmp_path, {"graph": [1.4, 1.4005, 1.3995, 1.4]})
-    (machine,) = build_histories(read_nights(tmp_path)[0], 100)
-    assert set(sparkline(machine.trends[0], 42, ASCII_BLOCKS)) <= set("-~=")
-
-
-def test_k_selects_by_part_of_the_id_and_last_the_newest_nights(folder: Path, history: History) -> None:
-    (machine,) = document(history, folder, "-k", "GRAPH", "--last", "5")["machines"]
-    assert [one["case_id"] for one in machine["cases"]] == ["tiny/graph/cuda"]
-    assert [one["name"] for one in machine["nights"]] == [f"night-{number}" for number in range(17, 22)]
-
-
 def test_the_series_are_those_of_the_runs(folder: Path, history: History) -> None:
     (machine,) = document(history, folder)["machines"]
     fused = next(one for one in machine["cases"] if one["case_id"] == "tiny/fused/cuda")
@@ -163,17 +148,6 @@ def test_other_software_and_an_edited_source_are_told_and_stand_beside_the_mark(
     assert [one["name"] for one in machine["nights"] if one["changed"]] == ["night-12"]
 
 
-def test_machines_are_kept_apart(tmp_path: Path, history: History) -> None:
-    nights(tmp_path, {"fused": speedups(3)})
-    night(tmp_path, 3, [timed("fused", 1.2)], environment=TWO_CORES)
-    machines = document(history, tmp_path)["machines"]
-    assert {one["machine"]: len(one["nights"]) for one in machines} == {
-        "cpu-intel-xeon-8481c-2-cores": 1,
-        "nvidia-h200": 3,
-    }
-    assert [one["changed"] for machine in machines for one in machine["nights"]] == [[]] * 4
-
-
 def test_a_sick_machine_and_what_was_not_measured_are_no_part_of_a_series(tmp_path: Path, history: History) -> None:
     cases = [
         timed("fused", 3.0),
@@ -201,14 +175,7 @@ def test_a_night_that_was_cut_off_counts_and_is_told(tmp_path: Path, history: Hi
     ("damage", "said"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-200]), "it is cut off or not JSON"),
-        (
-            lambda path: edit(path, "cases tiny/fused/cuda verdicts", 1),
-            "cases.tiny/fused/cuda.verdicts is not a list",
-        ),
         (lambda path: edit(path, "format_version", 99), "was written by a newer gpugate (format 99"),
-        (lambda path: edit(path, "started_at", "yesterday"), "started_at is 'yesterday'"),
-        (lambda path: edit(path, "cases", [1]), "cases is [1], not an object"),
-        (lambda path: edit(path, "environment", ...), "no field 'environment'"),
         (lambda path: edit(path, "mutated", "slow:5"), "was mutated by slow:5"),
         (Path.unlink, "has no run.json"),
     ],
@@ -225,20 +192,6 @@ def test_a_night_that_cannot_be_used_is_named_and_the_others_are(
     assert "1 night, 2030-01-01 03:00" in out
     assert document(history, tmp_path)["refused"]
     assert good.exists()
-
-
-def test_an_older_night_whose_format_had_less_is_read(tmp_path: Path, history: History) -> None:
-    (path,) = nights(tmp_path, {"fused": [3.0]})
-    data = json.loads((path / "run.json").read_text())
-    del data["asked_tolerance"]
-    (seen,) = data["cases"].values()
-    seen["verdicts"] = [{"outcome": "PASS", "words": "that a verdict no longer has"}]
-    for part, name in (("remembered", "checks"), ("summary", "pair_spread")):
-        del seen[part][name]
-    (path / "run.json").write_text(json.dumps({**data, "format_version": 3}))
-    assert history(tmp_path)[2] == ""
-    (machine,) = document(history, tmp_path)["machines"]
-    assert machine["cases"][0]["outcomes"] == ["PASS"]
 
 
 def test_what_may_not_be_read_is_named_and_lost_and_found_is_no_night(
@@ -263,31 +216,6 @@ def test_what_may_not_be_read_is_named_and_lost_and_found_is_no_night(
     ]
 
 
-def test_a_folder_that_may_not_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(NightError, match=r"is no folder that can be read \(Permission denied\): give the one whose"):
-        read_nights(tmp_path)
-
-
-def test_a_workload_whose_case_was_added_later_is_one_table(tmp_path: Path, history: History) -> None:
-    other = replace(timed("fused", 2.0), case_id="other/fused/cuda", workload="other")
-    night(tmp_path, 0, [timed("fused", 3.0), other])
-    night(tmp_path, 1, [timed("fused", 3.0), other, timed("graph", 1.4)])
-    lines = history(tmp_path)[1].splitlines()
-    assert [line for line in lines if line in ("tiny/cuda", "other/cuda")] == ["tiny/cuda", "other/cuda"]
-
-
-def test_a_copy_is_no_night_of_its_own(tmp_path: Path, history: History) -> None:
-    (path,) = nights(tmp_path, {"fused": [3.0]})
-    shutil.copytree(path, tmp_path / "night-again")
-    _, out, err = history(tmp_path)
-    assert "1 night," in out
-    assert "night-again is the same run as night-00" in err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -305,24 +233,3 @@ def test_nothing_to_print_is_an_error(tmp_path: Path, history: History, words: l
     night(tmp_path / "unmeasured", 0, [])
     with pytest.raises((HistoryError, NightError), match=said):
         history(tmp_path / words[0], *words[1:])
-
-
-@pytest.mark.parametrize("number", ["0", "many"])
-def test_a_number_of_nights_that_is_none_is_refused(folder: Path, history: History, number: str) -> None:
-    with pytest.raises(OptionError, match=f"--last is '{number}': give a whole number from 1 to .*, such as 42"):
-        history(folder, f"--last={number}")
-
-
-def test_files_beside_the_nights_are_nobodys_business(tmp_path: Path, history: History) -> None:
-    nights(tmp_path, {"fused": [3.0]})
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / ".git").mkdir()
-    assert history(tmp_path)[2] == ""
-
-
-def test_nights_of_one_name_have_their_own_changes_in_the_json(folder: Path) -> None:
-    """A job may write each night to a folder of the same name: the store keeps them apart by their keys."""
-    found = [replace(one, name="nightly") for one in read_nights(folder)[0][:3]]
-    found[1:] = [replace(one, environment=replace(one.environment, driver="999")) for one in found[1:]]
-    (machine,) = json.loads(render.document(build_histories(found, 3), ()))["machines"]
-    assert [bool(one["changed"]) for one in machine["nights"]] == [False, True, False]

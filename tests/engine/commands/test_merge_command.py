@@ -45,11 +45,6 @@ def test_shards_become_a_night_with_its_summary_and_its_page(
     assert main(["replay", str(night)]) == 0
 
 
-def test_a_red_shard_makes_the_night_red(tmp_path: Path) -> None:
-    assert merge(tmp_path, *write_shards(tmp_path, exit_status=1)) == 1
-    assert main(["verdict", str(tmp_path / "night")]) == 1
-
-
 def test_a_held_verdict_makes_the_night_red_whatever_exit_status_its_shard_has(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, exit_status=0)
     run = run_file.read(shards[0] / "run.json")
@@ -93,15 +88,6 @@ def test_what_cannot_be_merged_writes_nothing(
     said += ["is outdated", "cannot be used because its field 'format'"]
     assert [part in line for part, line in zip(said, refused, strict=True)] == [True] * 6
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_shards_with_a_fault_are_no_night(
-    tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for shard in shards:
-        run_file.write(shard / "run.json", replace(run_file.read(shard / "run.json"), mutated="stale"))
-    assert merge(tmp_path, *shards) == 2
-    assert "1/run.json was mutated by stale, so it is no night: measure again without" in capsys.readouterr().err
 
 
 def test_a_run_of_another_gpugate_is_refused(

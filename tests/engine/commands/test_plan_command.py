@@ -11,11 +11,10 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.commands.plan import Fleet, Planned, add_arguments, make_plan
-from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.adding import add_folder
 from gpugate.store.database import open_store
-from gpugate.workload import Point
 from tests.support.made_up_nights import night
 from tests.support.stored_runs import MACHINE, case, measured
 
@@ -61,12 +60,6 @@ def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_ho
     assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
 
 
-def test_a_shard_has_its_own_host(nights: Path) -> None:
-    found = plan(str(nights), "--shards", "2").plan
-    assert [*map(total_s, found.gpus)] == [600, 660]
-    assert (share(found.alone), found.night_s) == ((0, []), 660)
-
-
 def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(nights), "--gpus", "2"]) == 0
     said = capsys.readouterr().out
@@ -92,17 +85,6 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
             ("--gpus", "4"),
             "cases that run alone take most of the night, the longest one tiny/host/cuda with 10 min: more GPUs do not "
             "shorten the night",
-        ),
-        (
-            {"a": 600, "b": 60, "host": 60},
-            ("--gpus", "4"),
-            "cases that run side by side take most of the night, the longest one tiny/a/cuda with 10 min: more GPUs do "
-            "not shorten the night",
-        ),
-        (
-            {"a": 600, "b": 420, "c": 420, "d": 360},
-            ("--gpus", "3"),
-            "the longest one tiny/a/cuda with 10 min: more GPUs shorten the night",
         ),
         (
             dict.fromkeys("abcdefgh", 60) | {"host": 60},
@@ -150,16 +132,6 @@ def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
     assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
 
 
-def test_confirmations_count_as_part_of_their_case(tmp_path: Path) -> None:
-    further = [Confirmation(measured("tiny/a/cuda", 3.0, wall_s=30)), Confirmation(None, "it ended with status 3")]
-    path = night(tmp_path, 0, [timed("a", 60, attempts=further)])
-    assert plan(str(path), "--gpus", "1").plan.night_s == 90
-    url = f"sqlite:///{tmp_path}/store.sqlite"
-    with closing(open_store(url)) as store:
-        add_folder(store, path)
-    assert plan("--store", url, "--gpus", "1").plan.night_s == 90
-
-
 def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     proved = timed("proved", 90)
     assert proved.measurement is not None
@@ -192,26 +164,6 @@ def test_a_newer_run_leaves_of_an_older_one_what_it_did_not_take(
     night(tmp_path, 0, [older])
     night(tmp_path, 1, [timed("a", newest_s)])
     assert plan(str(tmp_path), "--gpus", "1").fleets[0] == Fleet(1, night_s, remembering_s)
-
-
-def test_a_case_that_spans_gpus_runs_alone(tmp_path: Path) -> None:
-    spans = timed("spans", 30)
-    assert spans.measurement is not None
-    counters = {**spans.measurement.optimized_counters, "ranks": 4.0}
-    spans.measurement = replace(spans.measurement, optimized_counters=counters)
-    path = night(tmp_path, 0, [timed("a", 60), spans])
-    url = f"sqlite:///{tmp_path}/store.sqlite"
-    with closing(open_store(url)) as store:
-        add_folder(store, path)
-    for source in ((str(path),), ("--store", url)):
-        assert share(plan(*source, "--gpus", "4").plan.alone) == (30, ["tiny/spans/cuda"])
-
-
-def test_the_points_of_a_sweep_are_in_one_shard(tmp_path: Path) -> None:
-    points = [timed(f"batch-{size}", 10, point=Point("batch", size)) for size in (1, 2, 4)]
-    path = night(tmp_path, 0, [*points, timed("a", 20)])
-    shares = [share(groups) for groups in plan(str(path / "run.json"), "--shards", "2").plan.gpus]
-    assert [len(cases) for _, cases in shares] == [3, 1]
 
 
 @pytest.mark.parametrize(

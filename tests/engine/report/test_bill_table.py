@@ -46,12 +46,6 @@ def test_a_case_without_a_record_has_no_recorded_value_and_asks_for_none() -> No
     assert not any(note.startswith("not recorded") for note in table.notes)
 
 
-def test_a_record_without_bills_says_how_to_have_one() -> None:
-    table = bill_table(run(billed([None, None])))
-    assert {row[-1] for row in table.rows} == {"not recorded"}
-    assert "not recorded: the record has no bill of this item; --update-baselines records one" in table.notes
-
-
 def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
     table = bill_table(run(billed([], cpu_missing="a worker process ended")))
     assert "tiny/a/cuda: no CPU time, because a worker process ended" in table.notes

@@ -57,12 +57,6 @@ def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) ->
     assert describe_cost(of_cpu) == ["cost: 7.0 minutes, 14 % of them for confirmations"]
 
 
-def test_a_run_without_a_measured_case_has_no_cost(night: RunResult) -> None:
-    nothing = replace(night, cases={})
-    assert (describe_cost(nothing), list_longest(nothing)) == ([], [])
-    assert "cost:" not in night_summary(view_run(nothing))
-
-
 def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: RunResult) -> None:
     cases = cases_of(gpu_run, *(float(number) for number in range(20, 40)))
     run = replace(gpu_run, cases={case.case_id: case for case in cases})

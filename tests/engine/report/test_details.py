@@ -11,7 +11,7 @@ from gpugate.report.machine import load
 from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.screen import details
 from gpugate.report.tables import Row, rows
-from gpugate.report.terminal import LOG_COLUMNS, render_text, terminal_columns
+from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import RunResult
@@ -135,13 +135,6 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
-def test_one_case_without_counters_says_not_measured_in_its_row(gpu_run: RunResult) -> None:
-    case = gpu_run.cases["resnet50-inference/inductor-fp16/cuda"]
-    assert case.measurement is not None
-    case.measurement = replace(case.measurement, optimized_counters={})
-    assert row_of(text(gpu_run, 200, False), "inductor-fp16").count("not measured") == 2
-
-
 def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(gpu_run: RunResult) -> None:
     assert "33 %" in text(gpu_run, 200, False)
     gpu_run.yardsticks = [Yardstick({"something_else": 3.0})]
@@ -193,23 +186,11 @@ def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     assert all(line in text(gpu_run, 140, False) and line in night_summary(view_run(gpu_run)) for line in said)
 
 
-def test_without_a_probe_no_yardstick_is_claimed(cpu_run: RunResult) -> None:
-    cpu_run.yardsticks = []
-    assert "yardsticks" not in text(cpu_run, 120, False)
-
-
 def test_a_workload_without_operations_and_bytes_has_an_empty_share(cpu_run: RunResult) -> None:
     net = cpu_run.cases["two-layer-net/inductor/cpu"]
     net.size = replace(net.size, flops=0.0, bytes=0.0)
     summary = text(cpu_run, 120, False)
     assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
-
-
-def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
-    cpu_run.cases = {}
-    summary = text(cpu_run, 80, False)
-    assert summary.splitlines()[-1] == "0 cases measured, in 182 s, seed 7"
-    assert "optimization" not in summary
 
 
 def test_colour_changes_no_word(gpu_run: RunResult) -> None:
@@ -220,27 +201,10 @@ def test_colour_changes_no_word(gpu_run: RunResult) -> None:
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_a_dumb_terminal_gets_the_width_that_was_asked_for(
-    gpu_run: RunResult, monkeypatch: pytest.MonkeyPatch, colour: bool
-) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    assert "start-up" in row_of(re.sub(r"\x1b\[[0-9;]*m", "", text(gpu_run, 200, colour)), "optimization")
-
-
-def test_the_words_are_ascii(gpu_run: RunResult) -> None:
-    assert text(gpu_run, 120, False).isascii()
-
-
 def test_no_line_ends_with_a_blank_in_colour_either() -> None:
     folded = Text("123456789 12345", style="dim", overflow="fold")
     assert render_text([folded], 10, colour=False) == "123456789\n12345\n"
     assert render_text([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
-
-
-def test_columns_follow_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "97")
-    assert terminal_columns() == 97
 
 
 @pytest.mark.parametrize(("numbers", "cell"), [({"detectable_by_time": 0.0621}, "6.2 %"), ({}, "none")])

@@ -4,12 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.markdown import night_summary
 from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
-from gpugate.report.view import view_run
 from gpugate.results.run import RunResult
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
-from tests.support.stored_runs import case, stored
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -38,26 +35,7 @@ def test_what_an_earlier_session_left_does_not_pass_for_one_that_was_killed(tmp_
     assert contents(tmp_path)[SUMMARY].startswith("**The run was cut off**")
 
 
-def test_a_folder_that_takes_no_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / SUMMARY).touch()
-
-    def refuse(**options: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("gpugate.store.writable_folder.tempfile.TemporaryFile", refuse)
-    with pytest.raises(NightReportError, match=r"cannot be written \(Permission denied\): give a folder that can be"):
-        prepare_night(tmp_path)
-
-
 def test_a_folder_that_cannot_be_cleared_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / RUN).mkdir()
     with pytest.raises(NightReportError, match=r"cannot be written \(.*\): give a folder that can be"):
         begin_night(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("names", "headline"), [(["a", "b"], "### gate: 2 cases, all good"), (["a"], "### gate: 1 case, all good")]
-)
-def test_a_night_without_a_finding_counts_its_cases(tmp_path: Path, names: list[str], headline: str) -> None:
-    run = stored(tmp_path / "run.json", *map(case, names), gate=True)
-    assert night_summary(view_run(run)).splitlines()[0] == headline

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gpugate.measurement.progress import Progress, silent
+from gpugate.measurement.progress import Progress
 from gpugate.report.live import LiveLine, line
 
 MEASURING = Progress("net/cuda-graph/cuda", "measuring", "baseline", 2, 37, 4.41, 4.38, 4.44, 12.3)
@@ -47,10 +47,6 @@ def test_what_is_not_known_yet_is_not_said() -> None:
     assert (
         line(Progress("net/cuda-graph/cuda", "building", "baseline")).plain == "net/cuda-graph/cuda  building baseline"
     )
-
-
-def test_an_overdrawn_budget_has_no_seconds_left() -> None:
-    assert line(replace(MEASURING, seconds_left=-3.0)).plain.endswith(" 0 s left")
 
 
 def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
@@ -126,22 +122,3 @@ def test_room_is_made_once_before_the_first_drawing() -> None:
         live.update(replace(MEASURING, build=3))
     assert drawn(console).startswith("<room>\n")
     assert drawn(console).count("<room>") == 1
-
-
-def test_nothing_is_drawn_before_there_is_progress() -> None:
-    console = on_a_terminal()
-    with LiveLine(console):
-        pass
-    assert drawn(console) == ""
-
-
-def test_a_narrow_window_folds_and_truncates_nothing() -> None:
-    console = on_a_terminal(columns=40)
-    with LiveLine(console) as live:
-        live.update(MEASURING)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn(console))
-    assert "".join(shown.split()).startswith("".join(line(MEASURING).plain.split()))
-
-
-def test_nobody_needs_to_watch() -> None:
-    silent(MEASURING)

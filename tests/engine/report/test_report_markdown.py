@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,6 @@ def test_ordinary_words_are_not_code() -> None:
     assert plain(words) == words
 
 
-def test_a_pipe_in_a_name_adds_no_cell(gpu_run: RunResult) -> None:
-    case = next(iter(gpu_run.cases.values()))
-    gpu_run.cases = {case.case_id: replace(case, optimization="this|that")}
-    head, _, row = table_of(results_page(view_run(gpu_run)))
-    assert len(row) == len(head)
-    assert row[1] == r"`this\|that`"
-
-
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
     assert table_of(results_page(view_run(cpu_run))) == []
@@ -88,10 +79,3 @@ def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path,
     run_file.write(path, gpu_run)
     assert main([str(path)]) == 0
     assert capsys.readouterr().out == results_page(view_run(run_file.read(path)))
-
-
-def test_what_cannot_be_printed_is_one_sentence(capsys: Any) -> None:
-    assert main(["missing.json"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1

@@ -49,11 +49,6 @@ def test_intervals_that_overlap_are_noise() -> None:
     ]
 
 
-def test_only_the_quantity_that_moved_is_named() -> None:
-    (_, line) = describe_moves(night(case(3.0)), night(case(3.0, 9.0)))
-    assert line == f"  {CASE}: per step 10.00 ms -> 9.00 ms (-10.0 %), outside its noise"
-
-
 def test_the_furthest_come_first_and_the_others_are_counted() -> None:
     ids = [f"tiny/{number}/cuda" for number in range(MOST_CASES + 4)]
     before = night(*(case(3.0, case_id=name) for name in ids[:-1]))

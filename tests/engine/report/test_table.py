@@ -57,11 +57,6 @@ def test_groups_stand_below_each_other_with_equal_columns() -> None:
     assert grouped.markdown().splitlines()[2:] == ["| a | fp16 |", "| a | fp32 |", "| b | channels-last |"]
 
 
-def test_a_cell_that_begins_with_an_outcome_has_its_colour() -> None:
-    table = Table("", columns("case", "verdict"), (("net", "REGRESSED speedup"),))
-    assert "\x1b[1;31mREGRESSED speedup\x1b[0m" in render_text(table.rich(80), 80, colour=True)
-
-
 def test_markdown_has_every_column_and_no_cell_ends_early() -> None:
     words = TABLE.markdown()
     assert words.startswith(

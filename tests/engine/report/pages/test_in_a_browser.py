@@ -85,13 +85,6 @@ def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     assert browser.violations() == []
 
 
-def test_hostile_names_are_text(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.show(pages["hostile"].as_uri(), 1280)
-    text = browser.run("return document.body.innerText")
-    assert all(name in text for name in HOSTILE)
-    assert browser.run("return document.scripts.length + document.images.length") == 0
-
-
 @pytest.mark.parametrize("name", ["night", "compare"])
 def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path], name: str) -> None:
     browser.show(pages[name].as_uri(), A4_WIDTH)
@@ -100,19 +93,6 @@ def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path], name: str
     browser.command("Emulation.setEmulatedMedia", {"media": ""})
     assert too_wide == 0
     assert len(browser.command("Page.printToPDF")["data"]) > 10_000
-
-
-def test_colours_follow_the_scheme_and_print_is_black_on_white(browser: Browser, pages: dict[str, Path]) -> None:
-    read = "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
-    seen = []
-    for dark in (False, True):
-        browser.show(pages["night"].as_uri(), 1280, dark)
-        seen.append(tuple(browser.run(read)))
-    browser.command("Emulation.setEmulatedMedia", {"media": "print"})
-    printed = browser.run(read)
-    browser.command("Emulation.setEmulatedMedia", {"media": ""})
-    assert len(set(seen)) == 2
-    assert printed == ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]
 
 
 def test_the_picture_of_the_readme_is_of_the_top_of_the_night_page(browser: Browser, pages: dict[str, Path]) -> None:

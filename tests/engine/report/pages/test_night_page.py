@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.last_night import LastNight
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
 from gpugate.report.pages.rendering import show_obeyed
@@ -23,7 +22,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome, Verdict
 from gpugate.store.night_files import PAGE
 from tests.support.read_pages import Page, squeeze
-from tests.support.recorded_nights import Faults, recorded_night
+from tests.support.recorded_nights import recorded_night
 from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, measured, stored
 
 HOSTILE = [
@@ -156,9 +155,3 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
     assert "Nothing was measured." in empty
     assert "Every verdict is PASS." not in empty
     assert "Every verdict is PASS." in read(stored(tmp_path / "pass.json", case("pass"))).text
-
-
-def test_a_page_of_96_cases_has_at_most_300_kilobytes() -> None:
-    last, run = (recorded_night(number, Faults(slower={SLOW: 0.2 * number})) for number in range(2))
-    assert len(run.cases) == 96
-    assert len(night_page(view_run(run), LastNight("last", last))) <= 300_000

@@ -30,18 +30,6 @@ def test_ticks_are_round_inside_the_scale_and_few(reach: float) -> None:
     assert all(2 <= place <= 98 for place, _ in ticks)
 
 
-def test_ticks_of_roots_have_words_where_there_is_room() -> None:
-    assert [words for _, words in Scale(0.5, of_roots=True).ticks] == [
-        "-50 %",
-        "-10 %",
-        "",
-        "0 %",
-        "",
-        "+10 %",
-        "+50 %",
-    ]
-
-
 def test_the_reach_contains_the_given_share_of_the_strips_whole() -> None:
     strips = [strip(0.0, 0.03)] * 9 + [strip(0.7)]
     assert reach_of(strips) == 1.0
