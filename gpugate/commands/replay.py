@@ -14,11 +14,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
-from gpugate.judging.decide_again import Change, decide_again, find_changes
+from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.table import Column, Table, columns
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.report.view import below_floor, interruption, mutation, tally
 from gpugate.results.case import CaseResult
+from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
 from gpugate.session.options import share
@@ -37,7 +38,7 @@ class ReplayedRun:
 
     file: str
     decided: RunResult
-    changes: tuple[Change, ...]
+    changes: tuple[Flip, ...]
 
     @property
     def started(self) -> datetime.datetime:
@@ -141,9 +142,9 @@ def _runs(nights: Sequence[ReplayedRun]) -> Table:
     return Table("", tuple(Column(heading, left=True) for heading in headings), tuple(rows))
 
 
-def _words(change: Change) -> str:
+def _words(change: Flip) -> str:
     """Returns text such as `speedup of net/fast/cuda: PASS -> REGRESSED`."""
-    was, now = map(outcome_word, (change.stored, change.decided))
+    was, now = map(outcome_word, (change.before, change.after))
     text = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
     return f"{change.check} of {change.case_id}: {text}"
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpugate.errors import ReplayError
 from gpugate.judging.machine_state import launch_slowdown
 from gpugate.judging.rules import decide
 from gpugate.results.case import CaseResult
+from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Check, Outcome
+from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
-
-
-@dataclass(frozen=True)
-class Change:
-    """One check whose verdict is not the stored one. None: not judged. Equal outcomes have other reasons or numbers."""
-
-    case_id: str
-    check: Check
-    stored: Outcome | None
-    decided: Outcome | None
 
 
 def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
@@ -62,8 +53,9 @@ def _device_was_lost(case: CaseResult) -> bool:
     return outcomes.get("equivalence") is Outcome.ENV_INVALID
 
 
-def find_changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
-    """Lists the checks that were decided otherwise, in the order of the run.
+def find_changes(stored: RunResult, decided: RunResult) -> tuple[Flip, ...]:
+    """Lists the checks that were decided otherwise, in the order of the run; equal outcomes then have other reasons or
+    numbers.
 
     With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
     """
@@ -75,5 +67,5 @@ def find_changes(stored: RunResult, decided: RunResult) -> tuple[Change, ...]:
             was, now = (each[check].outcome if check in each else None for each in (before, after))
             same = to_json(before.get(check)) == to_json(after.get(check))  # as JSON, where one NaN is like another
             if was is not now or (same_rule and not same):
-                found.append(Change(case_id, check, was, now))
+                found.append(Flip(case_id, check, was, now))
     return tuple(found)

@@ -142,7 +142,7 @@ def attention(run: RunResult) -> list[Finding]:
     return _group(
         run,
         lambda verdict, step: (verdict.code, step),
-        lambda verdict: describe(verdict.check, verdict.reasons[:1], verdict.numbers),
+        lambda verdict: describe(verdict.reasons[:1], verdict.numbers),
     )
 
 

@@ -10,7 +10,7 @@ from gpugate.measurement.record import Counters, Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
-from gpugate.results.needs_host import needs_host
+from gpugate.results.fleet_plan import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Outcome, Verdict, worst
 from gpugate.units import Natural, Positive, Processes, stored_unless

@@ -91,7 +91,7 @@ class Verdict:
     @property
     def reason(self) -> str:
         """The reasons in one sentence."""
-        return describe(self.check, self.reasons, self.numbers)
+        return describe(self.reasons, self.numbers)
 
     @property
     def good(self) -> bool:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
-from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name
-from gpugate.results.needs_host import needs_host
+from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name, needs_host
 from gpugate.results.shard import Shard
 from gpugate.session.selection import cases_of
 

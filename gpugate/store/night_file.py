@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment, machine_key
-from gpugate.results.needs_host import needs_host
+from gpugate.results.fleet_plan import needs_host
 from gpugate.results.night import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.run import RunResult

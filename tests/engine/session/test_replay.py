@@ -9,12 +9,13 @@ import torch
 
 import gpugate.session.perf_session
 from gpugate.errors import OptionError, ReplayError, SideError
-from gpugate.judging.decide_again import Change, decide_again, find_changes
+from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.results.case import CaseResult
+from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
@@ -179,12 +180,12 @@ def test_changes_are_outcomes_and_under_the_same_rule_words_too(tmp_path: Path) 
     one.verdicts[2] = replace(one.verdicts[2], outcome=Outcome.REGRESSED)
     one.verdicts[3] = replace(one.verdicts[3], reasons=())
     assert find_changes(run, decide_again(run)) == (
-        Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
-        Change("tiny/pass/cuda", "counters", Outcome.PASS, Outcome.PASS),
+        Flip("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
+        Flip("tiny/pass/cuda", "counters", Outcome.PASS, Outcome.PASS),
     )
     assert find_changes(run, decide_again(run, 0.0045)) == (
-        Change("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
-        Change("tiny/slower/cuda", "throughput", Outcome.PASS, Outcome.INCONCLUSIVE),
+        Flip("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
+        Flip("tiny/slower/cuda", "throughput", Outcome.PASS, Outcome.INCONCLUSIVE),
     )
 
 
@@ -192,7 +193,7 @@ def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"))
     del run.cases["tiny/pass/cuda"].verdicts[1:]
     (first, *_) = find_changes(run, decide_again(run))
-    assert first == Change("tiny/pass/cuda", "speedup", None, Outcome.PASS)
+    assert first == Flip("tiny/pass/cuda", "speedup", None, Outcome.PASS)
 
 
 def test_a_tolerance_below_that_of_the_record_is_refused() -> None:
