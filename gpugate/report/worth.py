@@ -9,7 +9,7 @@ from collections import Counter
 from gpugate import units
 from gpugate.judging.evidence import duet_of
 from gpugate.results.case import CaseResult
-from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host, plan_measured
+from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
@@ -101,7 +101,7 @@ def describe_cost(run: RunResult) -> list[str]:
 
 
 def _describe_fleets(cases: list[CaseResult]) -> str:
-    groups = group_cases(map(plan_measured, cases), {case.case_id: case.duration_s for case in cases})
+    groups = group_cases([case.planned for case in cases], {case.case_id: case.duration_s for case in cases})
     nights = [units.duration(plan_host(groups, gpus).night_s) for gpus in FLEETS]
     return f"planned on {', '.join(map(str, FLEETS))} GPUs of a host: {', '.join(nights)}"
 

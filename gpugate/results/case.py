@@ -10,7 +10,7 @@ from gpugate.measurement.record import Counters, Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
-from gpugate.results.fleet_plan import needs_host
+from gpugate.results.fleet_plan import PlannedCase, group_name, needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Outcome, Verdict, worst
 from gpugate.units import Natural, Positive, Processes, stored_unless
@@ -174,6 +174,11 @@ class CaseResult:
     def gpus(self) -> int:
         """The number of GPUs that the case spans: the processes of its job, and 1 where it has no job."""
         return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
+
+    @property
+    def planned(self) -> PlannedCase:
+        """The case as a night plans it, by what its measurement showed."""
+        return PlannedCase(self.case_id, group_name(self.case_id, self.point), self.needs_host, self.gpus)
 
     @property
     def ranks_share_cores(self) -> bool:

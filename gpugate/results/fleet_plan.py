@@ -13,12 +13,8 @@ import heapq
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gpugate.workload import Point
-
-if TYPE_CHECKING:
-    from gpugate.results.case import CaseResult  # loads what no `pytest --help` needs
 
 EQUAL_S = 1.0  # of each case, where the duration of none is known
 FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
@@ -101,11 +97,6 @@ def group_name(case_id: str, point: Point | None) -> str:
         return case_id
     workload, _, kind = case_id.rsplit("/", 2)
     return f"{workload}/{point.sweep}/{kind}"
-
-
-def plan_measured(case: CaseResult) -> PlannedCase:
-    """The case as a night plans it, by what its measurement showed."""
-    return PlannedCase(case.case_id, group_name(case.case_id, case.point), case.needs_host, case.gpus)
 
 
 def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> list[Group]:

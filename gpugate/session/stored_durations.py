@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpugate.machine.environment import machine_name
-from gpugate.results.fleet_plan import PlannedCase, plan_measured
+from gpugate.results.fleet_plan import PlannedCase
 from gpugate.results.night import Night
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
@@ -71,7 +71,7 @@ def read_files(paths: Sequence[Path]) -> list[StoredRun]:
 
 def _of_run(stored: RunResult) -> StoredRun:
     measured = (case for case in stored.cases.values() if case.measurement is not None)
-    cases = tuple(StoredCase(plan_measured(case), case.duration_s or None, case.proving_s) for case in measured)
+    cases = tuple(StoredCase(case.planned, case.duration_s or None, case.proving_s) for case in measured)
     started = datetime.datetime.fromisoformat(stored.started_at)
     return StoredRun(started, machine_name(stored.environment), cases)
 
