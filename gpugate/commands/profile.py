@@ -23,22 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="number of steps that FILE must contain; for a FILE without step ranges, the steps of the whole report",
     )
-    parser.add_argument("--no-rules", action="store_true", help="leave out what nsys's expert rules find")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used and OptionError for no steps."""
     from gpugate.profiling import render
     from gpugate.profiling.nsight_tools import export_report
-    from gpugate.profiling.summary import summarize, summary_text, with_findings
+    from gpugate.profiling.summary import summarize, summary_text
     from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
         raise OptionError(f"--steps {arguments.steps} is not a whole number from 1 on: give the number of steps")
-    sqlite = export_report(arguments.file)
-    summary = summarize(sqlite, arguments.steps)
-    if not arguments.no_rules:
-        summary = with_findings(summary, sqlite)
+    summary = summarize(export_report(arguments.file), arguments.steps)
     if arguments.json:
         sys.stdout.write(summary_text(summary))
     elif arguments.markdown:

@@ -1,4 +1,4 @@
-"""The programs nsys and ncu: their places, the export of a report, and the findings of nsys's expert rules."""
+"""The programs nsys and ncu: their places, and the export of a report."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling.capture_index import EXPORT, REPORT
-from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.export import ProfileError
 from gpugate.session.child_process import program_command
 from gpugate.session.run_child import run_child
 
@@ -29,16 +28,8 @@ PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run
 # What a version may know: other processes' variables are none of our business, and without CPU samples no symbol is.
 LEANER = ("--discard-environment=true", "--resolve-symbols=false")
 OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
-ANSWER_S, EXPORT_S, ANALYZE_S = 60.0, 600.0, 300.0
+ANSWER_S, EXPORT_S = 60.0, 600.0
 LAST_WORDS = 200
-# The text of `nsys analyze` has a part per rule: a line `Processing [...] with [.../RULE.py]...`, a heading ` ** TITLE
-# (RULE):`, advice or `There were no problems detected ...`, and a table whose columns stand under dashes; or one line
-# `SKIPPED: reason`.
-MOST_ROWS = 5
-_PROCESSING = re.compile(r"^Processing \[.*\] with \[.*?(\w+)\.py\]", re.MULTILINE)
-_HEADING = re.compile(r"^\s*\*\* (?P<title>.+) \(\w+.*\):\s*$", re.MULTILINE)
-_UNDER_A_HEAD = re.compile(r"^ *-+(?: +-+)* *$", re.MULTILINE)
-_FINE = "There were no problems detected"
 
 
 def find_tool(tool: Literal["nsys", "ncu"]) -> str | None:
@@ -46,15 +37,6 @@ def find_tool(tool: Literal["nsys", "ncu"]) -> str | None:
     elsewhere = (sorted(Path("/").glob(place.lstrip("/"))) for place in PLACES[tool])
     newest = (str(paths[-1]) for paths in elsewhere if paths)
     return shutil.which(tool) or next(newest, None)
-
-
-@dataclass(frozen=True)
-class Nsys:
-    """One nsys that is new enough. `leaner` are those of LEANER that its `profile` knows."""
-
-    path: str
-    environment: Mapping[str, str]
-    leaner: tuple[str, ...] = ()
 
 
 def require(tool: Literal["nsys", "ncu"]) -> str:
@@ -65,20 +47,23 @@ def require(tool: Literal["nsys", "ncu"]) -> str:
     return path
 
 
-def nsys(environment: Mapping[str, str]) -> Nsys:
-    """Raises EnvironmentUnfitError for an nsys that is not there, does not run or is too old."""
+def nsys_profile(environment: Mapping[str, str]) -> list[str]:
+    """The beginning of a command line of `nsys profile`, with those of LEANER that this nsys knows.
+
+    Raises EnvironmentUnfitError for an nsys that is not there, does not run or is too old.
+    """
     path = require("nsys")
-    output = answer([path, "--version"], environment)
+    output = _ask([path, "--version"], environment)
     version = re.search(r"version (\d+)\.(\d+)", output)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_NSYS:
         problem = version[0] if version else f"of an unknown version ({output.strip()[:200]})"
         oldest = ".".join(map(str, OLDEST_NSYS))
         raise EnvironmentUnfitError(f"{path} is {problem}: install Nsight Systems {oldest} or newer")
-    known = answer([path, "profile", "--help"], environment)
-    return Nsys(path, environment, tuple(option for option in LEANER if option.partition("=")[0] in known))
+    known = _ask([path, "profile", "--help"], environment)
+    return [path, "profile", *(option for option in LEANER if option.partition("=")[0] in known)]
 
 
-def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
+def _ask(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """The output of a short command on either stream, or the reason why there is none."""
     try:
         ended = run_child(program_command(command), ANSWER_S, environment=environment)
@@ -87,27 +72,11 @@ def answer(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return ended.reason if ended.status is None else ended.output
 
 
-def run_nsys(arguments: Sequence[str | Path], timeout_s: float, nsys: Nsys | None = None) -> str:
-    """Runs `nsys ARGUMENTS`, by default the nsys that is found, in the environment of this process; returns the output
-    of both streams. Raises ProfileError where it cannot be started, fails or takes too long."""
-    path, environment = (nsys.path, nsys.environment) if nsys is not None else (find_tool("nsys"), None)
-    if path is None:
-        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
-    doing = f"`nsys {arguments[0]}`"
-    try:
-        ended = run_child(program_command([path, *map(str, arguments)]), timeout_s, environment=environment)
-    except OSError as error:
-        raise ProfileError(f"{path} cannot be started ({error.strerror}): install Nsight Systems anew") from error
-    if ended.status != 0:
-        last = "".join(ended.last_lines(1))[:LAST_WORDS] or "without output"
-        raise ProfileError(f"{doing} {ended.reason} ({last}): run it by hand to see more")
-    return ended.output
-
-
-def export_report(path: Path, nsys: Nsys | None = None) -> Path:
+def export_report(path: Path, environment: Mapping[str, str] | None = None) -> Path:
     """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
 
-    Raises ProfileError for a report that does not exist or cannot be exported.
+    nsys gets the variables of `environment`, by default those of this process. Raises ProfileError for a report that
+    does not exist or cannot be exported.
     """
     if path.suffix != REPORT:
         return path
@@ -116,59 +85,17 @@ def export_report(path: Path, nsys: Nsys | None = None) -> Path:
     sqlite = path.with_suffix(EXPORT)
     if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= path.stat().st_mtime:
         return sqlite
+    nsys = find_tool("nsys")
+    if nsys is None:
+        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
     try:
         with tempfile.TemporaryDirectory(prefix=".exporting-", dir=path.parent) as folder:
             partial = Path(folder, sqlite.name)  # an export that is cut off must not pass for a whole one
-            run_nsys(["export", "--type=sqlite", "--force-overwrite=true", f"--output={partial}", path], EXPORT_S, nsys)
+            words = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={partial}", str(path)]
+            ended = run_child(program_command(words), EXPORT_S, environment=environment)
+            if ended.status != 0:
+                last = "".join(ended.last_lines(1))[:LAST_WORDS] or "without output"
+                raise ProfileError(f"`nsys export` {ended.reason} ({last}): run it by hand to see more")
             return partial.replace(sqlite)
     except OSError as error:
-        why = f"({error.strerror}): move the report to another folder"
-        raise ProfileError(f"{sqlite} cannot be written {why}") from error
-
-
-@dataclass(frozen=True)
-class RuleFinding:
-    """One rule that found something: its advice in one paragraph, and the first rows of its table."""
-
-    rule: str
-    title: str
-    advice: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    count: int  # of all rows, which nsys limits to 50
-
-
-def findings(sqlite: Path, nsys: Nsys | None = None) -> tuple[RuleFinding, ...]:
-    """Runs nsys's rules over an export. Raises ProfileError where nsys is not there or fails."""
-    return parse_rules(run_nsys(["analyze", "--format", "column", sqlite], ANALYZE_S, nsys))
-
-
-def parse_rules(output: str) -> tuple[RuleFinding, ...]:
-    """The rules that found something, in the order of nsys; those that were skipped or found nothing say nothing."""
-    _, *parts = _PROCESSING.split(output)
-    found = (_finding(rule, text) for rule, text in zip(parts[::2], parts[1::2], strict=True))
-    return tuple(finding for finding in found if finding is not None)
-
-
-def _finding(rule: str, text: str) -> RuleFinding | None:
-    heading = _HEADING.search(text)
-    if heading is None or _FINE in text:
-        return None
-    body = text[heading.end() :]
-    dashes = _UNDER_A_HEAD.search(body)
-    words, names = (body, "") if dashes is None else body[: dashes.start()].rstrip("\n").rsplit("\n", 1)
-    rows = () if dashes is None else _rows(dashes[0], body[dashes.end() + 1 :].split("\n\n")[0].splitlines())
-    return RuleFinding(
-        rule=rule,
-        title=heading["title"],
-        advice=" ".join(words.split()).replace("%%", "%"),  # nsys forgets to format it
-        headings=tuple(re.split(r" {2,}", names.strip())) if names else (),
-        rows=rows[:MOST_ROWS],
-        count=len(rows),
-    )
-
-
-def _rows(dashes: str, lines: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The cells under each run of dashes, which the headings may miss by a column."""
-    columns = [match.span() for match in re.finditer("-+", dashes)]
-    return tuple(tuple(line[start:end].strip() for start, end in columns) for line in lines)
+        raise ProfileError(f"{sqlite} cannot be written ({error.strerror}): move the report elsewhere") from error

@@ -32,8 +32,7 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     profiling = options.profiling
     if profiling is None or profiling.tool == "torch-trace" or os.environ.get(FOLDER_VARIABLE):
         return None
-    from gpugate.profiling.ncu_report import run_under_ncu
-    from gpugate.profiling.nsys_reports import run_under_nsys
+    from gpugate.profiling.nsight_reports import run_under_ncu, run_under_nsys
 
     run = run_under_nsys if profiling.tool == "nsys" else run_under_ncu
     return run(

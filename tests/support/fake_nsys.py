@@ -44,18 +44,11 @@ def others():  # as the real one does, of every process that it may look into
 
 def report(number):
     texts = [seen(), *(others() if "curious" in mode else [])]
-    if "broken" in mode:
-        print("Importer error status: Importation failed.")
-        own = Path("/proc/self/environ").read_bytes()
-        records = [own, *(text.encode() for text in texts)]
-        content = b"".join(b"\\n" + len(record).to_bytes(4, "little") + record for record in records)
-        Path(f"{{option('output')}}.{{number}}.qdstrm").write_bytes(content)
-    elif "silent" not in mode:
-        Path(f"{{option('output')}}.{{number}}.nsys-rep").write_text(json.dumps(texts))
+    Path(f"{{option('output')}}.{{number}}.nsys-rep").write_text(json.dumps(texts))
 
 
 if "--version" in words:
-    print(f"NVIDIA Nsight Systems version {{'2021.3.1' if 'old' in mode else '2025.3.2.474-253236389321v0'}}")
+    print("NVIDIA Nsight Systems version 2025.3.2.474")
 elif words[:2] == ["profile", "--help"]:
     print("  --discard-environment arg (=false)")
 elif words[0] == "profile":
@@ -85,8 +78,6 @@ elif words[0] == "export":
     database.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?)", [[launched], [seen()]])
     database.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(environments, 1_000_000))
     database.commit()
-elif words[0] == "analyze":
-    print(f"Processing [a.sqlite] with [/rules/given.py]...\\n\\n ** What it was given (given):\\n\\n{{seen()}}\\n")
 """
 # What a profiled run of the tiny project writes, which has one optimization and captures each side.
 INDEX = CaptureIndex(
@@ -158,7 +149,8 @@ class FakeNsys:
     def __init__(self, root: Path) -> None:
         self.folder = root / "target-linux-x64"
         self.folder.mkdir(parents=True)
-        self._program("target-linux-x64/nsys", NSYS.format(python=sys.executable))
+        (self.folder / "nsys").write_text(NSYS.format(python=sys.executable), encoding="utf-8")
+        (self.folder / "nsys").chmod(0o755)
         self.mode("good")
         export = ExportWriter(self.folder / "export.sqlite")
         for start in range(0, 4_000_000, 1_000_000):
@@ -167,20 +159,13 @@ class FakeNsys:
         export.written()
 
     def mode(self, name: str) -> None:
-        """`good`, `curious` (about other processes), `old`, `broken` (its importer), `silent` (no report at all),
-        `slow` (exports for ever, and says so by a file), `fails` (after the program ended well), or several of them.
-        """
+        """`good`, `curious` (about other processes), `slow` (exports for ever, and shows it by a file), `fails` (after
+        the program ended well)."""
         (self.folder / "mode").write_text(name, encoding="utf-8")
 
     def run_nothing(self) -> None:
         """Profiles end at once with INDEX: importing torch takes seconds, and many tests are about what comes after."""
         (self.folder / "index.json").write_text(pretty(to_json(INDEX)), encoding="utf-8")
-
-    def _program(self, name: str, text: str) -> None:
-        path = self.folder.parent / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
 
 
 def on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

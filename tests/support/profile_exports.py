@@ -1,13 +1,9 @@
-"""Writes what `nsys export --type sqlite` writes: the tables and columns of a real export, with made-up events.
-
-`python -m tests.support.profile_exports FILE EVENTS` writes a large one, to measure how long a summary takes.
-"""
+"""Writes what `nsys export --type sqlite` writes: the tables and columns of a real export, with made-up events."""
 
 from __future__ import annotations
 
 import functools
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,22 +11,15 @@ from typing import Any
 PROCESS = 1000 << 24
 MAIN, BACKWARD, LOADER = PROCESS + 1000, PROCESS + 1001, PROCESS + 1002
 DOMAIN = 3
-# A real export of schema 3.20.3, made small by tests.support.scrub_profile; it has the tables written here.
+# A real export of schema 3.20.3 of an H200, without the rows and texts that describe its machine.
 REAL = Path(__file__).parents[1] / "data" / "two-layer-net+all+cuda.optimized.sqlite"
-# Of what no table is in it.
-GRAPH_TRACE = """
-CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (
-  start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL,
-  greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-  graphId INTEGER NOT NULL, graphExecId INTEGER NOT NULL);
-"""
 
 
 @functools.cache
 def schema() -> str:
     with closing(sqlite3.connect(f"{REAL.as_uri()}?mode=ro", uri=True)) as real:
         rows = real.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'ENUM%'").fetchall()
-    return ";\n".join(sql for (sql,) in rows) + ";" + GRAPH_TRACE
+    return ";\n".join(sql for (sql,) in rows)
 
 
 HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 8
@@ -40,7 +29,7 @@ PAGEABLE, PINNED, DEVICE = 0, 1, 2
 class ExportWriter:
     """Builds an export in the order of the calls; times are in ns. Tables without a row are left out, as nsys does."""
 
-    def __init__(self, path: Path, schema_version: str = "3.24.14", domain: str | None = "gpugate") -> None:
+    def __init__(self, path: Path, domain: str | None = "gpugate") -> None:
         path.unlink(missing_ok=True)
         self.path = path
         self.db = sqlite3.connect(path)
@@ -49,7 +38,6 @@ class ExportWriter:
         self._required: dict[str, dict[str, int]] = {}
         self._correlation = 0
         self.insert("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2026.1.1.204")
-        self.insert("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value=schema_version)
         self.insert("TARGET_INFO_GPU", vmId=0, id=0, name="NVIDIA H200")
         if domain is not None:
             self.insert("NVTX_EVENTS", start=0, eventType=75, text=domain, globalTid=MAIN, domainId=DOMAIN)
@@ -74,15 +62,8 @@ class ExportWriter:
 
     def range(self, name: str, start: int, end: int, tid: int = MAIN, domain: int = DOMAIN, **values: Any) -> None:
         """Writes a range as the nvtx package does: pushed and popped, under a registered name."""
-        self.insert(
-            "NVTX_EVENTS",
-            start=start,
-            end=end,
-            globalTid=tid,
-            domainId=domain,
-            textId=self.string(name),
-            **{"eventType": 59, **values},
-        )
+        facts = {"globalTid": tid, "domainId": domain, "textId": self.string(name), "eventType": 59, **values}
+        self.insert("NVTX_EVENTS", start=start, end=end, **facts)
 
     def thread(self, tid: int, name: str) -> None:
         self.insert("ThreadNames", nameId=self.string(name), globalTid=tid)
@@ -90,42 +71,18 @@ class ExportWriter:
     def call(self, name: str, start: int, end: int, tid: int = MAIN) -> int:
         """Returns its correlation id."""
         self._correlation += 1
-        self.insert(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            start=start,
-            end=end,
-            eventClass=0,
-            globalTid=tid,
-            correlationId=self._correlation,
-            nameId=self.string(name),
-            returnValue=0,
-        )
+        names = {"globalTid": tid, "correlationId": self._correlation, "nameId": self.string(name)}
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, **names)
         return self._correlation
 
     def os_call(self, name: str, start: int, end: int, tid: int = MAIN) -> None:
-        self.insert(
-            "OSRT_API",
-            start=start,
-            end=end,
-            eventClass=27,
-            globalTid=tid,
-            nameId=self.string(name),
-            returnValue=0,
-            callchainId=0,
-        )
+        self.insert("OSRT_API", start=start, end=end, globalTid=tid, nameId=self.string(name))
 
     def kernel(
-        self,
-        correlation: int,
-        start: int,
-        end: int,
-        name: str = "void at::native::add()",
-        grid: int = 8,
-        **values: Any,
+        self, correlation: int, start: int, end: int, name: str = "void at::native::add()", **values: Any
     ) -> None:
-        shape = {"gridX": grid, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1}
         names = {"demangledName": self.string(name), "shortName": self.string(name.partition("(")[0])}
-        self._activity("KERNEL", correlation, start, end, {**names, **shape, "registersPerThread": 32, **values})
+        self._activity("KERNEL", correlation, start, end, {**names, **values})
 
     def copy(
         self, correlation: int, start: int, end: int, size: int, kinds: tuple[int, int, int], **values: Any
@@ -138,23 +95,6 @@ class ExportWriter:
     def memset(self, correlation: int, start: int, end: int, size: int = 64) -> None:
         self._activity("MEMSET", correlation, start, end, {"bytes": size, "value": 0})
 
-    def graph(self, correlation: int, start: int, end: int) -> None:
-        self._activity("GRAPH_TRACE", correlation, start, end, {"graphId": 1, "graphExecId": 2})
-
-    def allocation(self, start: int, size: int, kind: int = DEVICE, frees: bool = False) -> None:
-        self.insert(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            start=start,
-            globalPid=PROCESS,
-            deviceId=0,
-            contextId=1,
-            address=0,
-            pc=0,
-            bytes=size,
-            memKind=kind,
-            memoryOperationType=int(frees),
-        )
-
     def launch(self, start: int, end: int, name: str = "cudaLaunchKernel_v7000", tid: int = MAIN, **values: Any) -> int:
         """A call of 1000 ns at `start - 2000`, and its kernel from `start` to `end`."""
         correlation = self.call(name, start - 2000, start - 1000, tid)
@@ -162,13 +102,8 @@ class ExportWriter:
         return correlation
 
     def _activity(self, kind: str, correlation: int, start: int, end: int, values: dict[str, Any]) -> None:
-        self.insert(
-            f"CUPTI_ACTIVITY_KIND_{kind}",
-            start=start,
-            end=end,
-            correlationId=correlation,
-            **{"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": PROCESS, **values},
-        )
+        facts = {"correlationId": correlation, "streamId": 7, "globalPid": PROCESS, **values}
+        self.insert(f"CUPTI_ACTIVITY_KIND_{kind}", start=start, end=end, **facts)
 
     def written(self) -> Path:
         for (table,) in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
@@ -177,35 +112,3 @@ class ExportWriter:
         self.db.commit()
         self.db.close()
         return self.path
-
-
-def write_large(path: Path, events: int) -> None:
-    """Steps of 1000 kernels in 100 stages, launched one by one, with copies and OS calls: as a launch-bound program."""
-    writer = ExportWriter(path)
-    names = [f"void at::native::kernel_{number}<float, {number}>(float *, long)" for number in range(200)]
-    at, written = 1_000_000, 0
-    while written < events:
-        begin = at
-        for stage in range(100):
-            stage_start = at
-            for number in range(10):
-                launched = writer.call("cudaLaunchKernel_v7000", at, at + 3000)
-                name = names[(stage * 10 + number) % len(names)]
-                writer.kernel(launched, at + 4000, at + 8800 - number * 200, name, grid=1 + stage % 7)
-                at += 5000
-            copied = writer.call("cudaMemcpyAsync_v3020", at, at + 1000)
-            writer.copy(copied, at + 4000, at + 6000, 4096, (HOST_TO_DEVICE, PINNED, DEVICE))
-            writer.os_call("pthread_mutex_lock", at + 2000, at + 3000)
-            writer.os_call("futex", at + 3000, at + 3500)
-            at += 8000
-            writer.range(f"stage {stage % 10}", stage_start, at)
-            written += 25
-        writer.call("cudaStreamSynchronize_v3020", at, at + 20_000)
-        writer.step(begin, at + 25_000)
-        at += 30_000
-        written += 2
-    writer.written()
-
-
-if __name__ == "__main__":
-    write_large(Path(sys.argv[1]), int(sys.argv[2]))

@@ -186,7 +186,7 @@ def report(path: Path, encode_ms: int) -> Path:
         writer.step((start_ms + 1) * MS, (start_ms + 20) * MS)
         for name, begin_ms, ms in (("encode", start_ms + 10, encode_ms), ("decode", start_ms + 2, 4)):
             writer.range(name, begin_ms * MS, (begin_ms + 2) * MS)
-            writer.launch((begin_ms + 1) * MS, (begin_ms + 1 + ms) * MS, grid=ms)
+            writer.launch((begin_ms + 1) * MS, (begin_ms + 1 + ms) * MS)
     return writer.written()
 
 

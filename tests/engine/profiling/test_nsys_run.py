@@ -11,21 +11,19 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpugate.profiling import nsight_tools, nsys_reports, profiled_run, profiled_sides
-from gpugate.profiling.capture_index import Capture, CaptureIndex, read_index
+from gpugate.profiling import nsight_tools, profiled_run, profiled_sides
+from gpugate.profiling.capture_index import CaptureIndex, read_index
 from gpugate.profiling.isolated_environment import isolating_words
-from gpugate.profiling.profiled_run import ProfiledRun
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
-for _name in ("ncu_report", "nsys_reports", "session", "profiled_sides"):
+for _name in ("nsight_reports", "session", "profiled_sides"):
     importlib.import_module(f"gpugate.profiling.{_name}")
 
 SECRET = "hunter2-of-a-ci-job"
@@ -106,10 +104,7 @@ def test_one_report_per_side_and_no_secret_in_anything(
     seen, *others = json.loads(every[profiled.path / "found here" / REPORTS[0]])
     assert json.loads(seen)["environment"]["PATH"] == os.environ["PATH"]  # so that a secret in it would be seen
     assert any("GPUGATE_PROFILED_IN" in environment for environment in others) == isolated, "it looked, at its own"
-    summarized = every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
-    assert "4 steps of 4 items" in summarized
-    assert "nsys rule: What it was given" in summarized
-    assert str(nsys.folder) in summarized  # of the PATH of nsys's rules
+    assert "4 steps of 4 items" in every[profiled.path / "found here/tiny+quick+cpu.reference.summary.md"].decode()
     assert [path for path, content in every.items() if SECRET.encode() in content] == []
     words = json.loads((nsys.folder / "words").read_text())
     assert {"--capture-range-end=repeat", "--discard-environment=true"} <= set(words)
@@ -122,73 +117,6 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert not (profiled.path / "baselines").exists()
     written = json.loads((nsys.folder / "index-of-the-run.json").read_text())
     assert from_json(CaptureIndex, written) == INDEX
-
-
-def test_where_nsys_may_see_other_processes_only_the_summary_is_kept(
-    profiled: TinyProject,
-    nsys: FakeNsys,
-    neighbour: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    nsys.run_nothing()
-    monkeypatch.setattr(nsys_reports, "isolating_words", lambda: None)  # a machine that allows nothing
-    nsys.mode("curious")
-    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
-    said = " ".join((capfd.readouterr().out + result.text).split())
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    assert "nsys: 0 reports in" in said
-    assert f"ERROR: {REPORTS[0]} was not kept, as nsys may read the variables of other processes here" in said
-    assert artifacts(profiled, "found") == sorted(
-        [".lock", "summary.md"]
-        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
-           for ending in ("summary.json", "summary.md")]
-    )  # fmt: skip
-    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
-    assert [name for name, content in every.items() if SECRET.encode() in content] == []
-
-
-@pytest.mark.parametrize(("mode", "apart"), [("broken", True), ("broken curious", False)])
-def test_what_was_not_imported_is_kept_where_nsys_saw_no_other_process(
-    profiled: TinyProject,
-    nsys: FakeNsys,
-    neighbour: None,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    mode: str,
-    apart: bool,
-) -> None:
-    nsys.run_nothing()
-    monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
-    monkeypatch.setattr(nsys_reports, "isolating_words", lambda: [] if apart else None)
-    nsys.mode(mode)
-    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    said = " ".join((capfd.readouterr().out + result.text).split())
-    unmade = "ERROR: tiny+quick+cpu.reference.qdstrm was"
-    kept = [f"tiny+quick+cpu.{label}.qdstrm" for label in ("optimized", "reference")] if apart else []
-    withheld = f"{unmade} not kept, as nsys may read the variables of other processes here"
-    assert (f"{unmade} not summarized: " in said, withheld in said) == (apart, not apart), said
-    assert artifacts(profiled, "found") == sorted([".lock", "summary.md", *kept])
-    every = {path.name: path.read_bytes() for path in (profiled.path / "found").iterdir()}
-    assert [name for name, content in every.items() if SECRET.encode() in content] == []
-
-
-def test_an_interrupt_while_reports_are_read_keeps_none_that_is_not_whole(
-    profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    nsys.run_nothing()
-
-    def interrupt(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(nsys_reports, "export_report", interrupt)
-    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
-    assert result.status == pytest.ExitCode.INTERRUPTED
-    said = capfd.readouterr().out + result.text
-    assert "--nsys was interrupted: not all of its reports are kept" in said
-    check_no_traceback(said)
-    assert artifacts(profiled, "found") == [".lock"]
 
 
 def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(profiled: TinyProject, nsys: FakeNsys) -> None:
@@ -210,68 +138,6 @@ def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(profiled:
     check_no_traceback(said)
     assert started
     assert artifacts(profiled) == [".lock"]
-
-
-def test_a_second_interrupt_while_the_temporary_folder_is_removed_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unlink = os.unlink
-
-    def interrupted(*given: Any, **named: Any) -> None:
-        monkeypatch.setattr(os, "unlink", unlink)
-        signal.raise_signal(signal.SIGINT)
-        unlink(*given, **named)
-
-    def interrupt_while_it_is_held() -> None:
-        with profiled_run.hold_folder(tmp_path, "--nsys") as inside:
-            (inside / "report").touch()
-            monkeypatch.setattr(os, "unlink", interrupted)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupt_while_it_is_held()
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-
-
-@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"), TypeError("NULL")])
-def test_a_report_that_nothing_can_be_made_of_costs_no_other_one(
-    profiled: TinyProject,
-    nsys: FakeNsys,
-    error: Exception,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    nsys.run_nothing()
-    found, (lost, kept) = nsys_reports._find, REPORTS
-
-    def damaged(run: ProfiledRun, capture: Capture) -> Path | None:
-        if capture.label == "optimized":
-            raise error
-        return found(run, capture)
-
-    monkeypatch.setattr(nsys_reports, "_find", damaged)
-    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    said = " ".join((capfd.readouterr().out + result.text).split())
-    stem = lost.removesuffix(".nsys-rep")
-    assert (
-        f"ERROR: {stem} was not kept ({type(error).__name__}: {error}): move what is in its way, or report this" in said
-    )
-    check_no_traceback(said)
-    assert kept in artifacts(profiled, "found")
-    assert f"{stem} was not kept" in (profiled.path / "found/summary.md").read_text().replace("\\", "")
-
-
-def test_what_stands_in_the_way_of_a_report_is_named(
-    profiled: TinyProject, nsys: FakeNsys, capfd: pytest.CaptureFixture[str]
-) -> None:
-    nsys.run_nothing()
-    (profiled.path / "found" / REPORTS[0]).mkdir(parents=True)
-    result = profiled.run("-k", "quick", "--perf-device=cpu", "--nsys=found")
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    said = "".join((capfd.readouterr().out + result.text).split())
-    assert f"{REPORTS[0]}'):movewhatisinitsway," in said
-    assert REPORTS[1] in artifacts(profiled, "found")
 
 
 def test_an_nsys_that_fails_after_all_tests_passed_is_told(
@@ -378,7 +244,6 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("old", "is version 2021.3: install Nsight Systems 2023.1 or newer"),
         ("gone", "--nsys found no nsys: install it, put it on PATH, or try --torch-trace"),
         ("not a folder", "cannot be written (File exists): give another folder"),
         ("in use", "is in use by another process (pid "),
@@ -387,7 +252,6 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(
 def test_what_cannot_profile_is_one_sentence(
     profiled: TinyProject, nsys: FakeNsys, monkeypatch: pytest.MonkeyPatch, mode: str, sentence: str
 ) -> None:
-    nsys.mode(mode)
     if mode == "gone":
         monkeypatch.setattr(nsight_tools, "find_tool", lambda tool: None)
     if mode == "not a folder":

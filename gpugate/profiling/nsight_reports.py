@@ -1,19 +1,21 @@
-"""One Nsight Systems report per test parameter and side: captured, exported, summarized and listed."""
+"""Runs of pytest under nsys and ncu, and the reports that are kept of them.
+
+nsys leaves a report per test parameter and side, which is exported, summarized and listed. ncu leaves one report for
+its own window, and gpugate reads nothing from it.
+"""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.profiling import nsight_tools
 from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT_STEM, Capture, safe_name
-from gpugate.profiling.export_schema import ProfileError
+from gpugate.profiling.export import ProfileError
 from gpugate.profiling.isolated_environment import allowed_variables, isolating_words
-from gpugate.profiling.nsight_tools import Nsys, export_report
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
 from gpugate.report.table import Table, columns
 from gpugate.session.options import Profiling
@@ -21,7 +23,7 @@ from gpugate.store.json_file import write_atomically
 
 # Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
 # counting pass has them. Ranges become reports when all of them have ended, in their order.
-OPTIONS = (
+NSYS_OPTIONS = (
     "--trace=cuda,nvtx,osrt",
     "--sample=none",
     "--cpuctxsw=none",
@@ -31,12 +33,20 @@ OPTIONS = (
     "--capture-range-end=repeat",
     "--force-overwrite=true",
 )
-SUMMARY, SUMMARY_JSON, LIST = ".summary.md", ".summary.json", "summary.md"
+NCU_OPTIONS = (
+    "--clock-control=none",  # the machine is not ours alone
+    "--profile-from-start=off",
+    "--graph-profiling=node",
+    "--nvtx",
+    "--force-overwrite",
+    "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
+)
+SUMMARY, SUMMARY_JSON, LIST, NCU_REPORT = ".summary.md", ".summary.json", "summary.md", "kernels.ncu-rep"
 COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "summary")
 NOT_JUDGED = "under a profiler: timings are not judged"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
-MOST_TOLD = 6  # reports: of more the terminal only shows where they are
+MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
 
 
 @dataclass(frozen=True)
@@ -54,20 +64,23 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: C
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
     """
-    nsys = nsight_tools.nsys(allowed_variables(os.environ))  # before there is a folder
+    profile = nsight_tools.nsys_profile(allowed_variables(os.environ))  # before there is a folder
+    isolated = isolating_words()
 
     def command(folder: Path) -> list[str]:
-        output = f"--output={folder / REPORT_STEM}"
-        return [*(isolating_words() or []), nsys.path, "profile", *OPTIONS, *nsys.leaner, output]
+        return [*(isolated or []), *profile, *NSYS_OPTIONS, f"--output={folder / REPORT_STEM}"]
 
-    return start_profiled(profiling, arguments, command, lambda run: keep_reports(run, nsys, print_line), print_line)
+    def keep(run: ProfiledRun) -> list[str]:
+        return keep_reports(run, isolated is not None, print_line)
+
+    return start_profiled(profiling, arguments, command, keep, print_line)
 
 
-def keep_reports(run: ProfiledRun, nsys: Nsys, print_line: Callable[[str], None]) -> list[str]:
-    """Moves all reports of the run into its folder, prints their names, and returns their problems."""
-    nsys, folder = replace(nsys, environment=run.environment), run.profiling.folder
-    isolated = isolating_words() is not None
-    kept = [_keep(run, nsys, capture, isolated) for capture in run.index.captures]
+def keep_reports(run: ProfiledRun, isolated: bool, print_line: Callable[[str], None]) -> list[str]:
+    """Moves all reports of the run into its folder, prints their names, and returns their problems. Where nsys was not
+    `isolated` from other processes, only the summaries are kept."""
+    folder = run.profiling.folder
+    kept = [_keep(run, capture, isolated) for capture in run.index.captures]
     table = Table("Profiles", COLUMNS, tuple(map(_row, kept)), (NOT_JUDGED,))
     write_atomically(folder / LIST, f"{table.markdown()}\n")
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
@@ -75,7 +88,7 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, print_line: Callable[[str], None]
     for each in kept:
         if each.report is not None:
             print_line(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
-            for line in each.brief if len(kept) <= MOST_TOLD else ():
+            for line in each.brief if len(kept) <= MOST_SHOWN else ():
                 print_line(f"    {line}")
     if reports:
         print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
@@ -83,8 +96,8 @@ def keep_reports(run: ProfiledRun, nsys: Nsys, print_line: Callable[[str], None]
     return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
 
 
-def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kept:
-    """Keeps what nsys left of one capture; an error costs no other capture. Not `isolated`: the summary alone."""
+def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
+    """Keeps what nsys left of one capture; an error costs no other capture."""
     stem = f"{safe_name(capture.case_id)}.{capture.label}"
     folder = run.profiling.folder
     try:
@@ -100,8 +113,8 @@ def _keep(run: ProfiledRun, nsys: Nsys, capture: Capture, isolated: bool) -> Kep
         try:
             if found.suffix == NOT_IMPORTED:
                 raise ProfileError("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
-            brief = _summarize(export_report(found, nsys), nsys, folder / stem, capture)
-        except (GpugateError, OSError, sqlite3.Error) as error:
+            brief = _summarize(nsight_tools.export_report(found, run.environment), folder / stem, capture)
+        except (GpugateError, OSError) as error:
             problem = f"{found.name} was not summarized: {error}"
         if not isolated:
             return Kept(capture, problem=f"{found.name} was not kept, as {MAY_READ}: {ELSEWHERE}", brief=brief)
@@ -123,12 +136,12 @@ def _find(run: ProfiledRun, capture: Capture) -> Path | None:
     return next((path for path in named if path.exists()), None)
 
 
-def _summarize(export: Path, nsys: Nsys, target: Path, capture: Capture) -> list[str]:
+def _summarize(export: Path, target: Path, capture: Capture) -> list[str]:
     """Writes the summary to files that begin with `target`; returns it in a few lines."""
     from gpugate.profiling.render import brief, markdown
-    from gpugate.profiling.summary import summarize, with_findings, write_summary
+    from gpugate.profiling.summary import summarize, write_summary
 
-    summary = with_findings(summarize(export, capture.steps, capture.window), export, nsys)
+    summary = summarize(export, capture.steps, capture.window)
     write_summary(target.with_name(target.name + SUMMARY_JSON), summary)
     write_atomically(target.with_name(target.name + SUMMARY), markdown(summary))
     return brief(summary)
@@ -140,3 +153,35 @@ def _row(each: Kept) -> tuple[str, ...]:
     size = f"{report.stat().st_size / 1e6:.1f}" if report else ""
     summary = f"{safe_name(capture.case_id)}.{capture.label}{SUMMARY}" if each.brief else ""
     return (*words, report.name if report else "", size, summary or each.problem or "")
+
+
+def run_under_ncu(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
+    """Runs pytest under ncu, keeps its report, and returns the exit status.
+
+    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
+    """
+    ncu = nsight_tools.require("ncu")
+
+    def command(folder: Path) -> list[str]:
+        files = f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"
+        return [ncu, *NCU_OPTIONS, f"--launch-count={profiling.kernels}", *files]
+
+    return start_profiled(profiling, arguments, command, lambda run: _keep_of_ncu(run, print_line), print_line)
+
+
+def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:
+    """Keeps the report of a run that captured a side; returns the reason where ncu made none."""
+    if not any(capture.complete for capture in run.index.captures):
+        return []
+    report, kept = run.folder / f"{REPORT_STEM}.ncu-rep", run.profiling.folder / NCU_REPORT
+    if report.exists():
+        report.replace(kept)
+        print_line(f"ncu: open {kept} in Nsight Compute; under a profiler: not judged")
+        return []
+    log = run.folder / "log"
+    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if "ERR_NVGPUCTRPERM" in output:
+        return [f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"]
+    of_kind = (line for kind in ("ERROR", "WARNING") for line in output.splitlines() if kind in line[:12])
+    first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
+    return [f"ncu made no report ({first}): run it by hand to see more"]

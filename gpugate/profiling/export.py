@@ -1,0 +1,246 @@
+"""The steps in a SQLite export of Nsight Systems, as the events of a trace, which the counting pass reads too.
+
+A step is an NVTX push/pop range "step" of the domain "gpugate" with the step's items as payload. A call of any thread
+of that process counts if it begins from the start of the first step to the end of the last; where a started range of
+the same domain is around the steps, as `pytest --nsys` makes one, if it begins inside that range. It is the window of a
+counting pass (gpugate.measurement.trace): what a pipeline does between two steps belongs to them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpugate.errors import GpugateError
+from gpugate.measurement import cuda_calls
+from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity, union
+from gpugate.profiling.capture_index import DOMAIN, STEP
+
+EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
+PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
+AUTOGRAD_THREADS = "pt_autograd_"  # begins PyTorch's names of the threads that run CUDA's backward passes
+# As ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND have them, in the words of a trace.
+WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+_NVTX = "start, end, eventType, globalTid, domainId, text, textId, COALESCE(int64Value, uint64Value, 0)"
+_DEVICE = "start, end, correlationId, streamId"
+
+
+class ProfileError(GpugateError):
+    """A profile cannot be taken, exported, read or written."""
+
+
+class Range(NamedTuple):
+    """An NVTX range of one thread, in us; `ours` for a range of the domain of the steps."""
+
+    start: float
+    stop: float
+    name: str
+    tid: int
+    ours: bool
+    items: int
+
+
+class Gap(NamedTuple):
+    """A time without work of the device, in us, and the thread whose call ended it."""
+
+    start: float
+    stop: float
+    tid: int
+
+
+@dataclass(frozen=True)
+class CapturedSteps:
+    """The profiled steps: `count` of them, from `start` to `stop` in us, with all activity that their calls caused.
+
+    `ranges` are the pushed ranges of the process, in the order in which they opened. A backward pass stands in the
+    ranges of the thread that asked for it: all threads that run steps have one id, here and in the activity. `steps`
+    is empty where the report marks no step and is taken for `count` steps as a whole.
+    """
+
+    product: str  # the version of Nsight Systems that exported it
+    gpu: str
+    count: int
+    start: float
+    stop: float
+    steps: Sequence[Range]
+    ranges: Sequence[Range]
+    activity: Activity
+    os_calls: Sequence[Event]
+
+    @property
+    def device(self) -> list[Event]:
+        return [*self.activity.kernels, *self.activity.copies, *self.activity.memsets]
+
+    def find_innermost(self, tid: int, at: float) -> str:
+        """The name of the innermost range that a thread is in at a time; "" for none."""
+        opened = self.ranges[: bisect_right(self.ranges, at, key=lambda one: one.start)]
+        return next((one.name for one in reversed(opened) if one.tid == tid and at < one.stop), "")
+
+    def project_ranges(self) -> Iterator[tuple[Range, float]]:
+        """Yields each range that lies in the steps with the time in us from the first to the last activity of the
+        device that was launched inside it."""
+        calls = {call["args"]["correlation"]: call for call in self.activity.calls}
+        caused = ((calls[event["args"]["correlation"]], event) for event in self.device)
+        work = sorted((call["tid"], call["ts"], event["ts"], event["ts"] + event["dur"]) for call, event in caused)
+        for one in self.ranges:
+            if self.start <= one.start and one.stop <= self.stop:
+                inside = work[bisect_left(work, (one.tid, one.start)) : bisect_left(work, (one.tid, one.stop))]
+                yield one, max(row[3] for row in inside) - min(row[2] for row in inside) if inside else 0.0
+
+    def find_gaps(self) -> list[Gap]:
+        """Finds the times between two activities of the device, the longest first."""
+        calls = {call["args"]["correlation"]: call["tid"] for call in self.activity.calls}
+        threads = {event["ts"]: calls[event["args"]["correlation"]] for event in self.device}
+        spans = union(self.device)
+        found = [Gap(before[1], after[0], threads[after[0]]) for before, after in pairwise(spans)]
+        whole_ns = [gap for gap in found if round(gap.stop - gap.start, 3)]  # less is the error of a float
+        return sorted(whole_ns, key=lambda gap: gap.start - gap.stop)
+
+
+def read_export(path: Path, steps: int | None = None, window: str | None = None) -> CapturedSteps:
+    """Reads the steps of an export. `steps` is the number that there must be, or, where no range marks a step, the
+    number that the whole report is; `window` is the name of the range around the steps, if there is one.
+
+    Raises ProfileError for a file that cannot be used, has other steps, or has nothing of CUDA in them.
+    """
+    try:
+        with path.open("rb"):  # SQLite does not name the reason why it cannot open a file
+            pass
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            database.text_factory = lambda text: text.decode(errors="replace")
+            return _read(_Tables(database), steps, window)
+    except ProfileError as error:
+        raise ProfileError(f"{path} cannot be summarized: {error}") from None
+    except (OSError, sqlite3.Error, LookupError, TypeError, ValueError) as error:  # nsys writes other values
+        problem = getattr(error, "strerror", None) or str(error)
+        raise ProfileError(
+            f"{path} cannot be read ({problem}): give a .nsys-rep or its SQLite export, or {EXPORT_AGAIN}"
+        ) from error
+
+
+class _Tables:
+    """The tables of an export: nsys makes a table only where it has rows for it."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._present = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        self._texts: dict[int, str] = dict(self.rows("StringIds", "id, value"))
+
+    def rows(self, table: str, columns: str) -> list[Any]:
+        return self._database.execute(f"SELECT {columns} FROM {table}").fetchall() if table in self._present else []  # noqa: S608
+
+    def text(self, key: int | None) -> str:
+        return self._texts.get(key, "unnamed") if key is not None else "unnamed"
+
+
+def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSteps:
+    marks = tables.rows("NVTX_EVENTS", _NVTX)
+    calls = tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, globalTid, correlationId, nameId")
+    pushed, started = (_ranges(tables, marks, kind) for kind in (PUSH_POP, STARTED))
+    steps = [one for one in pushed if one.ours and one.name == STEP]
+    if steps and wanted not in (None, len(steps)):
+        raise ProfileError(
+            f"the report contains {len(steps)} steps and not {wanted}: profile again, its capture was cut off"
+        )
+    if steps:
+        main, start, stop = steps[0].tid, steps[0].start, max(step.stop for step in steps)
+    else:
+        main, start, stop = _whole_report(calls, wanted)
+    around = next((one for one in started if one.ours and one.start <= start and stop <= one.stop), None)
+    if around is not None:
+        start, stop = around.start, around.stop
+        if window not in (None, around.name):
+            raise ProfileError(f"it contains the steps of {around.name} and not of {window}: profile again")
+    backward = (tid for tid, name in tables.rows("ThreadNames", "globalTid, nameId") if _is_backward(tables.text(name)))
+    threads = dict.fromkeys((*backward, *(step.tid for step in steps)), main)
+    events = [_event("user_annotation", WINDOW, 1e3 * start, 1e3 * stop, main)]
+    events += [
+        _event("cuda_runtime", cuda_calls.plain(tables.text(name)), begin, end, threads.get(tid, tid), correlation)
+        for begin, end, tid, correlation, name in calls
+        if tid >> 24 == main >> 24
+    ]
+    activity = read_activity([*events, *_device_events(tables, main)], wanted or len(steps))
+    if not activity.calls:
+        raise ProfileError("no CUDA call begins in its steps: profile with --trace=cuda,nvtx what runs on a GPU")
+    versions = dict(tables.rows("META_DATA_EXPORT", "name, value"))
+    os_calls = tables.rows("OSRT_API", "start, end, globalTid, nameId")
+    return CapturedSteps(
+        product=versions.get("EXPORT_PRODUCT_VERSION") or "",
+        gpu=", ".join(dict.fromkeys(name for (name,) in tables.rows("TARGET_INFO_GPU", "name") if name)),
+        count=wanted or len(steps),
+        start=start,
+        stop=stop,
+        steps=steps,
+        ranges=[one._replace(tid=threads.get(one.tid, one.tid)) for one in pushed if one.tid >> 24 == main >> 24],
+        activity=activity,
+        os_calls=[_event("os", tables.text(name), begin, end, tid) for begin, end, tid, name in os_calls],
+    )
+
+
+def _ranges(tables: _Tables, marks: Collection[Any], kind: int) -> list[Range]:
+    """The ranges of one kind in the order in which they open; of ranges that open together the longer one is outside.
+
+    A domain whose creation the report does not contain, as the capture began later, is taken for ours; 0 is the default
+    one.
+    """
+    domains = {(domain, tid >> 24): name for _, _, event, tid, domain, name, *_ in marks if event == DOMAIN_NAMED}
+    found = [
+        Range(
+            start / 1e3, stop / 1e3, tables.text(key) if name is None else name, tid,
+            domain != 0 and domains.get((domain, tid >> 24), DOMAIN) == DOMAIN, items,
+        )
+        for start, stop, event, tid, domain, name, key, items in marks
+        if event == kind and stop is not None and stop > start
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (one.start, -one.stop))
+
+
+def _whole_report(calls: Sequence[Any], wanted: int | None) -> tuple[int, float, float]:
+    """The thread with most calls, and the time from the first call to the last."""
+    if wanted is None:
+        raise ProfileError(
+            f"the report contains no step (an NVTX range {STEP!r} of the domain {DOMAIN!r}): profile with "
+            "`pytest --nsys`, or give --steps, the number of steps of the whole report"
+        )
+    if not calls:
+        raise ProfileError("the report contains no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
+    ((main, _),) = Counter(call[2] for call in calls).most_common(1)
+    return main, min(call[0] for call in calls) / 1e3, max(call[1] for call in calls) / 1e3
+
+
+def _is_backward(thread: str) -> bool:
+    return thread.startswith(AUTOGRAD_THREADS)
+
+
+def _device_events(tables: _Tables, main: int) -> Iterator[Event]:
+    """Yields the work of the process on the device. A correlation id is unique in a process only."""
+    kernels = tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", f"{_DEVICE}, globalPid, demangledName, shortName")
+    for start, stop, correlation, stream, process, name, short in kernels:
+        if process >> 24 == main >> 24:
+            text = tables.text(short if name is None else name)
+            yield _event("kernel", text, start, stop, stream, correlation)
+    copies = tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", f"{_DEVICE}, globalPid, bytes, copyKind, srcKind, dstKind")
+    for start, stop, correlation, stream, process, size, kind, source, target in copies:
+        if process >> 24 == main >> 24:
+            name = f"Memcpy {WAYS.get(kind, f'of kind {kind}')} ({MEMORIES[source]} -> {MEMORIES[target]})"
+            yield _event("gpu_memcpy", name, start, stop, stream, correlation, size)
+    for start, stop, correlation, stream, process in tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", f"{_DEVICE}, globalPid"):
+        if process >> 24 == main >> 24:
+            yield _event("gpu_memset", "Memset", start, stop, stream, correlation)
+    if tables.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "1"):
+        raise ProfileError("its CUDA graphs were recorded whole, without kernels: profile with --cuda-graph-trace=node")
+
+
+def _event(category: str, name: str, start: float, stop: float, tid: int, correlation: int = 0, size: int = 0) -> Event:
+    """An event of a trace from times in ns. `tid` is the thread of a call, and the stream of work on the device."""
+    facts = {"correlation": correlation, "stream": tid, "bytes": size}
+    times = {"ts": start / 1e3, "dur": (stop - start) / 1e3}
+    return {"ph": "X", "cat": category, "name": name, **times, "tid": tid, "args": facts}
