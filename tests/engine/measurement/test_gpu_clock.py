@@ -7,7 +7,6 @@ import pynvml
 import pytest
 import torch
 
-from gpugate.measurement import gpu_clock
 from gpugate.measurement.gpu_clock import clock_reader, is_capped, spoiling_reasons
 from gpugate.measurement.record import ClockReading
 
@@ -50,26 +49,26 @@ def answering(answer: object, fails: bool) -> Callable[..., object]:
     return call
 
 
-def test_the_clock_and_what_slows_it_down_are_read(use_nvml: Callable[..., None]) -> None:
-    use_nvml()
-    assert clock_reader(GPU)() == ClockReading(1980, ("hardware slowdown",))
-
-
-@pytest.mark.parametrize("failing", CALLS)
-def test_a_gpu_that_does_not_tell_has_no_reading(use_nvml: Callable[..., None], failing: str) -> None:
-    use_nvml(failing)
-    assert clock_reader(GPU)() == ClockReading(None, ())
-
-
-def test_a_cpu_is_not_asked(use_nvml: Callable[..., None]) -> None:
+@pytest.mark.parametrize("failing", [None, *CALLS])
+def test_the_clock_and_what_slows_it_down_are_read_where_nvml_tells(
+    use_nvml: Callable[..., None], failing: str | None
+) -> None:
+    use_nvml(*([failing] if failing else []))
+    assert clock_reader(GPU)() == (ClockReading() if failing else ClockReading(1980, ("hardware slowdown",)))
     use_nvml(*CALLS)
     assert clock_reader(torch.device("cpu"))() == ClockReading()
 
 
-def test_only_what_spoils_a_block_is_named() -> None:
-    assert spoiling_reasons(pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonGpuIdle) == ()
-    every = sum(gpu_clock._SPOILING.values())
-    assert spoiling_reasons(every) == tuple(gpu_clock._SPOILING)
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0x1 | 0x4, ()),  # idle; power cap: how a GPU normally runs under load
+        (0x48 | 0x4, ("hardware slowdown", "hardware thermal slowdown")),
+        (0x20 | 0x80, ("software thermal slowdown", "power brake")),
+    ],
+)
+def test_reasons_that_spoil_a_block(bits: int, names: tuple[str, ...]) -> None:
+    assert spoiling_reasons(bits) == names
 
 
 @pytest.mark.parametrize(

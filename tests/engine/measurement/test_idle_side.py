@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.machine import processes
-from gpugate.machine.processes import list_children, list_descendants
 from gpugate.measurement import idle_side
 from gpugate.measurement.both_sides import build_both
 from gpugate.measurement.cold_inputs import make_inputs
@@ -77,6 +75,10 @@ def test_only_the_workers_of_the_timed_side_run(case) -> None:
         wait_until(lambda: state(workers[other].pid) == "T")  # a signal takes effect later
         seen.append((name, state(workers[name].pid)))
 
+    running: set[str] = set()
+    add_step(lambda name: running.update(state(worker.pid) for worker in workers.values()))
+    Pairing(both, inputs.timed, HostTimer(), ClockReading, reference_first=True).take(2, lambda: True)
+    assert "T" not in running, "an ordinary measurement stops nobody"
     add_step(look)
     pairing = Pairing(both, inputs.timed, HostTimer(), ClockReading, reference_first=True, stop_idle=True)
     pairing.take(2, lambda: True)
@@ -85,18 +87,6 @@ def test_only_the_workers_of_the_timed_side_run(case) -> None:
     pairing.end_turns()
     for worker in workers.values():
         wait_until(lambda worker=worker: state(worker.pid) != "T")
-    both.close()
-
-
-def test_an_ordinary_measurement_stops_nobody(case) -> None:
-    one, context, workers, add_step = case
-    inputs = make_inputs(one.workload, context, 0, random.Random(0))  # noqa: S311
-    both = build_both(one, context, inputs, reference_first=True)
-    seen: set[str] = set()
-    add_step(lambda name: seen.update(state(worker.pid) for worker in workers.values()))
-    Pairing(both, inputs.timed, HostTimer(), ClockReading, reference_first=True).take(2, lambda: True)
-    assert seen
-    assert "T" not in seen
     both.close()
 
 
@@ -120,27 +110,6 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
         wait_until(lambda: state(worker) != "T")
     finally:
         os.kill(worker, signal.SIGKILL)
-
-
-def test_a_process_that_the_fork_server_forked_works_and_the_server_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, compiler = f"python -c from {processes.FORK_SERVER} import main", f"python {processes.HELPERS[0]}"
-    found = {1: (os.getpid(), server), 2: (1, server), 3: (2, "ffmpeg"), 4: (os.getpid(), compiler), 5: (4, compiler)}
-    monkeypatch.setattr(processes, "_read_descendants", lambda: found)
-    assert list_descendants() == {2, 3}
-    assert list_children() == {}
-
-
-def test_descendants_are_the_children_of_children_too() -> None:
-    nested = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", f"import subprocess; subprocess.run({PROGRAM!r})"], start_new_session=True
-    )
-    try:
-        wait_until(lambda: any(pid not in list_children() for pid in list_descendants()))
-        assert nested.pid in list_children()
-        assert nested.pid in list_descendants()
-    finally:
-        os.killpg(nested.pid, signal.SIGKILL)
-        nested.wait()
 
 
 def test_a_watcher_that_was_ended_is_started_again() -> None:

@@ -25,7 +25,6 @@ BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
 ENDLESS = {
     "step": "def quick(context):\n    return Side(lambda x: time.sleep(3600))",
     "finish": "def quick(context):\n    return Side(lambda x: x + x, finish=lambda: threading.Event().wait())",
-    "engaged": "def quick(context):\n    return Side(lambda x: x + x, engaged=lambda: time.sleep(3600))",
     "close": "def quick(context):\n    return Side(lambda x: x + x, close=lambda: time.sleep(3600))",
 }
 
@@ -68,20 +67,17 @@ def test_what_ends_in_time_is_no_error_and_each_call_has_its_own_time() -> None:
             time.sleep(LONG_S)
 
 
-def test_the_limit_around_a_limit_counts_its_own_time_alone() -> None:
-    with limited(), blame("slow", "being closed"), blame("fast", "being built", share=1e9):
-        time.sleep(3 * LIMIT_S)
-
-
-def test_the_limit_around_a_limit_counts_again_after_it() -> None:
-    def build() -> None:
+def test_the_limit_around_a_limit_counts_its_own_time_alone_and_again_after_it() -> None:
+    def build(rest_s: float) -> None:
         with blame("slow", "being built"):
             with blame("fast", "being compared with itself", share=1e9):
-                time.sleep(2 * LIMIT_S)
-            time.sleep(LONG_S)
+                time.sleep(3 * LIMIT_S)
+            time.sleep(rest_s)
 
-    with limited(), pytest.raises(SideError) as caught:
-        build()
+    with limited():
+        build(0.0)
+        with pytest.raises(SideError) as caught:
+            build(LONG_S)
     assert caught.value.side == "slow"
 
 
