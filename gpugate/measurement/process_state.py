@@ -137,7 +137,7 @@ def _restore(functions: _Functions, settings: Sequence[Any]) -> list[str]:
     for setting, value in zip(_SETTINGS, settings, strict=True):
         if setting.read() != value:
             changed.append(setting.name)
-            with suppress(OSError, TypeError, ValueError):  # a priority may not be raised, nor a signal set in a thread
+            with suppress(TypeError, ValueError):  # no signal is set in a thread
                 setting.write(value)
     return changed
 
@@ -149,7 +149,8 @@ def _restore_functions(path: str, place: ModuleType | type, found: Mapping[str, 
             setattr(place, name, value)
             changed.append(f"{path}.{name}")
     for name in now.keys() - found.keys():
-        if isinstance(place, type) and _runs(now[name]) and (hasattr(super(place, place), name) or _is_special(name)):
+        special = name.startswith("__") and name.endswith("__")
+        if isinstance(place, type) and _runs(now[name]) and (special or hasattr(super(place, place), name)):
             delattr(place, name)
             changed.append(f"{path}.{name}")
     return changed
@@ -158,10 +159,6 @@ def _restore_functions(path: str, place: ModuleType | type, found: Mapping[str, 
 def _runs(value: object) -> bool:
     """True for functions, classes and descriptors; modules appear when they are first imported."""
     return callable(value) or hasattr(value, "__get__")
-
-
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
 
 
 class _Setting(NamedTuple):
@@ -183,14 +180,6 @@ def _dispatch_modes() -> list[object]:
 def _leave(modes: Callable[[], list[Any]], found: Sequence[object]) -> None:
     while len(entered := modes()) > len(found):
         entered[-1].__exit__(None, None, None)
-
-
-def _default_device() -> object:
-    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-
-
-def _set_default_device(context: object) -> None:
-    torch._GLOBAL_DEVICE_CONTEXT.device_context = context
 
 
 def _stance() -> Any:
@@ -217,21 +206,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
-def _set_handlers(handlers: Sequence[Any]) -> None:
-    for number, handler in zip(_SIGNALS, handlers, strict=True):
-        signal.signal(number, handler)
-
-
-def _running_timers() -> list[bool]:
-    return [signal.getitimer(timer)[0] > 0 for timer in _TIMERS]
-
-
-def _stop_timers(found: Sequence[bool]) -> None:
-    for timer, ran in zip(_TIMERS, found, strict=True):
-        if not ran:
-            signal.setitimer(timer, 0)
-
-
 def _collection() -> tuple[bool, tuple[int, int, int]]:
     return gc.isenabled(), gc.get_threshold()
 
@@ -245,17 +219,22 @@ def _set_collection(found: tuple[bool, tuple[int, int, int]]) -> None:
 _SETTINGS = (
     _Setting("torch's function modes", _function_modes, lambda found: _leave(_function_modes, found)),
     _Setting("torch's dispatch modes", _dispatch_modes, lambda found: _leave(_dispatch_modes, found)),
-    _Setting("torch's default device", _default_device, _set_default_device),
+    _Setting(
+        "torch's default device",
+        lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+        lambda found: setattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", found),
+    ),
     _Setting("the stance of torch.compile", _stance, _set_stance),
     _Setting("hooks of all modules", lambda: [dict(hooks) for hooks in _HOOKS], _set_hooks),
-    _Setting("signal timers", _running_timers, _stop_timers),
-    _Setting("signal handlers", lambda: [signal.getsignal(number) for number in _SIGNALS], _set_handlers),
-    _Setting("the garbage collector's state", _collection, _set_collection),
-    _Setting("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
-    _Setting("the interpreter's profile function", sys.getprofile, sys.setprofile),
     _Setting(
-        "the process's priority",
-        lambda: os.getpriority(os.PRIO_PROCESS, 0),
-        lambda found: os.setpriority(os.PRIO_PROCESS, 0, found),
+        "signal timers",
+        lambda: [timer for timer in _TIMERS if signal.getitimer(timer)[0] > 0],
+        lambda found: [signal.setitimer(timer, 0) for timer in _TIMERS if timer not in found],
     ),
+    _Setting(
+        "signal handlers",
+        lambda: [signal.getsignal(number) for number in _SIGNALS],
+        lambda found: [*map(signal.signal, _SIGNALS, found)],
+    ),
+    _Setting("the garbage collector's state", _collection, _set_collection),
 )

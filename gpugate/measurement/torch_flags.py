@@ -3,126 +3,46 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch.backends import cudnn
 
 _THREADS_AT_START = torch.get_num_threads()
 _HAS_NEWER_PRECISION = hasattr(torch.backends, "fp32_precision")  # from torch 2.9 on
-_MKLDNN_OPERATIONS = 3 if _HAS_NEWER_PRECISION else 0
+_MKLDNN: Any = torch.backends.mkldnn
+_MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn) if _HAS_NEWER_PRECISION else ()
+_MATMUL = torch.backends.cuda.matmul
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
 
 
-@dataclass(frozen=True)
-class TorchFlags:
-    """Torch's switches. The defaults are those of torch itself: convolutions in TF32, no autotuning."""
+def _switch(default: Any, read: Callable[[], Any], write: Callable[[Any], object] | None = None) -> Any:
+    """Declares a switch of torch with its functions; `TorchFlags.apply` writes one that has no `write`."""
+    return field(default=default, metadata={"read": read, "write": write})
 
-    cudnn_enabled: bool = True
-    cudnn_benchmark: bool = False
-    cudnn_deterministic: bool = False
-    cudnn_allow_tf32: bool = True  # in convolutions
-    cudnn_rnn_allow_tf32: bool = True
-    matmul_allow_tf32: bool = False
-    mkldnn_precisions: tuple[str, ...] = ("none",) * _MKLDNN_OPERATIONS  # of matmul, conv and rnn
-    fp16_reduced_precision: bool = True
-    bf16_reduced_precision: bool = True
-    mkldnn_enabled: bool = True
-    deterministic_algorithms: bool = False
-    inference_mode: bool = False
-    grad_enabled: bool = True
-    detect_anomaly: tuple[bool, bool] = (False, True)  # in backward passes; the second: with a search for NaN
-    autocast: tuple[tuple[bool, torch.dtype], ...] = ((False, torch.bfloat16), (False, torch.float16))  # CPU, CUDA
-    autocast_cache: bool = True
-    autocast_nesting: int = 0  # torch forgets its cached casts when the outermost autocast ends
-    attention_kernels: tuple[bool, ...] = (True,) * len(_ATTENTION_KERNELS)
-    flush_denormal: bool = False
-    default_dtype: torch.dtype = torch.float32
-    num_threads: int = _THREADS_AT_START
 
-    def without_tf32(self) -> TorchFlags:
-        """These switches with TF32 off: expected outputs and proofs are computed in strict FP32."""
-        return replace(self, cudnn_allow_tf32=False, cudnn_rnn_allow_tf32=False, matmul_allow_tf32=False)
+def _attribute(default: bool, place: object, name: str) -> Any:
+    return _switch(default, lambda: bool(getattr(place, name)), partial(setattr, place, name))
 
-    @staticmethod
-    def current() -> TorchFlags:
-        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        return TorchFlags(
-            cudnn_enabled=torch.backends.cudnn.enabled,
-            cudnn_benchmark=torch.backends.cudnn.benchmark,
-            cudnn_deterministic=torch.backends.cudnn.deterministic,
-            cudnn_allow_tf32=_allows_tf32(cudnn, getattr(cudnn, "conv", None)),
-            cudnn_rnn_allow_tf32=_allows_tf32(cudnn, getattr(cudnn, "rnn", None)),
-            matmul_allow_tf32=_allows_tf32(matmul, matmul),
-            mkldnn_precisions=tuple(one.fp32_precision for one in _mkldnn_operations()),
-            fp16_reduced_precision=matmul.allow_fp16_reduced_precision_reduction,
-            bf16_reduced_precision=matmul.allow_bf16_reduced_precision_reduction,
-            mkldnn_enabled=bool(torch.backends.mkldnn.enabled),
-            deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
-            inference_mode=torch.is_inference_mode_enabled(),
-            grad_enabled=torch.is_grad_enabled(),
-            detect_anomaly=(torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            autocast=tuple(
-                (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES
-            ),
-            autocast_cache=torch.is_autocast_cache_enabled(),
-            autocast_nesting=_autocast_nesting(),
-            attention_kernels=tuple(
-                getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in _ATTENTION_KERNELS
-            ),
-            flush_denormal=_flushes_denormal(),
-            default_dtype=torch.get_default_dtype(),
-            num_threads=torch.get_num_threads(),
-        )
 
-    def apply(self) -> None:
-        torch.backends.cudnn.enabled = self.cudnn_enabled
-        torch.backends.cudnn.benchmark = self.cudnn_benchmark
-        torch.backends.cudnn.deterministic = self.cudnn_deterministic
-        self._apply_precision()
-        matmul = torch.backends.cuda.matmul
-        matmul.allow_fp16_reduced_precision_reduction = self.fp16_reduced_precision
-        matmul.allow_bf16_reduced_precision_reduction = self.bf16_reduced_precision
-        torch.backends.mkldnn.enabled = self.mkldnn_enabled  # type: ignore[assignment]
-        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        if warns_only or self.deterministic_algorithms != torch.are_deterministic_algorithms_enabled():
-            torch.use_deterministic_algorithms(self.deterministic_algorithms)  # imports torch's compiler: 3 s
-        _set_inference_mode(self.inference_mode)
-        torch.set_grad_enabled(self.grad_enabled)  # after inference mode, which sets it too
-        torch.set_anomaly_enabled(*self.detect_anomaly)
-        self._apply_autocast()
-        for kernel, enabled in zip(_ATTENTION_KERNELS, self.attention_kernels, strict=True):
-            getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(enabled)
-        if self.flush_denormal != _flushes_denormal():
-            torch.set_flush_denormal(self.flush_denormal)
-        torch.set_default_dtype(self.default_dtype)
-        if self.num_threads != torch.get_num_threads():
-            torch.set_num_threads(self.num_threads)
+def _allows_tf32(older: Any, newer: str | None = None) -> bool:
+    """Reads TF32 by torch's newer interface, where it exists: after a side used it, reading the older one raises.
 
-    def _apply_autocast(self) -> None:
-        """Applies autocast, and drops torch's cached casts where the nesting changes, as at the end of an autocast."""
-        for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, self.autocast, strict=True):
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
-        torch.set_autocast_cache_enabled(self.autocast_cache)
-        missing = self.autocast_nesting - _autocast_nesting()
-        if missing:
-            torch.clear_autocast_cache()
-        for _ in range(abs(missing)):
-            (torch.autocast_increment_nesting if missing > 0 else torch.autocast_decrement_nesting)()
+    Writing by the older interface works, and the newer one shows the value.
+    """
+    if _HAS_NEWER_PRECISION:
+        return bool((getattr(older, newer) if newer else older).fp32_precision == "tf32")
+    return bool(older.allow_tf32)
 
-    def _apply_precision(self) -> None:
-        """Writes by torch's older interface, which both can read, and by the newer one the settings of it alone."""
-        _forget_newer_precision()
-        torch.backends.cudnn.allow_tf32 = self.cudnn_allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = self.matmul_allow_tf32
-        if self.cudnn_rnn_allow_tf32 != self.cudnn_allow_tf32:
-            torch.backends.cudnn.rnn.fp32_precision = "tf32" if self.cudnn_rnn_allow_tf32 else "none"  # type: ignore[attr-defined]
-        if self.matmul_allow_tf32 and "bf16" in self.mkldnn_precisions[:1]:
-            torch.set_float32_matmul_precision("medium")
-        for operation, precision in zip(_mkldnn_operations(), self.mkldnn_precisions, strict=True):
-            operation.fp32_precision = precision
+
+def _set_deterministic(wanted: bool) -> None:
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    if warns_only or wanted != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(wanted)  # imports torch's compiler: 3 s
 
 
 _guard: torch.inference_mode | None = None  # its end would restore the mode before it
@@ -141,9 +61,37 @@ def _set_inference_mode(enabled: bool) -> None:
         _guard.__enter__()
 
 
-def _autocast_nesting() -> int:
+def _read_autocast() -> tuple[tuple[bool, torch.dtype], ...]:
+    return tuple((torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in _AUTOCAST_DEVICES)
+
+
+def _set_autocast(wanted: tuple[tuple[bool, torch.dtype], ...]) -> None:
+    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, wanted, strict=True):
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def _read_nesting() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
+
+
+def _set_nesting(wanted: int) -> None:
+    """Drops torch's cached casts where the nesting changes, as at the end of an autocast."""
+    missing = wanted - _read_nesting()
+    if missing:
+        torch.clear_autocast_cache()
+    for _ in range(abs(missing)):
+        (torch.autocast_increment_nesting if missing > 0 else torch.autocast_decrement_nesting)()
+
+
+def _read_attention() -> tuple[bool, ...]:
+    return tuple(getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in _ATTENTION_KERNELS)
+
+
+def _set_attention(wanted: tuple[bool, ...]) -> None:
+    for kernel, enabled in zip(_ATTENTION_KERNELS, wanted, strict=True):
+        getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(enabled)
 
 
 def _flushes_denormal() -> bool:
@@ -152,27 +100,80 @@ def _flushes_denormal() -> bool:
     return smallest * 0.5 == 0.0
 
 
-def _allows_tf32(older: object, newer: object) -> bool:
-    """Reads TF32 by torch's newer interface, where it exists: after a side used it, reading the older one raises.
-
-    Writing by the older interface works, and the newer one shows the value.
-    """
-    if _HAS_NEWER_PRECISION:
-        return bool(newer.fp32_precision == "tf32")  # type: ignore[attr-defined]
-    return bool(older.allow_tf32)  # type: ignore[attr-defined]
+def _set_flush_denormal(wanted: bool) -> None:
+    if wanted != _flushes_denormal():
+        torch.set_flush_denormal(wanted)
 
 
-def _mkldnn_operations() -> tuple[Any, ...]:
-    mkldnn: Any = torch.backends.mkldnn
-    return (mkldnn.matmul, mkldnn.conv, mkldnn.rnn) if _HAS_NEWER_PRECISION else ()
+def _set_threads(wanted: int) -> None:
+    if wanted != torch.get_num_threads():
+        torch.set_num_threads(wanted)
 
 
-def _forget_newer_precision() -> None:
-    """Clears the newer interface's settings, which would apply wherever the older interface only resets its own."""
-    if not _HAS_NEWER_PRECISION:
-        return
-    backends: Any = torch.backends
-    for place in (backends, backends.cudnn, *_mkldnn_operations()):
-        place.fp32_precision = "none"
-    # Not by `mkldnn.fp32_precision`: in torch 2.11 writing it sets that of all backends.
-    backends.mkldnn.set_flags(_fp32_precision="none")
+@dataclass(frozen=True)
+class TorchFlags:
+    """Torch's switches. The defaults are those of torch itself: convolutions in TF32, no autotuning."""
+
+    cudnn_enabled: bool = _attribute(True, cudnn, "enabled")
+    cudnn_benchmark: bool = _attribute(False, cudnn, "benchmark")
+    cudnn_deterministic: bool = _attribute(False, cudnn, "deterministic")
+    cudnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, cudnn, "conv"))  # in convolutions
+    cudnn_rnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, cudnn, "rnn"))
+    matmul_allow_tf32: bool = _switch(False, partial(_allows_tf32, _MATMUL))
+    mkldnn_precisions: tuple[str, ...] = _switch(  # of matmul, conv and rnn
+        ("none",) * len(_MKLDNN_OPERATIONS), lambda: tuple(one.fp32_precision for one in _MKLDNN_OPERATIONS)
+    )
+    fp16_reduced_precision: bool = _attribute(True, _MATMUL, "allow_fp16_reduced_precision_reduction")
+    bf16_reduced_precision: bool = _attribute(True, _MATMUL, "allow_bf16_reduced_precision_reduction")
+    mkldnn_enabled: bool = _attribute(True, _MKLDNN, "enabled")
+    deterministic_algorithms: bool = _switch(False, torch.are_deterministic_algorithms_enabled, _set_deterministic)
+    inference_mode: bool = _switch(False, torch.is_inference_mode_enabled, _set_inference_mode)
+    grad_enabled: bool = _switch(True, torch.is_grad_enabled, torch.set_grad_enabled)  # inference mode sets it too
+    detect_anomaly: tuple[bool, bool] = _switch(  # in backward passes; the second: with a search for NaN
+        (False, True),
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda wanted: torch.set_anomaly_enabled(*wanted),
+    )
+    autocast: tuple[tuple[bool, torch.dtype], ...] = _switch(  # of CPU and CUDA
+        ((False, torch.bfloat16), (False, torch.float16)), _read_autocast, _set_autocast
+    )
+    autocast_cache: bool = _switch(True, torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
+    autocast_nesting: int = _switch(0, _read_nesting, _set_nesting)  # torch forgets its cached casts at the outermost
+    attention_kernels: tuple[bool, ...] = _switch((True,) * len(_ATTENTION_KERNELS), _read_attention, _set_attention)
+    flush_denormal: bool = _switch(False, _flushes_denormal, _set_flush_denormal)
+    default_dtype: torch.dtype = _switch(torch.float32, torch.get_default_dtype, torch.set_default_dtype)
+    num_threads: int = _switch(_THREADS_AT_START, torch.get_num_threads, _set_threads)
+
+    def without_tf32(self) -> TorchFlags:
+        """These switches with TF32 off: expected outputs and proofs are computed in strict FP32."""
+        return replace(self, cudnn_allow_tf32=False, cudnn_rnn_allow_tf32=False, matmul_allow_tf32=False)
+
+    @staticmethod
+    def current() -> TorchFlags:
+        return TorchFlags(**{name: read() for name, read, _ in _SWITCHES})
+
+    def apply(self) -> None:
+        """Writes all switches, in the order of their fields after those of precision."""
+        self._apply_precision()
+        for name, _, write in _SWITCHES:
+            if write is not None:
+                write(getattr(self, name))
+
+    def _apply_precision(self) -> None:
+        """Writes by torch's older interface, which both can read, and by the newer one the settings of it alone."""
+        if _HAS_NEWER_PRECISION:  # settings that would apply wherever the older interface only resets its own
+            for place in (torch.backends, cudnn, *_MKLDNN_OPERATIONS):
+                place.fp32_precision = "none"
+            # Not by `mkldnn.fp32_precision`: in torch 2.11 writing it sets that of all backends.
+            _MKLDNN.set_flags(_fp32_precision="none")
+        cudnn.allow_tf32 = self.cudnn_allow_tf32
+        _MATMUL.allow_tf32 = self.matmul_allow_tf32
+        if self.cudnn_rnn_allow_tf32 != self.cudnn_allow_tf32:
+            cudnn.rnn.fp32_precision = "tf32" if self.cudnn_rnn_allow_tf32 else "none"  # type: ignore[attr-defined]
+        if self.matmul_allow_tf32 and "bf16" in self.mkldnn_precisions[:1]:
+            torch.set_float32_matmul_precision("medium")
+        for operation, precision in zip(_MKLDNN_OPERATIONS, self.mkldnn_precisions, strict=True):
+            operation.fp32_precision = precision
+
+
+_SWITCHES = tuple((one.name, one.metadata["read"], one.metadata["write"]) for one in fields(TorchFlags))
