@@ -11,6 +11,7 @@ import torch
 from gpugate.measurement.record import Difference
 from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 
+PACKED = torch.float4_e2m1fn_x2
 When = Literal["fresh inputs", "timed steps"]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -61,11 +62,7 @@ def _relative(error: float, scale: float) -> float:
 
 def is_discrete(tensor: torch.Tensor) -> bool:
     """True for integers, booleans and packed values, which have no rounding."""
-    return _is_packed(tensor) or not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
-
-
-def _is_packed(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is getattr(torch, "float4_e2m1fn_x2", None)
+    return tensor.dtype is PACKED or not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,7 +70,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach().resolve_conj().resolve_neg()
     if values.is_quantized:
         return values.dequantize()
-    if _is_packed(values):
+    if values.dtype is PACKED:
         return values.view(torch.uint8)
     return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 

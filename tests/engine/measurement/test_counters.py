@@ -1,6 +1,6 @@
 """The counting pass on a CPU: what runs inside a window of this torch's profiler, and who is blamed."""
 
-from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -16,6 +16,7 @@ from gpugate.workload import Side
 
 CPU = torch.device("cpu")
 LAUNCHED = Activity(5, [{"name": "cudaLaunchKernel"}], [], [], [], [])
+LOST_ONE = Activity(5, [{"name": "cudaLaunchKernel"}] * 2, [{"name": "k"}], [], [], [])
 RAN = Activity(5, [{"name": "cudaLaunchKernel"}], [{"name": "k"}], [], [], [])
 IDLE = Activity(5, [], [], [], [], [])
 
@@ -30,45 +31,33 @@ def test_each_side_is_counted_in_its_own_window_without_what_surrounds_it() -> N
         built("baseline", Side(lambda inputs: inputs.relu(), finish=lambda: one.exp())),
         built("fast", Side(lambda inputs: inputs.sigmoid().sin())),
     ]
-    found = [signature(activity) for activity in counters.count(sides, [one], [5, 5])]
-    names = ("aten::relu", "aten::exp", "aten::sigmoid", "aten::sin")
-    assert [[operators.get(name, 0) for name in names] for operators in found] == [[1, 0, 0, 0], [0, 0, 1, 1]]
-
-
-def test_each_side_may_be_counted_over_its_own_number_of_steps() -> None:
-    sides = [built("baseline", Side(lambda inputs: inputs.relu())), built("fast", Side(lambda inputs: inputs.sin()))]
-    found = counters.count(sides, [torch.ones(1)], [2, 6])
+    found = counters.count(sides, [one], [2, 6])
     assert [activity.steps for activity in found] == [2, 6]
-    assert [
-        sum(event["name"] == name for event in activity.operators)
-        for activity, name in zip(found, ("aten::relu", "aten::sin"), strict=True)
-    ] == [2, 6]
+    names = ("aten::relu", "aten::exp", "aten::sigmoid", "aten::sin")
+    signatures = [signature(activity) for activity in found]
+    assert [[operators.get(name, 0) for name in names] for operators in signatures] == [[1, 0, 0, 0], [0, 0, 1, 1]]
 
 
-def usual(works_ahead: bool = False) -> BuiltSide:
-    return built("baseline", Side(lambda inputs: inputs, works_ahead=works_ahead))
-
-
-@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 4), (125.0, 4), (160.0, 2), (200.0, 2), (2000.0, 2)])
-def test_of_long_steps_fewer_are_counted_of_both_sides(step_ms: float, steps: int) -> None:
-    assert counters.steps_worth_counting([usual(), usual()], [step_ms, step_ms / 3]) == [steps, steps]
-
-
-@pytest.mark.parametrize(("step_ms", "steps"), [(1.0, 64), (7.9, 32), (20.0, 16), (400.0, 2)])
-def test_a_side_that_works_ahead_is_counted_for_half_a_second_or_so(step_ms: float, steps: int) -> None:
-    sides = [usual(), usual(works_ahead=True)]
-    assert counters.steps_worth_counting(sides, [200.0, step_ms]) == [2, steps]
-
-
-def test_without_a_single_time_all_steps_are_counted() -> None:
-    assert counters.steps_worth_counting([usual(), usual(works_ahead=True)], [None, None]) == [4, 64]
-
-
-def test_a_pipeline_is_joined_before_and_after_its_window() -> None:
-    events: list[str] = []
-    side = Side(lambda inputs: events.append("step"), finish=lambda: events.append("join"))
-    counters.count([built("baseline", side)], [torch.ones(1)], [3])
-    assert events == ["step"] * counters.FLUSH_STEPS + ["join"] + ["step"] * 3 + ["join"]
+@pytest.mark.parametrize(
+    ("steps_ms", "works_ahead", "steps"),
+    [
+        ([1.0, 0.3], False, [4, 4]),
+        ([125.0, 40.0], False, [4, 4]),
+        ([160.0, 50.0], False, [2, 2]),
+        ([2000.0, 700.0], False, [2, 2]),
+        ([200.0, 1.0], True, [2, 64]),
+        ([200.0, 7.9], True, [2, 32]),
+        ([200.0, 20.0], True, [2, 16]),
+        ([200.0, 400.0], True, [2, 2]),
+        ([None, None], True, [4, 64]),
+    ],
+)
+def test_of_long_steps_fewer_are_counted_of_both_sides(
+    steps_ms: list[float | None], works_ahead: bool, steps: list[int]
+) -> None:
+    """A side that works ahead is counted for half a second or so."""
+    sides = [built("baseline", Side(abs)), built("fast", Side(abs, works_ahead=works_ahead))]
+    assert counters.steps_worth_counting(sides, steps_ms) == steps
 
 
 def test_counts_do_not_depend_on_the_input_that_comes_first() -> None:
@@ -116,35 +105,28 @@ def test_what_fails_while_it_is_counted_is_blamed_on_its_side() -> None:
         counters.count([built("good", good), built("bad", bad)], [torch.ones(2)], [1, 1])
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, *passes: list[Activity]) -> Iterator[list[Activity]]:
-    left = iter(passes)
-    monkeypatch.setattr(counters, "_count_once", lambda *arguments: next(left))
-    return left
+LOST = r"fast failed while being counted: .*saw more launches than kernels"
+BUSY = r"the profiler saw no kernel, .*end every other profiler of this GPU, and see"
 
 
-def test_a_pass_that_lost_the_kernels_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
-    left = scripted(monkeypatch, [RAN, LAUNCHED], [RAN, RAN], [LAUNCHED, LAUNCHED])
-    assert counters.count(sides, [torch.ones(1)], [5, 5]) == [RAN, RAN]
-    assert len(list(left)) == 1
-
-
-def test_kernels_lost_twice_are_an_error_and_never_a_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    sides = [built("baseline", Side(lambda inputs: inputs)), built("fast", Side(lambda inputs: inputs))]
-    scripted(monkeypatch, [RAN, LAUNCHED], [RAN, LAUNCHED])
-    with pytest.raises(SideError, match=r"fast failed while being counted: .*saw more launches than kernels"):
-        counters.count(sides, [torch.ones(1)], [5, 5])
-
-
-@pytest.mark.parametrize("seen", [LAUNCHED, replace(IDLE, attached=False)], ids=["launches alone", "no call at all"])
-def test_a_profiler_that_sees_no_kernel_is_busy_or_not_permitted(monkeypatch, seen: Activity) -> None:
-    scripted(monkeypatch, [seen], [seen])
-    with pytest.raises(SideError, match=r"the profiler saw no kernel, .*end every other profiler of this GPU, and see"):
-        counters.count([built("fast", Side(lambda inputs: inputs))], [torch.ones(1)], [5])
-
-
-def test_a_cpu_says_why_it_counts_no_kernels() -> None:
-    assert counters.why_missing(CPU) == "kernels and copies are counted on CUDA only"
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ([RAN, LAUNCHED], [RAN, RAN], None),
+        ([RAN, LOST_ONE], [RAN, LOST_ONE], LOST),
+        ([LAUNCHED], [LAUNCHED], BUSY),
+        ([replace(IDLE, attached=False)], [replace(IDLE, attached=False)], BUSY),
+    ],
+    ids=["once", "twice", "launches alone", "no call at all"],
+)
+def test_a_pass_that_lost_kernels_is_repeated_once_and_then_an_error_and_never_a_zero(
+    monkeypatch: pytest.MonkeyPatch, first: list[Activity], second: list[Activity], error: str | None
+) -> None:
+    passes = iter([first, second])
+    monkeypatch.setattr(counters, "_count_once", lambda *arguments: next(passes))
+    sides = [built(name, Side(abs)) for name in ("baseline", "fast")][-len(first) :]
+    with nullcontext() if error is None else pytest.raises(SideError, match=error):
+        assert counters.count(sides, [torch.ones(1)], [5, 5]) == second
 
 
 ENQUEUED = {  # ms of each step and of its join; the median, and the number of steps

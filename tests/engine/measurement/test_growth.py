@@ -5,11 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
 
-from gpugate.errors import SideError
 from gpugate.measurement import unprofiled as growth
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
@@ -63,16 +63,15 @@ class Memory:
         return growth.grown_bytes(side, [None, None], step_ms)
 
 
-def test_what_every_step_keeps_is_growth(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("more", "steps"), [({}, growth.STEPS), ({"step_ms": growth.ROUND_MS / 2}, 2), ({"steps_per_block": 1}, 1)]
+)
+def test_what_every_step_keeps_is_growth_and_long_steps_are_watched_for_fewer_of_them(
+    monkeypatch, more: dict[str, Any], steps: int
+) -> None:
     memory = Memory()
-    assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate())) == 1000.0
-
-
-def test_long_steps_are_watched_for_fewer_of_them(monkeypatch) -> None:
-    memory = Memory()
-    leak = partial(lambda kept: kept.append(memory.allocate()), memory.kept)
-    assert memory.grown(monkeypatch, leak, step_ms=growth.ROUND_MS / 2) == 1000.0
-    assert memory.steps == (LOOKED_AGAIN + LEVELS) * 2
+    assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate()), **more) == 1000.0
+    assert memory.steps == (LOOKED_AGAIN + LEVELS) * steps
 
 
 def test_what_is_allocated_once_or_given_back_is_no_growth(monkeypatch) -> None:
@@ -107,12 +106,9 @@ def of_a_library(monkeypatch, leaked: int, drift: int | None = None) -> list[flo
     return found
 
 
-def test_what_a_library_gives_back_at_its_next_call_is_no_growth(monkeypatch) -> None:
-    assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0)) <= 2
-
-
-def test_what_a_library_keeps_more_of_for_a_while_is_no_growth(monkeypatch) -> None:
-    assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0, drift=4)) <= 5
+@pytest.mark.parametrize(("drift", "most"), [(None, 2), (4, 5)])
+def test_what_a_library_keeps_for_a_while_is_no_growth(monkeypatch, drift: int | None, most: int) -> None:
+    assert sum(grown > 0 for grown in of_a_library(monkeypatch, 0, drift)) <= most
 
 
 def test_what_a_library_holds_hides_no_leak(monkeypatch) -> None:
@@ -141,29 +137,3 @@ def test_memory_that_is_allocated_once_hides_no_leak(monkeypatch, at_step: int) 
         memory.kept += [memory.allocate() for _ in range(1000 if memory.steps == at_step else 1)]
 
     assert memory.grown(monkeypatch, leak) == 1000.0
-
-
-def test_memory_that_is_freed_in_one_round_hides_no_leak(monkeypatch) -> None:
-    memory = Memory()
-    old = [memory.allocate() for _ in range(100)]
-
-    def leak() -> None:
-        memory.kept.append(memory.allocate())
-        if memory.steps == 7:
-            old.clear()
-
-    assert memory.grown(monkeypatch, leak) == 1000.0
-
-
-def test_slow_steps_are_watched_as_many_at_a_time_as_a_block_has(monkeypatch) -> None:
-    memory = Memory()
-    assert memory.grown(monkeypatch, lambda: memory.kept.append(memory.allocate()), steps_per_block=1) == 1000.0
-    assert memory.steps == LOOKED_AGAIN + LEVELS
-
-
-def test_whose_memory_grows_is_named(monkeypatch) -> None:
-    def fail() -> None:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(SideError, match="fast failed while being watched for growing memory: RuntimeError: no memory"):
-        Memory().grown(monkeypatch, fail)

@@ -45,8 +45,7 @@ def lengths(bench: Bench) -> Callable[[Context, int], tuple[torch.Tensor, torch.
     return lambda context, index: (bench.inputs(context, index).repeat(7, 1), torch.tensor(1 + index % 7))
 
 
-@pytest.mark.parametrize("inputs", [rows, lengths], ids=["shapes", "lengths in a tensor"])
-@pytest.mark.parametrize("side_that_tunes", ["fast", BASELINE])
+@pytest.mark.parametrize(("inputs", "side_that_tunes"), [(rows, "fast"), (lengths, BASELINE)])
 def test_every_shape_is_seen_before_it_is_timed_and_counts_as_start_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, side_that_tunes: str, inputs: Any
 ) -> None:
@@ -83,23 +82,12 @@ def test_the_outputs_of_tiny_inputs_are_expected_for_as_many_sets_as_fit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outputs, "EXPECTED_BYTES", 5 * 2 * 3 * 4)
-    ran: list[torch.Tensor] = []
-
-    def counted(inputs: torch.Tensor) -> torch.Tensor:
-        ran.append(inputs)
-        return product(inputs)
-
-    half_wrong = once_in(2, lambda inputs: product(inputs) + 1.0, other_kernels)
-    case = case_of(bench, other_kernels, counted, cold=True)
-    measured = bench.measure(case, **FEW)
+    measured = bench.measure(case_of(bench, other_kernels, product, cold=True), **FEW)
     assert measured.input_sets == cold_inputs.MAX_SETS
     assert judged(measured).outcome is Outcome.PASS
     assert measured.step_checks is not None
     assert measured.step_checks.steps > 20
-    assert [one.when for one in measured.differences] == ["fresh inputs"] * 3 + ["timed steps"] * len(
-        measured.instances
-    )
-    assert judged(bench.measure(case_of(bench, half_wrong, counted, cold=True), **FEW)).outcome is Outcome.WRONG
+    assert [one.when for one in measured.differences][3:] == ["timed steps"] * len(measured.instances)
 
 
 @pytest.mark.parametrize(("budget_s", "sets"), [(2.0, 3), (0.1, 2)])
@@ -124,44 +112,28 @@ class Batch:
     weight: float = 2.0
 
 
-def batches(bench: Bench) -> Callable[[Context, int], Batch]:
-    return lambda context, index: Batch(bench.inputs(context, index))
-
-
-def test_a_write_to_a_tensor_in_an_object_is_seen_and_the_tensor_named(bench: Bench) -> None:
-    case = case_of(
-        bench,
-        lambda batch: product(batch.pixels),
-        lambda batch: product(torch.relu_(batch.pixels)),
-        inputs=batches(bench),
-    )
-    with pytest.raises(
-        SideError, match=r"baseline failed while running its steps: ValueError: it wrote to .*\(pixels\)"
-    ):
-        bench.measure(case, **FEW)
-
-
-def test_the_contents_of_objects_change_places(bench: Bench) -> None:
+def test_inputs_in_objects_change_places_and_a_write_to_one_names_it(bench: Bench) -> None:
     kept: dict[int, torch.Tensor] = {}
 
     def remembering(batch: Batch) -> torch.Tensor:
         return kept.setdefault(batch.pixels.data_ptr(), other_kernels(batch.pixels).clone())
 
-    measured = bench.measure(
-        case_of(bench, remembering, lambda batch: product(batch.pixels), inputs=batches(bench)), **FEW
-    )
+    def batches(context: Context, index: int) -> Batch:
+        return Batch(bench.inputs(context, index))
+
+    measured = bench.measure(case_of(bench, remembering, lambda batch: product(batch.pixels), inputs=batches), **FEW)
     assert measured.step_checks is not None
     assert (measured.step_checks.resembles, measured.step_checks.exchanged) == ("other input", True)
+    writing = case_of(bench, remembering, lambda batch: product(torch.relu_(batch.pixels)), inputs=batches)
+    words = r"baseline failed while running its steps: ValueError: it wrote to .*\(pixels\)"
+    with pytest.raises(SideError, match=words):
+        bench.measure(writing, **FEW)
 
 
 def test_inputs_that_can_be_read_only_once_are_refused(bench: Bench) -> None:
-    def parts(context: Context, index: int) -> Any:
-        return {"rows": (bench.inputs(context, index + part) for part in range(4))}
-
-    with pytest.raises(
-        SideError, match=r"inputs\(context, 0\) returned a generator in rows, which can be read only once"
-    ):
-        bench.measure(case_of(bench, product, product, inputs=parts))
+    words = r"inputs\(context, 0\) returned a generator in rows, which can be read only once"
+    with pytest.raises(SideError, match=words):
+        bench.measure(case_of(bench, product, product, inputs=lambda *given: {"rows": (part for part in range(4))}))
 
 
 def add_to_residual(inputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -200,9 +172,6 @@ def test_what_a_step_writes_to_its_inputs_is_compared(bench: Bench) -> None:
     case = case_of(bench, without_residual, add_to_residual, inputs=twice(bench), writes_inputs=True)
     verdict = judged(bench.measure(case, **FEW))
     assert (verdict.outcome, verdict.reasons[0].facts["when"]) == (Outcome.WRONG, "input[1] of fresh inputs")
-    now_and_then = once_in(9, without_residual, add_to_residual)
-    case = case_of(bench, now_and_then, add_to_residual, inputs=twice(bench), writes_inputs=True)
-    assert judged(bench.measure(case, **FEW)).code.value in ("steps_wrong", "outputs_differ")
 
 
 def test_a_step_that_replaces_a_tensor_of_its_input_is_refused(bench: Bench) -> None:
@@ -261,7 +230,6 @@ def masked(inputs: torch.Tensor) -> torch.Tensor:
     ids=["a part", "an integer", "an imaginary part", "a place of infinity", "beside infinity", "fp8"],
 )
 def test_a_wrong_step_of_eleven_is_found_in_outputs_of_every_kind(bench: Bench, right: Any, wrong: Any) -> None:
-    assert judged(bench.measure(case_of(bench, right, right), **FEW)).outcome is Outcome.PASS
     measured = bench.measure(case_of(bench, once_in(11, wrong, right), right), **FEW)
     assert measured.step_checks is not None
     assert measured.step_checks.wrong == pytest.approx(measured.step_checks.steps / 11, abs=1.1)

@@ -5,10 +5,7 @@ import math
 import mmap
 import os
 import random
-import re
-import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +21,6 @@ from gpugate.measurement import cold_inputs, run
 from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.workload_cache import WorkloadCache
-from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -32,8 +28,6 @@ from gpugate.workload import (
     Build,
     Case,
     Context,
-    Contract,
-    Limit,
     Optimization,
     Proof,
     Side,
@@ -41,7 +35,7 @@ from gpugate.workload import (
     Workload,
 )
 from tests.support.bench import NEARLY_WEIGHT, WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
-from tests.support.judged_cases import judge_counters, judge_equivalence
+from tests.support.judged_cases import judge_equivalence
 
 __all__ = ["bench", "quick_collections"]  # fixtures
 
@@ -77,22 +71,9 @@ def test_page_faults_of_both_sides_are_counted_in_their_timed_blocks(bench: Benc
         return other_kernels(inputs)
 
     found = bench.measure(bench.case(bench.side("fast", 1.0, touching)))
-    assert set(found.optimized_counters) >= {
-        "minor_faults",
-        "major_faults",
-        "voluntary_switches",
-        "involuntary_switches",
-    }
+    switches = {"voluntary_switches", "involuntary_switches"}
+    assert found.optimized_counters.keys() >= {"minor_faults", "major_faults", *switches}
     assert found.optimized_counters["minor_faults"] >= 32 > found.reference_counters["minor_faults"]
-    one_not_comparable = bench.measure(bench.case(bench.side("fast", 1.0, lambda inputs: None)))
-    assert one_not_comparable.optimized_counters == {}
-
-
-def test_pairs_alternate_within_an_instance(bench: Bench) -> None:
-    found = bench.measure(bench.case())
-    for one in found.instances:
-        first = one.pairs[0].reference_first
-        assert [pair.reference_first for pair in one.pairs] == [first, not first] * 2
 
 
 def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_the_next(bench: Bench) -> None:
@@ -124,14 +105,6 @@ def test_a_duet_that_counts_no_step_has_the_counters_of_its_timed_blocks(bench: 
     assert found.pairs
     assert "counting" not in found.spent_s
     assert "minor_faults" in found.optimized_counters
-
-
-def test_a_run_whose_noise_no_longer_changes_stops_for_noise(bench: Bench) -> None:
-    wobble = random.Random(1)  # noqa: S311  # for repeatability
-    side = bench.side("fast", lambda: 30 * wobble.uniform(0.9, 1.1))
-    found = bench.measure(bench.case(side), half_width=1e-9, budget_s=1e6)
-    assert found.stopped_because == "noise"
-    assert len(found.pairs) >= 32
 
 
 @pytest.mark.parametrize(("budget_s", "pairs"), [(0.001, 8), (2.0, None)])
@@ -166,24 +139,10 @@ def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
     assert len(costs_much.pairs) >= 8
 
 
-@pytest.mark.parametrize(
-    ("output", "problem"),
-    [
-        (
-            lambda inputs: product(inputs) * math.nan,
-            "it returned 6 NaN and 0 infinite of 6 values, and the baseline 0 NaN "
-            "and 0 infinite: 6 of the values differ",
-        ),
-        (lambda inputs: product(inputs)[:, :2], "it returned shape (2, 2) instead of (2, 3)"),
-        (lambda inputs: product(inputs).half(), "it returned dtype torch.float16 instead of torch.float32"),
-        (lambda inputs: [product(inputs)], "it returned the parts [0] instead of a tensor of shape (2, 3)"),
-    ],
-    ids=["nan", "shape", "dtype", "list"],
-)
-def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(bench, output, problem) -> None:
-    found = bench.measure(bench.case(bench.side("fast", 1.0, output)))
-    assert (found.instances, found.pairs, found.stopped_because) == ((), (), "outputs not comparable")
-    assert {one.problem for one in found.differences} == {problem}
+def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(bench: Bench) -> None:
+    found = bench.measure(bench.case(bench.side("fast", 1.0, lambda inputs: product(inputs)[:, :2])))
+    assert (found.instances, found.stopped_because, found.optimized_counters) == ((), "outputs not comparable", {})
+    assert {one.problem for one in found.differences} == {"it returned shape (2, 2) instead of (2, 3)"}
     assert not {told.doing for told in bench.told} & {"warming up", "measuring", "counting"}
     assert bench.log.count("build fast") == bench.log.count("close fast") == 1
 
@@ -205,8 +164,7 @@ def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(b
     assert found.step_checks.resembles == "step before"
 
 
-@pytest.mark.parametrize("at_call", [1, 2, 6])
-@pytest.mark.parametrize("who", [BASELINE, "first", "fast"])
+@pytest.mark.parametrize(("who", "at_call"), [(BASELINE, 1), ("first", 2), ("fast", 6)])
 def test_a_write_to_the_inputs_is_blamed_on_who_wrote(bench: Bench, who: str, at_call: int) -> None:
     calls = itertools.count(1)
 
@@ -251,40 +209,29 @@ class Net(nn.Module):
         return self.layers(inputs).detach()
 
 
-EDITS: dict[str, Callable[[Net], object]] = {
-    "a weight": lambda net: net.layers[0].weight.data.mul_(1.01),
-    "precision": lambda net: net.double(),
-    "a layer, with the same outputs": lambda net: net.layers.__delitem__(1),
-    "compiled in place": lambda net: setattr(net, "_compiled_call_impl", net._call_impl),
-}
-
-
 @pytest.mark.parametrize("when", ["built", "run"])
-@pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS.keys())
-def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, edit, when: str) -> None:
+def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, when: str) -> None:
     shared = Net()
+
+    def edit() -> None:
+        shared.layers[0].weight.data.mul_(1.01)
 
     def optimized(context: Context) -> Side:
         calls = itertools.count()
         if when == "built":
-            edit(shared)
+            edit()
 
         def step(inputs: torch.Tensor) -> torch.Tensor:
             if when == "run" and next(calls) == 10:
-                edit(shared)
+                edit()
             bench.now_ms += 1.0
             return product(inputs) + shared.layers[0].bias.detach().float()
 
         return Side(step)
 
-    def in_its_precision(inputs: torch.Tensor) -> torch.Tensor:
-        return shared(inputs.to(shared.layers[0].weight.dtype)).float()
-
-    baseline = bench.side(BASELINE, 3.0, in_its_precision, model=shared)
-    with pytest.raises(
-        SideError, match=r"^fast failed while being built or run: .* it changed the reference's model: copy"
-    ):
-        bench.measure(bench.case(optimized, baseline))
+    words = r"^fast failed while being built or run: .* it changed the reference's model: copy"
+    with pytest.raises(SideError, match=words):
+        bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared, model=shared)))
     assert when == "run" or "measuring" not in {told.doing for told in bench.told}
 
 
@@ -351,13 +298,11 @@ def test_what_is_known_is_forgotten_with_its_workload_and_its_inputs(bench: Benc
     cache, case = WorkloadCache(), bench.case()
     other = Case(replace(case.workload, name="other"), case.optimization, "cpu")
     built = []
-    for one, seed in ((case, 0), (case, 0), (case, 1), (other, 1), (case, 1)):
+    for one, seed in ((case, 0), (case, 1), (other, 1)):
         bench.log.clear()
         bench.measure(one, cache, seed=seed)
         built.append(bench.log.count("build baseline"))
-    assert built == [5, 4, 5, 5, 5]
-    bench.measure(Rungs(bench).first, cache)
-    bench.measure(other, cache)
+    assert built == [5, 5, 5]
     assert set(cache.sides) == {BASELINE, "fast"}
 
 
@@ -365,18 +310,6 @@ def test_counters_of_a_spoilt_side_are_not_kept(bench: Bench) -> None:
     cache, rungs = WorkloadCache(), Rungs(bench)
     bench.measure(rungs.first, cache, fault=Fault.parse("slow:50"))
     assert set(cache.sides) == {BASELINE}
-
-
-def test_copies_of_a_shared_model_may_be_edited(bench: Bench) -> None:
-    shared = Net()
-
-    def optimized(context: Context) -> Side:
-        net = Net()
-        net.load_state_dict(shared.state_dict())
-        del net.layers[1]
-        return bench.side("fast", 1.0, net, model=net)(context)
-
-    assert bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared, model=shared))).pairs
 
 
 @pytest.mark.parametrize(
@@ -424,23 +357,22 @@ def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with
     assert bench.log.count("build baseline") == 2  # before and after, for its outputs alone
 
 
-@pytest.mark.parametrize("output", [lambda inputs: None, lambda inputs: product(inputs) * math.nan])
-def test_a_baseline_that_nothing_can_be_compared_with_is_blamed_itself(bench: Bench, output: Step) -> None:
-    with pytest.raises(SideError, match=r"^baseline failed while computing an output: ValueError: it returned"):
-        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, output)))
-    assert bench.log == ["build baseline", "close baseline"]
-
-
 def from_an_iterator() -> Step:
     """A step that takes its batch from an iterator of its own, whatever it is given."""
     batches = (torch.randn(2, 4, generator=torch.Generator().manual_seed(seed)) for seed in itertools.count(100))
     return lambda inputs: product(next(batches))
 
 
-def test_a_baseline_whose_output_depends_on_more_than_its_input_is_named(bench: Bench) -> None:
-    words = "^baseline failed while computing an output: ValueError: it gives another output for the same input"
-    with pytest.raises(SideError, match=words):
-        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, from_an_iterator())))
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (lambda inputs: product(inputs) * math.nan, "it returned"),
+        (from_an_iterator(), "it gives another output for the same input"),
+    ],
+)
+def test_a_baseline_that_nothing_can_be_compared_with_is_blamed_itself(bench: Bench, output: Step, words: str) -> None:
+    with pytest.raises(SideError, match=rf"^baseline failed while computing an output: ValueError: {words}"):
+        bench.measure(bench.case(baseline=bench.side(BASELINE, 3.0, output)))
     assert bench.log == ["build baseline", "close baseline"]
 
 
@@ -449,13 +381,6 @@ def test_an_optimized_side_whose_output_depends_on_more_than_its_input_is_named_
     verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
     assert (verdict.outcome, found.pairs) == (Outcome.WRONG, ())
     assert "it gives another output for the same input" in verdict.reason
-
-
-def test_a_stale_or_noisy_output_is_no_state_of_its_own(bench: Bench) -> None:
-    for fault in ("stale", "wrong:0.5"):
-        found = bench.measure(bench.case(), fault=Fault.parse(fault))
-        assert {one.problem for one in found.differences} == {None}
-        assert found.pairs
 
 
 def test_inputs_that_cannot_be_made_are_blamed_on_the_workload(bench: Bench) -> None:
@@ -477,7 +402,7 @@ def test_what_was_built_is_closed_when_the_other_side_fails(bench: Bench) -> Non
     assert bench.log.count("build baseline") == bench.log.count("close baseline") == 2
 
 
-@pytest.mark.parametrize("at_step", [1, 3, 50, 400])
+@pytest.mark.parametrize("at_step", [1, 50])
 def test_an_interrupt_passes_and_leaves_nothing_open(bench: Bench, at_step: int) -> None:
     calls = itertools.count(1)
 
@@ -491,26 +416,10 @@ def test_an_interrupt_passes_and_leaves_nothing_open(bench: Bench, at_step: int)
     assert sum(line.startswith("build") for line in bench.log) == sum(line.startswith("close") for line in bench.log)
 
 
-def test_what_a_side_says_of_itself_is_recorded(bench: Bench) -> None:
+def test_a_side_that_shows_that_it_engaged_is_not_inert_and_its_reason_is_recorded(bench: Bench) -> None:
+    assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
     found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, engaged=lambda: "2 graph breaks")))
     assert found.not_engaged == "2 graph breaks"
-
-
-def test_a_side_that_shows_that_it_engaged_is_not_inert(bench: Bench) -> None:
-    assert bench.measure(bench.case(bench.side("fast", 1.0))).inert
-    assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
-
-
-def test_whether_bits_are_the_same_is_asked_only_of_a_side_that_says_nothing(bench: Bench) -> None:
-    """The reference's steps on fresh inputs are dear where a step is long."""
-
-    def steps_of_reference(**more: Any) -> int:
-        seen: list[object] = []
-        reference = bench.side(BASELINE, 3.0, lambda inputs: (seen.append(None), product(inputs))[1])
-        assert bench.measure(bench.case(bench.side("fast", 1.0, **more), reference), fresh_inputs=2).pairs
-        return len(seen)
-
-    assert steps_of_reference() - steps_of_reference(engaged=lambda: None) == 2  # the fresh inputs
 
 
 def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
@@ -522,7 +431,7 @@ def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) ->
 
 
 def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Bench) -> None:
-    bench.measure(bench.case())
+    found = bench.measure(bench.case())
     doings = [doing for doing, _ in itertools.groupby(told.doing for told in bench.told)]
     assert doings[:5] == ["preparing", "building", "checking", "warming up", "measuring"]
     assert doings[-2:] == ["counting", "checking"]
@@ -533,27 +442,8 @@ def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Be
     assert (measuring[0].speedup, measuring[-1].speedup) == (None, pytest.approx(3.0))
     left = [told.seconds_left for told in measuring]
     assert left == sorted(left, reverse=True)
-
-
-def test_the_time_of_a_measurement_is_that_of_its_activities(bench: Bench) -> None:
-    found = bench.measure(bench.case())
     assert found.wall_s == pytest.approx(sum(found.spent_s.values()))
     assert found.spent_s.keys() >= {"preparing", "building", "checking", "warming up", "measuring", "counting"}
-    assert found.wall_s > 0
-
-
-def test_what_needs_no_profiler_is_told_apart_from_counting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.counters, "why_missing", lambda device: None)
-    monkeypatch.setattr(run.counters, "collect", lambda side, *others: {"kernels": 1.0 if side.name == "fast" else 2.0})
-    found = bench.measure(bench.case())
-    assert [(told.doing, told.side) for told in bench.told[-4:]] == [
-        ("counting", "fast"),
-        ("watching", "baseline"),
-        ("watching", "fast"),
-        ("checking", "fast"),
-    ]
-    assert {"counting", "watching"} <= set(found.spent_s)
-    assert (found.reference_counters["kernels"], found.optimized_counters["kernels"]) == (2.0, 1.0)
 
 
 def test_the_seed_draws_the_fresh_inputs_and_nothing_else(bench: Bench) -> None:
@@ -582,10 +472,7 @@ def test_two_measurements_of_one_case_become_one(bench: Bench) -> None:
     assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"
 
 
-@pytest.mark.parametrize(("limit", "problem"), [(2, "limit of recompilations of 'turned': "), (8, None)])
-def test_a_side_that_reaches_the_limit_of_recompilations_is_not_engaged(
-    bench: Bench, limit: int, problem: str | None
-) -> None:
+def test_a_side_that_reaches_the_limit_of_recompilations_is_not_engaged(bench: Bench) -> None:
     turns = itertools.count()
 
     def turned(inputs: torch.Tensor, turn: int) -> torch.Tensor:
@@ -595,26 +482,18 @@ def test_a_side_that_reaches_the_limit_of_recompilations_is_not_engaged(
         compiled = torch.compile(turned, backend="eager", dynamic=False)
         return bench.side("fast", 1.0, lambda inputs: compiled(inputs, next(turns) % 4))(context)
 
-    with dynamo_config.patch(recompile_limit=limit):
+    with dynamo_config.patch(recompile_limit=2):
         found = bench.measure(bench.case(build))
     assert len(found.instances) > 1
-    assert found.not_engaged is None if problem is None else problem in str(found.not_engaged)
+    assert "limit of recompilations of 'turned': " in str(found.not_engaged)
     names = ("compiled_graphs", "recompilations", "eager_frames")
-    expected = [2.0, 1.0, 1.0] if problem else [4.0, 3.0, 0.0]
-    assert [found.optimized_counters[name] for name in names] == expected
+    assert [found.optimized_counters[name] for name in names] == [2.0, 1.0, 1.0]
     assert {found.reference_counters[name] for name in names} == {0.0}
-    once = Contract(engaged=(Limit("compiled_graphs", at_least=1),), limits=(Limit("recompilations", at_most=0),))
-    outcome = judge_counters(found, once, None).outcome
-    assert outcome is (Outcome.NOT_ENGAGED if problem else Outcome.REGRESSED)
-
-
-def proving(show: Callable[[Context], str]) -> dict[str, Any]:
-    return {"proofs": (Proof("it learns", show),)}
 
 
 def with_proofs(bench: Bench, show: Callable[[Context], str]) -> Case:
     case = bench.case()
-    optimization = replace(case.optimization, **proving(show))
+    optimization = replace(case.optimization, proofs=(Proof("it learns", show),))
     return replace(case, workload=replace(case.workload, optimizations=(optimization,)), optimization=optimization)
 
 
@@ -630,8 +509,6 @@ def test_a_proof_is_shown_before_the_times_and_its_words_are_kept(bench: Bench) 
         ("it learns", "accuracy 98 % with 2 items", None)
     ]
     assert told == ["proving"]
-    proven = Reason(ReasonCode.PROVEN, {"proof": "it learns", "words": "accuracy 98 % with 2 items"})
-    assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).reasons[-1] == proven
     assert bench.measure(with_proofs(bench, show), prove=False).proofs == ()
 
 
@@ -659,14 +536,12 @@ def test_start_up_of_a_run_with_an_end_is_that_of_a_warm_process(
     assert bench.log.count("build fast") == bench.log.count("close fast") + proved
 
 
-def test_what_is_disproved_is_wrong_however_right_the_outputs_are(bench: Bench) -> None:
+def test_the_problem_of_a_proof_that_fails_is_kept(bench: Bench) -> None:
     def show(context: Context) -> str:
         raise DisprovedError("accuracy 12 % is below 97 %")
 
-    found = bench.measure(with_proofs(bench, show))
-    verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
-    disproved = Reason(ReasonCode.DISPROVED, {"proof": "it learns", "problem": "accuracy 12 % is below 97 %"})
-    assert (verdict.outcome, verdict.reasons) == (Outcome.WRONG, (disproved,))
+    (proof,) = bench.measure(with_proofs(bench, show)).proofs
+    assert (proof.words, proof.problem) == ("", "accuracy 12 % is below 97 %")
 
 
 def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:
@@ -686,28 +561,16 @@ def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_refer
     assert bench.measure(Case(workload, case.optimization, "cpu"), cache).inert
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 3, 1)])
-def test_rows_that_are_right_are_known_of_any_shape(bench: Bench, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("shape", "dtype"), [((2,), torch.float32), ((2, 3, 1), torch.uint8)])
+def test_rows_that_are_right_are_known_of_any_shape(bench: Bench, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     def rows(inputs: torch.Tensor) -> torch.Tensor:
-        return (inputs @ WEIGHT)[:, : shape[1] if len(shape) > 1 else 1].reshape(shape)
+        values = (inputs @ WEIGHT)[:, : shape[1] if len(shape) > 1 else 1].reshape(shape)
+        return values if dtype is torch.float32 else (10 * values).abs().round().to(dtype) + 20
 
     def half(inputs: torch.Tensor) -> torch.Tensor:
-        return torch.cat([rows(inputs)[:1], -rows(inputs)[1:]])
+        return torch.cat([rows(inputs)[:1], rows(inputs)[1:].neg()])
 
     found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, rows)))
-    assert found.mismatch is not None
-    assert found.mismatch.rows_right == 0.5
-
-
-def test_what_a_wrong_output_of_whole_numbers_looks_like(bench: Bench) -> None:
-    def levels(inputs: torch.Tensor) -> torch.Tensor:
-        return (10 * inputs @ WEIGHT).abs().round().to(torch.uint8) + 20
-
-    def half(inputs: torch.Tensor) -> torch.Tensor:
-        output = levels(inputs)
-        return torch.cat([output[:1], 255 - output[1:]])
-
-    found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, levels)))
     assert found.mismatch is not None
     assert found.mismatch.rows_right == 0.5
 
@@ -720,26 +583,14 @@ def delayed(bench: Bench, function: Step) -> Step:
     return slow
 
 
-# Each makes the other side slow or wrong, or the clock, from inside a build or a step of the optimized side.
-CHEATS: dict[str, tuple[Any, str]] = {
-    "torch.matmul": (torch, "matmul"),
-    "torch.Tensor.__matmul__": (torch.Tensor, "__matmul__"),
-    "torch.Tensor.add": (torch.Tensor, "add"),
-    "time.perf_counter_ns": (time, "perf_counter_ns"),
-}
-
-
-@pytest.mark.parametrize("at_call", [0, 1, 2, 20])
-@pytest.mark.parametrize("name", CHEATS)
+@pytest.mark.parametrize("at_call", [0, 20])
 def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_later_case_is_as_ever(
-    bench: Bench, name: str, at_call: int
+    bench: Bench, at_call: int
 ) -> None:
-    place, function = CHEATS[name]
-    before = bench.measure(bench.case())
-    usual, calls = getattr(place, function), itertools.count(1)
+    before, calls = bench.measure(bench.case()), itertools.count(1)
 
     def cheat() -> None:
-        setattr(place, function, delayed(bench, usual))
+        torch.Tensor.__matmul__ = delayed(bench, torch.Tensor.__matmul__)
 
     def step(inputs: torch.Tensor) -> torch.Tensor:
         if next(calls) == at_call:
@@ -751,7 +602,7 @@ def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_
             cheat()
         return bench.side("fast", 1.0, step)(context)
 
-    with pytest.raises(SideError, match=rf"^fast failed while .*: it changed .*{re.escape(name)}\b"):
+    with pytest.raises(SideError, match=r"^fast failed while .*: it changed torch\.Tensor\.__matmul__"):
         bench.measure(bench.case(cheating))
     assert speedups(bench.measure(bench.case())) == speedups(before)
 
@@ -807,9 +658,8 @@ def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(b
     )
 
 
-@pytest.mark.parametrize("fails", [False, True])
 def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_process(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUGATE_TEST_REMOVED", "1")
     monkeypatch.setenv("GPUGATE_TEST_CHANGED", "1")
@@ -818,10 +668,8 @@ def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_proce
     def setting(context: Context) -> Side:
         os.environ.update(GPUGATE_TEST_CHANGED="2", GPUGATE_TEST_ADDED="2")
         os.environ.pop("GPUGATE_TEST_REMOVED", None)
-        if fails:
-            raise ValueError("no weights")
-        return bench.side("fast", 1.0, other_kernels)(context)
+        raise ValueError("no weights")
 
-    with pytest.raises(SideError, match="no weights") if fails else nullcontext():
+    with pytest.raises(SideError, match="no weights"):
         bench.measure(bench.case(setting))
     assert dict(os.environ) == before
