@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,25 +17,13 @@ LEAKED_BYTES_AT_MOST = 2**31
 
 def synchronize_every_step(context: Context, side: Side) -> Side:
     """Makes the host wait for the device after every step."""
-
-    def step(inputs: Any) -> Any:
-        output = side.step(inputs)
-        torch.cuda.synchronize(context.device)
-        return output
-
-    return replace(side, step=step)
+    return _after_each_step(side, lambda output: torch.cuda.synchronize(context.device))
 
 
 def launch_more(context: Context, side: Side) -> Side:
     """Launches one more kernel per step, over a single value."""
     value = torch.ones(1, device=context.device)
-
-    def step(inputs: Any) -> Any:
-        output = side.step(inputs)
-        value.mul_(1.0)
-        return output
-
-    return replace(side, step=step)
+    return _after_each_step(side, lambda output: value.mul_(1.0))
 
 
 def copy_output(context: Context, side: Side) -> Side:
@@ -43,40 +32,40 @@ def copy_output(context: Context, side: Side) -> Side:
     The copy is dropped: the output of a pipeline may not be complete yet.
     """
 
-    def step(inputs: Any) -> Any:
-        output = side.step(inputs)
+    def copy(output: Any) -> None:
         for tensor in list_tensors(output):
             tensor.to("cpu" if tensor.is_cuda else context.device).to(tensor.device)
+
+    return _after_each_step(side, copy)
+
+
+def _after_each_step(side: Side, work: Callable[[Any], object]) -> Side:
+    def step(inputs: Any) -> Any:
+        output = side.step(inputs)
+        work(output)
         return output
 
     return replace(side, step=step)
 
 
-class _Stale:
-    """Steps that return the output of the step before; the first step returns its own output.
+def return_stale_output(context: Context, side: Side) -> Side:
+    """Makes every step return the output of the step before; the first step returns its own output.
 
     Nothing waits for an output. Where a side fills another tensor in every step, the old tensor is kept; where it fills
     one tensor again and again, as the replay of a CUDA graph does, the old values are copied in stream order.
     """
+    latest, filled_again = None, False
 
-    def __init__(self, side: Side) -> None:
-        self._side = side
-        self._latest: Any = None
-        self._filled_again = False
-
-    def step(self, inputs: Any) -> Any:
-        before = self._latest
-        if before is not None and self._filled_again:
-            before = map_tensors(torch.clone, before)
-        output = self._side.step(inputs)
-        places, latest = ([one.data_ptr() for one in list_tensors(value)] for value in (output, self._latest))
-        self._filled_again = self._filled_again or places == latest
-        self._latest = output
+    def step(inputs: Any) -> Any:
+        nonlocal latest, filled_again
+        before = map_tensors(torch.clone, latest) if filled_again else latest
+        output = side.step(inputs)
+        places, places_before = ([one.data_ptr() for one in list_tensors(value)] for value in (output, latest))
+        filled_again = filled_again or places == places_before
+        latest = output
         return output if before is None else before
 
-
-def return_stale_output(context: Context, side: Side) -> Side:
-    return replace(side, step=_Stale(side).step)
+    return replace(side, step=step)
 
 
 def leak_memory(context: Context, side: Side) -> Side:
@@ -87,15 +76,13 @@ def leak_memory(context: Context, side: Side) -> Side:
     kept: list[torch.Tensor] = []
     most = LEAKED_BYTES_AT_MOST // LEAKED_BYTES_PER_STEP
 
-    def step(inputs: Any) -> Any:
-        output = side.step(inputs)
+    def keep_more(output: Any) -> None:
         if len(kept) < most:
             kept.append(torch.empty(LEAKED_BYTES_PER_STEP, dtype=torch.uint8, device=context.device))
-        return output
 
     def finish() -> None:
         side.finish()
         if len(kept) > most // 2:
             kept.clear()
 
-    return replace(side, step=step, finish=finish)
+    return replace(_after_each_step(side, keep_more), finish=finish)

@@ -5,30 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugate.errors import OptionError
 
-OF_RANKS = ("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank")  # of cases that span GPUs
-# Spellings on the command line; the word after the colon stands for a number, which is required.
-SPELLING: Mapping[str, str] = {
-    "slow": "slow:PERCENT",
-    "longer-kernel": "longer-kernel:PERCENT",
-    "cpu-work": "cpu-work:PERCENT",
-    "sync": "sync",
-    "pageable": "pageable",
-    "launch": "launch",
-    "no-graph": "no-graph",
-    "graph-break": "graph-break",
-    "copy": "copy",
-    "wrong": "wrong:EPS",
-    "stale": "stale",
-    "leak": "leak",
-    "skip-work": "skip-work",
-    **{kind: kind for kind in OF_RANKS},
+
+class Kind(NamedTuple):
+    """One known fault. `size` is the word for its number, as in `slow:PERCENT`; a fault without one takes no number."""
+
+    size: str = ""
+    example: float = 0.0
+    largest: float = math.inf
+    not_on_a_cpu: str | None = None  # the reason why a case of a CPU cannot have it
+    of_ranks: bool = False  # only a case that spans GPUs can have it
+
+
+def _timed(not_on_a_cpu: str | None = None) -> Kind:
+    return Kind("PERCENT", 5, 1000, not_on_a_cpu)  # beyond 1000 % a run would seem to hang
+
+
+KINDS: Mapping[str, Kind] = {
+    "slow": _timed(),
+    "longer-kernel": _timed("a CPU runs no kernels whose time could be counted"),
+    "cpu-work": _timed(),
+    "sync": Kind(not_on_a_cpu="a CPU has no device to wait for"),
+    "pageable": Kind(not_on_a_cpu="a CPU copies nothing to a device"),
+    "launch": Kind(not_on_a_cpu="a CPU launches no kernels that could be counted"),
+    "no-graph": Kind(not_on_a_cpu="a CPU captures no CUDA graphs"),
+    "graph-break": Kind(),
+    "copy": Kind(not_on_a_cpu="a CPU copies nothing from a device"),
+    "wrong": Kind("EPS", 0.01),
+    "stale": Kind(),
+    "leak": Kind(not_on_a_cpu="the memory of a CPU is not counted"),
+    "skip-work": Kind(),
+    **dict.fromkeys(("one-bucket", "no-overlap", "no-average", "skip-rank", "slow-rank"), Kind(of_ranks=True)),
 }
-TIMED = ("slow", "longer-kernel", "cpu-work")  # the faults whose size is a share of a time
-EXAMPLE: Mapping[str, str] = {**{kind: f"{kind}:5" for kind in TIMED}, "wrong": "wrong:0.01"}
-LARGEST: Mapping[str, float] = dict.fromkeys(TIMED, 1000.0)  # percent; beyond it a run would seem to hang
+OF_RANKS = tuple(name for name, kind in KINDS.items() if kind.of_ranks)
+TIMED = tuple(name for name, kind in KINDS.items() if kind.size == "PERCENT")  # their size is a share of a time
+SPELLING = {name: f"{name}:{kind.size}" if kind.size else name for name, kind in KINDS.items()}
+EXAMPLE = {name: f"{name}:{kind.example:g}" for name, kind in KINDS.items() if kind.size}
 
 
 @dataclass(frozen=True)
@@ -40,28 +55,24 @@ class Fault:
 
     def __str__(self) -> str:
         """Spells the fault as on the command line, with all digits."""
-        return f"{self.kind}:{repr(self.amount).removesuffix('.0')}" if self.kind in EXAMPLE else self.kind
+        return f"{self.kind}:{repr(self.amount).removesuffix('.0')}" if KINDS[self.kind].size else self.kind
 
     @staticmethod
     def parse(text: str) -> Fault:
         """Parses a value of `--perf-mutate`. Raises OptionError for anything but a known fault of a usable size."""
-        kind, colon, amount = text.partition(":")
-        if kind not in SPELLING:
+        name, colon, number = text.partition(":")
+        kind = KINDS.get(name)
+        if kind is None:
             raise OptionError(f"--perf-mutate is {text!r}: use one of {', '.join(SPELLING.values())}")
-        if kind in EXAMPLE:
-            return Fault(kind, _amount(kind, amount, text))
-        if colon:
-            raise OptionError(f"--perf-mutate is {text!r}: {kind} has no size, give {kind} alone")
-        return Fault(kind)
-
-
-def _amount(kind: str, text: str, whole: str) -> float:
-    try:
-        amount = float(text)
-    except ValueError:
-        amount = math.nan
-    largest = LARGEST.get(kind, math.inf)
-    if not (0 < amount <= largest and math.isfinite(amount)):
-        most = f" up to {largest:g}" if kind in LARGEST else ""
-        raise OptionError(f"--perf-mutate is {whole!r}: give a number above 0{most}, such as {EXAMPLE[kind]}")
-    return amount
+        if not kind.size:
+            if colon:
+                raise OptionError(f"--perf-mutate is {text!r}: {name} has no size, give {name} alone")
+            return Fault(name)
+        try:
+            amount = float(number)
+        except ValueError:
+            amount = math.nan
+        if not (0 < amount <= kind.largest and math.isfinite(amount)):
+            most = f" up to {kind.largest:g}" if math.isfinite(kind.largest) else ""
+            raise OptionError(f"--perf-mutate is {text!r}: give a number above 0{most}, such as {EXAMPLE[name]}")
+        return Fault(name, amount)

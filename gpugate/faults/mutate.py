@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import SideError
 from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
 from gpugate.faults.every_step import copy_output, launch_more, leak_memory, return_stale_output, synchronize_every_step
-from gpugate.faults.fault import OF_RANKS, Fault
+from gpugate.faults.fault import KINDS, OF_RANKS, Fault
 from gpugate.faults.longer_kernel import lengthen
 from gpugate.faults.output import make_output_wrong, skip_work
 from gpugate.faults.ranks import put_into_ranks
@@ -20,27 +20,6 @@ from gpugate.workload import Build, Case, Context, Side
 if TYPE_CHECKING:
     import torch
 
-NOT_ON_A_CPU: Mapping[str, str] = {
-    "longer-kernel": "a CPU runs no kernels whose time could be counted",
-    "sync": "a CPU has no device to wait for",
-    "pageable": "a CPU copies nothing to a device",
-    "launch": "a CPU launches no kernels that could be counted",
-    "no-graph": "a CPU captures no CUDA graphs",
-    "copy": "a CPU copies nothing from a device",
-    "leak": "the memory of a CPU is not counted",
-}
-
-
-def why_not(fault: Fault, case: Case, device: torch.device) -> str | None:
-    """Returns the reason why `case` cannot have the fault, as far as it is known before building; None if it may."""
-    if device.type != "cuda" and fault.kind in NOT_ON_A_CPU:
-        return NOT_ON_A_CPU[fault.kind]
-    if fault.kind in OF_RANKS and not case.spans_gpus:
-        return f"{fault.kind} is a fault between GPUs, and this case runs on one device"
-    if fault.kind == "skip-work" and case.size.items < 2:
-        return "there is no half of 1 item per step"
-    return None
-
 
 def mutate(case: Case, fault: Fault, device: torch.device) -> Case:
     """Puts the fault into the optimized side of a case; the reference stays as it is, also where it is an optimization.
@@ -48,7 +27,13 @@ def mutate(case: Case, fault: Fault, device: torch.device) -> Case:
     Raises SideError with the reason when the case cannot have the fault. Building and the first step raise the problems
     that are known only then.
     """
-    reason = why_not(fault, case, device)
+    kind, reason = KINDS[fault.kind], None
+    if device.type != "cuda" and kind.not_on_a_cpu:
+        reason = kind.not_on_a_cpu
+    elif kind.of_ranks and not case.spans_gpus:
+        reason = f"{fault.kind} is a fault between GPUs, and this case runs on one device"
+    elif fault.kind == "skip-work" and case.size.items < 2:
+        reason = "there is no half of 1 item per step"
     if reason is not None:
         raise SideError(case.optimization.name, f"being mutated by {fault}", ValueError(reason))
     faulty = replace(case.optimization, build=apply(fault, case.optimization.build))

@@ -14,34 +14,27 @@ from gpugate.workload import Build, Context, Side
 Change = Callable[[Any], Any]  # of an output, which may be a tuple, dict or data class of tensors
 
 
-class _ChangedOutput:
-    """A side that returns one buffer of its own, which `finish()` fills with the changed output of the last step.
+def _change_output(side: Side, change: Change) -> Side:
+    """Makes the side return one buffer of its own, which `finish()` fills with the changed output of the last step.
 
     Before `finish()` the output of a pipeline may not be complete, and waiting for it would be another fault.
     """
+    latest = buffer = None
 
-    def __init__(self, side: Side, change: Change) -> None:
-        self._side, self._change = side, change
-        self._output: Any = None
-        self._buffer: Any = None
+    def step(inputs: Any) -> Any:
+        nonlocal latest, buffer
+        latest = map_tensors(torch.Tensor.detach, side.step(inputs))
+        if buffer is None:
+            buffer = map_tensors(torch.empty_like, change(latest))
+        return buffer
 
-    def step(self, inputs: Any) -> Any:
-        self._output = map_tensors(torch.Tensor.detach, self._side.step(inputs))
-        if self._buffer is None:
-            self._buffer = map_tensors(torch.empty_like, self._change(self._output))
-        return self._buffer
-
-    def finish(self) -> None:
-        self._side.finish()
-        if self._buffer is not None:
-            changed = list_tensors(self._change(self._output))
-            for into, source in zip(list_tensors(self._buffer), changed, strict=True):
+    def finish() -> None:
+        side.finish()
+        if buffer is not None:
+            for into, source in zip(list_tensors(buffer), list_tensors(change(latest)), strict=True):
                 into.copy_(source)
 
-
-def _change_output(side: Side, change: Change) -> Side:
-    changed = _ChangedOutput(side, change)
-    return replace(side, step=changed.step, finish=changed.finish)
+    return replace(side, step=step, finish=finish)
 
 
 def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:

@@ -4,10 +4,9 @@ The engine reads `Side.step` once at the beginning of a block and calls `finish(
 window. So this fault times the block between the two and does the extra work once, in `finish()`: a wrapper around
 each step would cost a third of a percent of a step of 30 us.
 
-What the fault itself adds to a block (readings of the clock, calls) is a part of the extra work. On a CPU it is
-measured in every build: it was 3 to 6 us a block, which made 1 % of a block of 10 ms 1.05 %. On CUDA the launch of the
-sleep is a part of it, the two events are not: on an H200 a slowdown is 0.1 to 0.2 % of the step larger than its name,
-and up to a third of itself larger in pipelines of 100 us a step.
+What the fault itself adds to a block comes on top: 3 to 6 us on a CPU, where 1 % of a block of 10 ms is 1.05 %. On
+CUDA the launch of the sleep is a part of the extra work, the two events are not: on an H200 a slowdown is 0.1 to 0.2 %
+of the step larger than its name, and up to a third of itself larger in pipelines of 100 us a step.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from gpugate.workload import Build, Context, Side
 RECENT_BLOCKS = 3  # their median: one disturbed block must not make the next one's extra work wrong
 FIRST_CYCLES_PER_MS = 1.5e6  # the SM clock of a GPU within a factor of two, used until a sleep was measured
 CLOCK_RANGE = 5  # a rate may be so many times above or below FIRST_CYCLES_PER_MS: an idle GPU of 2 GHz runs at 0.35
-EMPTY_BLOCKS = 11  # that measure what the fault itself adds
-CACHE_BYTES = 2**23  # more than the private caches of a core
 FEWEST_CYCLES = 20_000  # 10 us: for a shorter sleep, events measure the launch alone
 
 
@@ -41,10 +38,10 @@ class ExtraWork(Protocol):
 
 
 class HostExtraWork:
-    """A busy loop for `share` of the time between `begin()` and `end()`, less `own_s`, which the fault itself takes."""
+    """A busy loop for `share` of the time between `begin()` and `end()`."""
 
-    def __init__(self, share: float, own_s: float) -> None:
-        self.share, self.own_s = share, own_s
+    def __init__(self, share: float) -> None:
+        self.share = share
         self._began_s = 0.0
 
     def begin(self) -> None:
@@ -52,7 +49,7 @@ class HostExtraWork:
 
     def end(self) -> None:
         now_s = perf_counter()
-        until_s = now_s + self.share * (now_s - self._began_s) - self.own_s
+        until_s = now_s + self.share * (now_s - self._began_s)
         while perf_counter() < until_s:
             pass
 
@@ -174,39 +171,16 @@ class _SlowedSide(Side):
         self._running = self._first = False
 
 
-def measure_own_s() -> float:
-    """The seconds that the fault itself adds to a block on a CPU: a block without steps, with the fault and without."""
-    plain = Side(lambda inputs: inputs)
-    slowed = _SlowedSide(plain, HostExtraWork(0.0, 0.0))
-    slowed.finish()  # of its first step
-    return max(0.0, _empty_block_s(slowed) - _empty_block_s(plain))
-
-
-def _empty_block_s(side: Side) -> float:
-    """The median over blocks that begin with cold caches, as after the steps of a block: it is five times the warm
-    one."""
-    source = torch.zeros(CACHE_BYTES, dtype=torch.uint8)
-    target, found_s = torch.empty_like(source), []
-    for _ in range(EMPTY_BLOCKS):
-        target.copy_(source)
-        began_s = perf_counter()
-        side.step  # noqa: B018  # a read begins the block
-        side.finish()
-        found_s.append(perf_counter() - began_s)
-    return statistics.median(found_s)
-
-
 def slow_down(build: Build, share: float) -> Build:
     """Returns a build function whose side takes `share` more time per block of steps: 0.05 is 5 %.
 
     On CUDA the extra work is device work, on a CPU host work.
     """
-
     pace = Pace()
 
     def build_faulty(context: Context) -> Side:
         on_cuda = context.device.type == "cuda"
-        extra = DeviceExtraWork(share, pace) if on_cuda else HostExtraWork(share, measure_own_s())
+        extra = DeviceExtraWork(share, pace) if on_cuda else HostExtraWork(share)
         return _SlowedSide(build(context), extra)
 
     return build_faulty

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpugate.commands.cli import run_command
 from gpugate.errors import CompareError, OptionError
-from gpugate.faults.fault import LARGEST
+from gpugate.faults.fault import KINDS
 from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
 from gpugate.store.folder_lock import lock_folder
@@ -140,7 +140,7 @@ def _duets(arguments: argparse.Namespace) -> _Trials:
     busy, percents = arguments.busy_cores, arguments.slowdowns
     orders = DuetOrders(
         trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
-        slow_percents=DUET_PERCENTS if percents is None else _slow_percents(percents, LARGEST["slow"]),
+        slow_percents=DUET_PERCENTS if percents is None else _slow_percents(percents, KINDS["slow"].largest),
         budget_s=BUDGET_S if arguments.budget is None else seconds("--budget", arguments.budget),
         busy_cores=0 if busy is None else whole_number("--busy-cores", busy, 1),
         words=_pytest_words(arguments),

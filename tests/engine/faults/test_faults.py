@@ -16,7 +16,6 @@ from gpugate.errors import OptionError, SideError
 from gpugate.faults import slow
 from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.mutate import mutate
-from gpugate.faults.slow import slow_down
 from gpugate.judging.rules import decide
 from gpugate.measurement import both_sides, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
@@ -164,13 +163,6 @@ def test_the_table_has_every_fault() -> None:
     assert all(f"| `{spelling}` |" in FAULT_TABLE for spelling in SPELLING.values())
 
 
-@pytest.mark.parametrize("kind", OF_RANKS)
-def test_a_case_on_one_device_cannot_have_a_fault_between_ranks(kind: str, clock: Clock) -> None:
-    found = shown(case_of(partial(eager, clock), partial(fused, clock)), Fault(kind))
-    assert isinstance(found, SideError)
-    assert str(found.cause) == f"{kind} is a fault between GPUs, and this case runs on one device"
-
-
 # tests/workloads/ddp_scaling has those between ranks
 @pytest.mark.parametrize("kind", [kind for kind in SPELLING if kind not in OF_RANKS])
 def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
@@ -225,10 +217,6 @@ def test_what_is_no_fault_is_refused_in_one_sentence(text: str, next_step: str) 
     [
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
         (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
-        (
-            ["--perf-mutate=sync", "--gate"],
-            "--gate would judge the fault sync of --perf-mutate: leave out one of the two",
-        ),
     ],
 )
 def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: list[str], sentence: str) -> None:
@@ -237,20 +225,11 @@ def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: li
     assert sentence in result.text
 
 
-@pytest.mark.parametrize("place", ["addopts", "PYTEST_ADDOPTS", "a worker of xdist"])
-@pytest.mark.parametrize("options", [("--gate", "--perf-mutate=wrong:0.5"), ("--perf-mutate=wrong:0.5", "--gate")])
-def test_a_fault_that_the_settings_of_a_gate_contain_begins_no_night(
-    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, place: str, options: tuple[str, str]
-) -> None:
-    kept, typed = options
-    if place == "PYTEST_ADDOPTS":
-        monkeypatch.setenv(place, kept)
-    else:
-        tiny.write("pytest.ini", f"[pytest]\naddopts = {kept}\n")
-    workers = ("-n", "1") if place == "a worker of xdist" else ()
-    result = tiny.run("--perf-device=cpu", "--perf-report=night", typed, *workers)
+def test_a_fault_that_the_settings_of_a_gate_contain_begins_no_night(tiny: TinyProject) -> None:
+    tiny.write("pytest.ini", "[pytest]\naddopts = --perf-mutate=wrong:0.5\n")
+    result = tiny.run("--perf-device=cpu", "--perf-report=night", "--gate")
     assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert "--gate would judge the fault wrong:0.5 of --perf-mutate: " in result.text
+    assert "--gate would judge the fault wrong:0.5 of --perf-mutate: leave out one of the two" in result.text
     assert not (tiny.path / "night").exists()
 
 
@@ -279,37 +258,20 @@ def test_a_failed_test_of_something_else_is_no_caught_fault(tiny: TinyProject) -
     assert tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-mutate=wrong:0.5").status == 1
 
 
-def test_a_mutated_run_without_a_baseline_is_told_to_record_without_the_fault(tiny: TinyProject) -> None:
-    result = tiny.run("--perf-device=cpu", "-k", "throughput", "--perf-mutate=slow:30")
-    assert result.status == pytest.ExitCode.TESTS_FAILED
-    assert "ERROR: nothing caught slow:30 in tiny/quick/cpu: record a baseline without the fault first" in result.text
-    assert "--update-baselines" not in result.text
-
-
 # --- which side, and when ---------------------------------------------------------------------------------------------
 
 
-def test_a_slow_side_takes_its_share_more_in_every_block(clock: Clock) -> None:
-    case = case_of(partial(eager, clock), partial(fused, clock))
-    found = measured(case, Fault("slow", 10.0))
-    speedups = [pair.reference_ms / pair.optimized_ms for pair in found.pairs]
-    assert speedups == pytest.approx([3.0 / 1.1] * len(speedups), rel=1e-3)
-    assert [pair.reference_ms for pair in found.pairs] == pytest.approx([3.0] * len(found.pairs), rel=1e-4)
-
-
-def test_what_a_first_step_compiles_is_not_slowed(clock: Clock) -> None:
-    side = slow_down(partial(eager, clock), 2.0)(CONTEXT)
-    for expected_ms in (3.0, 9.0, 9.0):
-        before_ms = clock.now_ms
-        side.step(torch.ones(1, 4))
-        side.finish()
-        assert clock.now_ms - before_ms == pytest.approx(expected_ms, abs=0.01)
-
-
-def test_one_item_has_no_half() -> None:
-    case = case_of(partial(eager, Clock()), partial(fused, Clock()), items=1)
-    with pytest.raises(SideError, match="mutated by skip-work: ValueError: there is no half of 1 item per step"):
-        mutate(case, FAULTS["skip-work"], CPU)
+@pytest.mark.parametrize(
+    ("kind", "items", "sentence"),
+    [
+        ("skip-work", 1, "there is no half of 1 item per step"),
+        *((kind, 4, f"{kind} is a fault between GPUs, and this case runs on one device") for kind in OF_RANKS),
+    ],
+)
+def test_a_case_that_cannot_have_a_fault_is_refused(kind: str, items: int, sentence: str) -> None:
+    case = case_of(partial(eager, Clock()), partial(fused, Clock()), items)
+    with pytest.raises(SideError, match=f"mutated by {kind}: ValueError: {sentence}"):
+        mutate(case, FAULTS[kind], CPU)
 
 
 def test_a_side_that_compiles_nothing_cannot_break_a_graph(clock: Clock) -> None:
