@@ -155,7 +155,7 @@ def _case(case_id: str, record: Record, remembered: Remembered, promise: float |
 def _locate(case: Case, builds: Process) -> tuple[float, float]:
     """The log reference time of a process, and its log time beyond its control."""
     reference, optimized = _log_times(builds)
-    return reference, case.control.change(optimized, reference)
+    return reference, optimized - case.control.slope * reference
 
 
 def _log_times(builds: Process) -> tuple[float, float]:
@@ -168,7 +168,7 @@ def copy_record(case: Case) -> Truth:
         math.log(case.remembered.current.reference_ms),
         math.log(case.remembered.current.optimized_ms),
     )
-    mean = np.array([reference, case.control.change(optimized, reference)])
+    mean = np.array([reference, optimized - case.control.slope * reference])
     return Truth(mean, case.spread, case.control.slope)
 
 

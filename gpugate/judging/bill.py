@@ -25,16 +25,17 @@ from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.workload import Contract, Limit
 
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
-ALLOCATED_BLOCK = 2**21  # bytes that PyTorch's allocator takes at once for small tensors
-WAKING_MS = 0.2  # of CPU time in a step: on a busy machine, one that waits takes longer to wake up
 DEVIATIONS = 3.0  # between recorded processes
-TIMES: Mapping[str, float] = {
-    "kernel_ms": SAME,
-    "host_to_device_ms": 0.25,  # a bus is shared
-    "device_to_host_ms": 0.25,
-    "device_to_device_ms": 0.25,
-    "cpu_ms": 0.05,
+# The rise of an item that is none: a share of the item, and milliseconds or bytes.
+ROOM: Mapping[str, tuple[float, float]] = {
+    "kernel_ms": (SAME, 0.0),
+    "host_to_device_ms": (0.25, 0.0),  # a bus is shared
+    "device_to_host_ms": (0.25, 0.0),
+    "device_to_device_ms": (0.25, 0.0),
+    "cpu_ms": (0.05, 0.2),  # on a busy machine, a step that waits takes longer to wake up
+    "peak_bytes": (SAME, 2**21),  # that PyTorch's allocator takes at once for small tensors
 }
+TIMES = tuple(name for name in ROOM if name.endswith("_ms"))
 Found = Mapping[str, Reason]  # by item or counter
 
 
@@ -93,7 +94,7 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
 
 def _least_ms(name: str, step_ms: float) -> float:
     """The milliseconds by which a copy time or CPU time has to rise."""
-    return 0.0 if name == "kernel_ms" else max(SAME * step_ms, WAKING_MS if name == "cpu_ms" else 0.0)
+    return 0.0 if name == "kernel_ms" else max(SAME * step_ms, ROOM[name][1])
 
 
 def _rise_ms(item: Reason) -> float:
@@ -111,7 +112,7 @@ def _most(name: str, recorded: float) -> float:
     """The largest accepted count. The threads of a pipeline give no whole number in a step: such a count may be a
     tenth, and one, above the recorded one. Bytes of compressed pictures differ with the pictures."""
     if name.endswith("_bytes"):
-        return (1 + SAME) * recorded + (ALLOCATED_BLOCK if name == "peak_bytes" else 0)
+        return (1 + SAME) * recorded + ROOM.get(name, (SAME, 0.0))[1]
     return recorded if recorded == int(recorded) else 1.1 * recorded + 1
 
 
@@ -120,11 +121,11 @@ def _time_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Chan
     make CPU time no evidence."""
     both = (now, *then)
     spins, control_spins = _is_any("spinning", _optimized(both)), _is_any("spinning", [one.reference for one in both])
-    for name, same in TIMES.items():
+    for name in TIMES:
         if name == "cpu_ms" and spins:
             continue
         control = None if name == "cpu_ms" and control_spins else name
-        if change := _compare(now, then, name, control, same):
+        if change := _compare(now, then, name, control, ROOM[name][0]):
             yield name, change
 
 

@@ -130,6 +130,6 @@ def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
 def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
     """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
     counters = dict(sides[0].counters)
-    for name in counters.keys() & TIMES.keys():
+    for name in counters.keys() & set(TIMES):
         counters[name] = median(side.counters[name] for side in sides if name in side.counters)
     return DuetSide(counters, SideCost.lowest([side.cost for side in sides]))

@@ -18,8 +18,8 @@ The numbers were chosen on trials of CPUs alone (results/cpu/duets and results/x
 of their 298 A/A trials is largest where a process varies as its pairs predict, and the prediction is worth 2 to 3
 processes. Of 0.5, 0.3, 0.2, 0.1 and 0.05 %, FALSE_ALARM is the largest rate with which at most 0.5 % of simulated duets
 of these cases end SLOWER where nothing changed. It is below 0.5 %, since a few cases vary far more than predicted, and
-FEWEST is 3 for the same reason: two means have one degree of freedom. `python -m tools.duet_figures` repeats this
-simulation, and tests the numbers on the trials of GPUs.
+a change needs DECIDING_PROCESSES for the same reason: two means have one degree of freedom. `python -m
+tools.duet_figures` repeats this simulation, and tests the numbers on the trials of GPUs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ import numpy as np
 from scipy import special
 
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
-from gpugate.statistics.policy import MISS, SHARP
+from gpugate.statistics.policy import DECIDING_PROCESSES, MISS, SHARP
 from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
 FALSE_ALARM = 0.002  # of one direction, as MISS
-FEWEST, MOST_PROCESSES = 3, 12  # processes that a change needs, and that a duet has
+MOST_PROCESSES = 12  # of a duet; a change needs DECIDING_PROCESSES
 _CHANGE = math.log1p(ALTERNATIVE)
 _ALARM, _ACQUITTAL = math.log((1 - MISS) / FALSE_ALARM), math.log(MISS / (1 - FALSE_ALARM))
 
@@ -81,7 +81,7 @@ class ProcessMeans:
     @property
     def decision(self) -> Decision:
         ratios = self.log_ratio(1), self.log_ratio(-1)
-        if self.processes >= FEWEST and max(ratios) >= _ALARM:
+        if self.processes >= DECIDING_PROCESSES and max(ratios) >= _ALARM:
             return "slower" if ratios[0] >= _ALARM else "faster"
         return "same" if max(ratios) <= _ACQUITTAL else "undecided"
 
@@ -93,9 +93,9 @@ class ProcessMeans:
 
     @property
     def detectable(self) -> float:
-        """The slowdown, a share, that processes as these find with a probability of about 1 - MISS, at least FEWEST of
-        them. A slowdown below ALTERNATIVE may end the test as none."""
-        count = max(FEWEST, self.processes)
+        """The slowdown, a share, that processes as these find with a probability of about 1 - MISS, at least
+        DECIDING_PROCESSES of them. A slowdown below ALTERNATIVE may end the test as none."""
+        count = max(DECIDING_PROCESSES, self.processes)
         variance = self.squares / self.degrees_of_freedom
         per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
         least = math.sqrt(variance) * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
@@ -149,7 +149,7 @@ def expected_processes(sd: float) -> float:
 def needed_processes(sd: float) -> int | None:
     """Computes the processes after which a slowdown of SHARP is found with a probability of 1 - MISS, where process
     means have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
-    for count in range(FEWEST, MOST_PROCESSES + 1):
+    for count in range(DECIDING_PROCESSES, MOST_PROCESSES + 1):
         if ProcessMeans(count, 0.0, (PRIOR_WORTH + count - 1) * sd**2).detectable <= SHARP:
             return count
     return None

@@ -7,18 +7,17 @@ from functools import cache
 
 from scipy import special
 
-from gpugate.statistics.intervals import t_quantile
+from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, t_quantile
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.statistics.variation import Variation
 
 # No tolerance is tighter. A record of one night does not contain the difference between loans of a machine, a standard
 # deviation of 0.2 to 0.4 % of inference; the two most distant loans differed by 1.4 %.
-FLOOR = 0.01
+FLOOR = UNKNOWN_BUILD_SPREAD
 # Times the factor of the variation, for the wall time: the slope of its control is known from a few processes, too.
 # Chosen on simulated nights of the records of an H200, tried on those of an H100.
 WALL_FACTOR = 1.25
 MIN_VARIATION_FACTOR = 4.0
-FALSE_ALARMS_PER_NIGHT = 0.05  # by which the tolerances of a whole suite are chosen: a design, and no measured rate
 
 
 def median_variance(count: int) -> float:
@@ -37,11 +36,11 @@ def variation_factor(values: int, checks_per_night: int, degrees_of_freedom: flo
 
     t(f, 1 - a) * sqrt(Var median(DECIDING_PROCESSES) + Var median(n)): a prediction bound for the median of new
     observations (Hahn & Meeker, Statistical Intervals, 1991, section 4.8) with medians for means. The variation is
-    known with f `degrees_of_freedom`. The level a of one check keeps a suite at FALSE_ALARMS_PER_NIGHT: a = 1 - (1 -
-    FALSE_ALARMS_PER_NIGHT) ** (1 / checks_per_night) (Sidak, 1967). The factor is at least MIN_VARIATION_FACTOR, so
+    known with f `degrees_of_freedom`. The level a of one check keeps the false alarms of a suite at MISS by design:
+    a = 1 - (1 - MISS) ** (1 / checks_per_night) (Sidak, 1967). The factor is at least MIN_VARIATION_FACTOR, so
     that a suite of one workload is not too strict.
     """
-    chance = 1.0 - math.pow(1 - FALSE_ALARMS_PER_NIGHT, 1 / max(checks_per_night, 1))
+    chance = 1.0 - math.pow(1 - MISS, 1 / max(checks_per_night, 1))
     return max(MIN_VARIATION_FACTOR, t_quantile(1 - chance, degrees_of_freedom) * _predict_spread(values))
 
 

@@ -20,7 +20,7 @@ PRIOR_WORTH = 2
 # machine: the mean over cases and the standard deviation between them. The 87 records of an H200 gave 0.65 and 0.65 by
 # the method of Paule and Mandel (Journal of Research of the National Bureau of Standards 87, 1982), and the 57 records
 # of an H100, which were not used, give 0.65 and 0.66.
-SLOPE, SLOPE_SD = 0.65, 0.65
+SLOPE = SLOPE_SD = 0.65
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,6 @@ class Control:
 
     slope: Share
     variation: Variation
-
-    def change(self, log_time: float, log_reference: float) -> float:
-        """Corrects a change of log time by the change of the reference's log time."""
-        return log_time - self.slope * log_reference
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from gpugate.statistics.intervals import BUILD_SPREAD
-from gpugate.statistics.policy import MISS
+from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.statistics.sequential import (
     ALTERNATIVE,
-    FEWEST,
     MOST_PROCESSES,
     PRIOR_WORTH,
     ProcessMean,
@@ -129,7 +128,7 @@ def test_what_would_have_been_seen_is_seen() -> None:
 
 def test_noisier_cases_need_more_processes_until_none_suffice() -> None:
     needed = [needed_processes(sd / 100) for sd in (0.3, 1.0, 1.5, 2.0, 2.5, 6.0)]
-    assert needed[0] == FEWEST
+    assert needed[0] == DECIDING_PROCESSES
     assert needed[-1] is None
     assert needed[:-1] == sorted(one for one in needed if one is not None)
 

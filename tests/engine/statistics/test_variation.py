@@ -11,7 +11,6 @@ from gpugate.statistics.variation import (
     PRIOR_WORTH,
     SLOPE,
     SLOPE_SD,
-    Control,
     Observed,
     Prior,
     Variation,
@@ -133,4 +132,3 @@ def test_a_slope_lies_from_0_to_1(times: list[float], references: list[float], s
 
 def test_two_processes_are_no_control() -> None:
     assert fit_control([0.0, 0.1], [0.0, 0.1]) is None
-    assert Control(0.5, Variation(0.01, 4)).change(0.1, 0.1) == pytest.approx(0.05)
