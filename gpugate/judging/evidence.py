@@ -187,13 +187,10 @@ class Evidence:
         return self.is_wrong or self.inert or self.not_engaged is not None or bool(self.idle.sure)
 
     @property
-    def half_width(self) -> float:
-        return self.speedup.half_width if self.speedup is not None else 0.0
-
-    @property
     def too_wide(self) -> bool:
         """True where a developer's run without a record cannot show the size of a speedup."""
-        return self.mode is Mode.DEVELOPER and self.record is None and self.half_width > WIDEST_HALF_WIDTH
+        wide = self.speedup is not None and self.speedup.half_width > WIDEST_HALF_WIDTH
+        return wide and self.mode is Mode.DEVELOPER and self.record is None
 
     # The bill.
 
@@ -236,11 +233,9 @@ class Evidence:
 
     @property
     def lacks_record(self) -> bool:
-        return self.record is None and self.mode is Mode.GATE
-
-    @property
-    def few_recorded(self) -> bool:
-        return self.record is not None and self.record.current.processes < MIN_PROCESSES
+        """True where a gate has no record, and where a record is of too few processes."""
+        too_few = self.record is not None and self.record.current.processes < MIN_PROCESSES
+        return too_few or (self.record is None and self.mode is Mode.GATE)
 
     @property
     def not_within(self) -> bool:
@@ -255,18 +250,13 @@ class Evidence:
 
     @property
     def only_the_machine(self) -> bool:
-        """True for a wall time outside its tolerance that the code does not explain."""
-        longer = self.not_within and self.slow_host is None and self.code_is == "not slower"
-        return longer or (self.wall_is == "faster" and not self.gained)
+        """True for a wall time outside its tolerance that the code does not explain. On a slow host, a bill that holds
+        shows that, too."""
+        same_code = self.code_is == "not slower" or (self.slow_host is not None and self.bill_holds)
+        return (self.not_within and same_code) or (self.wall_is == "faster" and not self.gained)
 
     @property
-    def slow_host_acquits(self) -> bool:
-        """True where a slow host explains the wall time, and the bill or the duet shows no slower step."""
-        acquitted = self.bill_holds or self.code_is == "not slower"
-        return self.slow_host_hides and acquitted
-
-    @property
-    def slow_host_hides(self) -> bool:
+    def slowed_by_host(self) -> bool:
         return self.slow_host is not None and self.not_within
 
     @property

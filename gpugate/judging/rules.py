@@ -103,6 +103,15 @@ def _of_promise(one: Evidence) -> Facts:
     return {"value": one.promise.min_speedup, "allowed": one.allowed or None, "processes": len(one.timed)}
 
 
+def _of_width(one: Evidence) -> Facts:
+    return {"half_width": one.speedup.half_width if one.speedup else None, "widest": WIDEST_HALF_WIDTH}
+
+
+def _of_record(one: Evidence) -> Facts:
+    recorded = {"processes": one.record.current.processes, "needed": MIN_PROCESSES} if one.record else {}
+    return {"purpose": one.mode.value, **recorded}
+
+
 def _of_pairs(one: Evidence) -> Facts:
     found, measured = one.timed[0], {"attempts": one.first.attempts, "stopped": one.first.stopped_because}
     return {"pairs": found.pairs, "builds": found.instances, "discarded": found.discarded, **measured}
@@ -146,13 +155,9 @@ FACTS: Mapping[ReasonCode, Callable[[Evidence], Facts]] = {
     ReasonCode.SPEEDUP_BELOW_PROMISE: _of_promise,
     ReasonCode.PROMISE_OPEN: _of_promise,
     ReasonCode.PROMISE_KEPT: _of_promise,
-    ReasonCode.INTERVAL_TOO_WIDE: lambda one: {"half_width": one.half_width, "widest": WIDEST_HALF_WIDTH},
+    ReasonCode.INTERVAL_TOO_WIDE: _of_width,
     ReasonCode.PAIRS: _of_pairs,
-    ReasonCode.NO_RECORD: lambda one: {"purpose": one.mode.value},
-    ReasonCode.TOO_FEW_PROCESSES: lambda one: {
-        "processes": one.record.current.processes if one.record else None,
-        "needed": MIN_PROCESSES,
-    },
+    ReasonCode.NO_RECORD: _of_record,
     ReasonCode.OTHER_CORES: _of_cores,
     ReasonCode.SLOW_HOST: lambda one: {"times": one.slow_host},
     ReasonCode.WALL_AS_RECORDED: _of_wall,
@@ -218,10 +223,8 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.other_cores, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
-        Rule(lambda one: one.few_recorded, ReasonCode.TOO_FEW_PROCESSES, Outcome.NO_BASELINE, _record),
-        Rule(lambda one: one.slow_host_acquits, ReasonCode.SLOW_HOST, Outcome.PASS),
-        Rule(lambda one: one.slow_host_hides, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
         Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
+        Rule(lambda one: one.slowed_by_host, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
         _unless_confirmed(lambda one: one.wall_is == "slower"),
         Rule(lambda one: one.record_convicts, ReasonCode.SLOWER_THAN_RECORD, Outcome.REGRESSED, _longer),
         Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),

@@ -53,7 +53,6 @@ class ReasonCode(str, Enum):
     NO_BILL = "no_bill"
     # The wall time against the record, and the recorded code.
     NO_RECORD = "no_record"
-    TOO_FEW_PROCESSES = "too_few_processes"
     OTHER_CORES = "other_cores"
     SLOW_HOST = "slow_host"
     WALL_AS_RECORDED = "wall_as_recorded"

@@ -268,8 +268,10 @@ _WORDS: Mapping[ReasonCode, Words | tuple[Words, ...]] = {
     ReasonCode.BOTH_SIDES_GREW: _both_sides_grew,
     ReasonCode.NO_BILL: "the record has no bill",
     # The wall time against the record, and the recorded code.
-    ReasonCode.NO_RECORD: "{purpose:purpose}",
-    ReasonCode.TOO_FEW_PROCESSES: "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
+    ReasonCode.NO_RECORD: (
+        "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
+        "{purpose:purpose}",
+    ),
     ReasonCode.OTHER_CORES: (
         "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared"
     ),

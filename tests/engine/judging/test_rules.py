@@ -233,13 +233,13 @@ BILLED = with_bill(SLOW)
         (case(measured(10.05), launch_slowdown=1.5), PASS, "wall_as_recorded"),
         (case(SLOW, launch_slowdown=1.5), INCONCLUSIVE, "slow_host"),
         (case(SLOW, launch_slowdown=1.2), REGRESSED, "slower_than_record"),
-        (case(BILLED, launch_slowdown=1.5, remembered=billed()), PASS, "slow_host"),
-        (case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)), PASS, "slow_host"),
+        (case(BILLED, launch_slowdown=1.5, remembered=billed()), PASS, "the_machine"),
+        (case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)), PASS, "the_machine"),
         (case(with_bill(SLOW, kernel_ms=9.0), launch_slowdown=1.5, remembered=billed()), INCONCLUSIVE, "slow_host"),
         # No record, and no time.
         (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record"),
         (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores"),
-        (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "too_few_processes"),
+        (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "no_record"),
         (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
         (case(replace(SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
         (case(replace(SLOW, instances=())), INCONCLUSIVE, "nothing_measured"),
@@ -269,7 +269,8 @@ def test_rules_that_do_not_decide_add_their_reasons() -> None:
     ]
     on_slow_host = case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0))
     assert reasons(on_slow_host, "throughput") == [
-        ReasonCode.SLOW_HOST,  # which the machine need not explain again
+        ReasonCode.THE_MACHINE,
+        ReasonCode.SLOW_HOST,
         ReasonCode.SLOWER_THAN_RECORD,
         ReasonCode.CODE_NOT_SLOWER,
         ReasonCode.NO_BILL,

@@ -11,7 +11,7 @@ from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.reason_words import describe
 from gpugate.results.verdict import NextStep
 
-SENTENCES = json.loads((Path(__file__).parents[2] / "golden/reasons.json").read_text(encoding="utf-8"))
+SENTENCES = json.loads((Path(__file__).parents[2] / "golden/reasons.json").read_text(encoding="utf-8"))["reasons"]
 SPEEDUP = {"speedup": 2.8, "speedup_low": 2.79, "speedup_high": 2.81}
 NUMBERS = {**SPEEDUP, "optimized_ms": 10.9, "relative_l2": 2e-6, "compared_outputs": 5.0}
 
