@@ -90,21 +90,12 @@ def test_a_worker_that_ends_in_a_block_leaves_the_cpu_time_unmeasured(machine: M
     found.end(10, 1.0)
     assert without_cpu_time(found, LOST)
     machine.run_block(found, 1.0, 1.0, 10.0, (7,))
-    assert without_cpu_time(found, LOST)
-
-
-def test_a_child_that_lives_in_one_block_alone_leaves_the_cpu_time_unmeasured() -> None:
-    found = CpuCounters()
-    found.begin()
-    subprocess.run([sys.executable, "-c", ""], check=True)
-    found.end(1, 1.0)
-    assert without_cpu_time(found, LOST)
-
-
-def test_only_the_first_reason_is_kept(machine: Machine) -> None:
-    found = CpuCounters()
-    assert (found.problem, found.per_step()) == (NO_BLOCK, {})
-    machine.run_block(found, 1.0, 1.0, 10.0)
     found.lose(BEGAN)
-    found.lose(LOST)
-    assert without_cpu_time(found, BEGAN)
+    assert without_cpu_time(found, LOST), "the first reason is kept"
+    machine.run_block(another := CpuCounters(), 1.0, 1.0, 10.0)
+    assert another.problem is None
+    another.begin()
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    another.end(1, 1.0)
+    assert without_cpu_time(another, LOST), "a child lived in this block alone"
+    assert (CpuCounters().problem, CpuCounters().per_step()) == (NO_BLOCK, {})

@@ -90,11 +90,3 @@ def test_the_share_of_throttled_periods_is_that_of_the_group_that_was_throttled_
         with found.measure():
             pass
     assert found.throttled == share
-
-
-def test_without_a_quota_nothing_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_work, "count_periods", Counter)
-    found = OtherWork()
-    with found.measure():
-        pass
-    assert found.throttled is None

@@ -67,16 +67,13 @@ FUNCTIONS: dict[str, tuple[Any, str]] = {
     "torch.matmul": (torch, "matmul"),
     "torch.Tensor.add": (torch.Tensor, "add"),  # of the base class: it is shadowed
     "torch.Tensor.__matmul__": (torch.Tensor, "__matmul__"),
-    "torch.Tensor.backward": (torch.Tensor, "backward"),
     "torch.nn.functional.relu": (nn.functional, "relu"),
     "torch.nn.Module.__call__": (nn.Module, "__call__"),
-    "torch.nn.Linear.forward": (nn.Linear, "forward"),
     "torch.nn.ReLU.__call__": (nn.ReLU, "__call__"),
     "torch.cuda.synchronize": (torch.cuda, "synchronize"),
     "torch.cuda.Event.elapsed_time": (torch.cuda.Event, "elapsed_time"),
     "time.perf_counter_ns": (time, "perf_counter_ns"),
     "time.perf_counter": (time, "perf_counter"),
-    "gpugate.measurement.device_timer.perf_counter_ns": (device_timer, "perf_counter_ns"),
     "gpugate.measurement.device_timer.HostTimer.time_ms": (device_timer.HostTimer, "time_ms"),
 }
 SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -158,10 +155,22 @@ def test_a_setting_of_the_process_that_a_side_changes_is_named_and_restored(name
     error = measured(change, 0)
     assert named in str(error)
     assert read() == usual
-
-
-def test_every_setting_is_tried() -> None:
     assert {setting.name for setting in process_state._SETTINGS} == {*SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda: delattr(torch, "relu"), "torch.relu"),
+        (replace(torch, "matmul", EqualToAll()), "torch.matmul"),
+        (lambda: setattr(torch.Tensor, "__del__", lambda self: None), "torch.Tensor.__del__"),
+    ],
+    ids=["removed", "calls itself equal", "added"],
+)
+def test_any_other_change_of_a_function_is_seen_and_undone(change: Callable[[], object], named: str) -> None:
+    relu, matmul = torch.relu, torch.matmul
+    assert f" {named} " in str(measured(change, 0))
+    assert (torch.relu is relu, torch.matmul is matmul, hasattr(torch.Tensor, "__del__")) == (True, True, False)
 
 
 def test_a_build_that_raises_leaves_nothing_behind_and_keeps_its_own_error() -> None:
@@ -174,8 +183,7 @@ def test_a_build_that_raises_leaves_nothing_behind_and_keeps_its_own_error() -> 
 
     with pytest.raises(SideError, match="KeyError: 'weights'"):
         build_side("fast", broken, CONTEXT, INPUT)
-    assert torch.matmul is usual
-    assert gc.isenabled()
+    assert (torch.matmul is usual, gc.isenabled()) == (True, True)
 
 
 def test_a_side_that_is_refused_after_its_build_is_closed() -> None:
@@ -190,24 +198,6 @@ def test_a_side_that_is_refused_after_its_build_is_closed() -> None:
     assert closed == [True]
 
 
-def test_a_removed_function_comes_back() -> None:
-    usual = torch.relu
-    measured(lambda: delattr(torch, "relu"), 0)
-    assert torch.relu is usual
-
-
-def test_a_function_that_calls_itself_equal_to_the_replaced_one_is_seen() -> None:
-    usual = torch.matmul
-    assert EqualToAll() == usual
-    measured(replace(torch, "matmul", EqualToAll()), 0)
-    assert torch.matmul is usual
-
-
-def test_a_special_method_that_is_added_to_all_tensors_is_seen() -> None:
-    assert "torch.Tensor.__del__" in str(measured(lambda: setattr(torch.Tensor, "__del__", lambda self: None), 0))
-    assert not hasattr(torch.Tensor, "__del__")
-
-
 def test_several_changes_are_all_named() -> None:
     def change() -> None:
         torch.matmul = slowly(torch.matmul)
@@ -218,26 +208,14 @@ def test_several_changes_are_all_named() -> None:
     assert "it changed torch.matmul, torch.Tensor.add, the garbage collector's state for the whole process" in words
 
 
-def test_what_is_changed_and_restored_inside_is_the_sides_own_matter() -> None:
+def test_new_names_and_what_is_changed_and_restored_inside_are_the_sides_own_matter() -> None:
     usual = torch.matmul
     with restore_process_state():
         torch.matmul = slowly(usual)
         torch.matmul = usual
         with SlowFunctions(), SlowOperators(), torch.device("meta"):
             torch.ones(2)
-
-
-def test_what_was_replaced_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = slowly(torch.matmul)
-    monkeypatch.setattr(torch, "matmul", ours)
-    build_side("fast", lambda context: Side(lambda inputs: inputs), CONTEXT, INPUT)
-    assert torch.matmul is ours
-
-
-def test_new_names_and_new_methods_are_no_change() -> None:
-    with restore_process_state():
-        torch.my_helper = operator.add
-        torch.Tensor.my_method = operator.neg
+        torch.my_helper, torch.Tensor.my_method = operator.add, operator.neg
     assert torch.my_helper is operator.add
     del torch.my_helper, torch.Tensor.my_method
 

@@ -6,6 +6,7 @@ import torch
 from gpugate.measurement import counters
 from gpugate.measurement.step_profile import LONGEST_NAME, MOST_PARTS, OTHERS, StepProfile, step_profile
 from gpugate.measurement.trace import JOIN, WINDOW, Event, read_activity
+from gpugate.measurement.workload_cache import LEAST_ACTIVE, CountedSide
 from gpugate.workload import Side
 from tests.engine.measurement.test_counters import built
 from tests.engine.measurement.test_trace import WINDOW_EVENT, activity, call, copy, event, kernel
@@ -36,14 +37,6 @@ def test_what_the_join_adds_belongs_to_no_step() -> None:
     found = step_profile(read_activity([WINDOW_EVENT, join, call("cudaLaunchKernel", 1), kernel(1), *late], steps=5))
     assert found.after == {"spin": (1.0, 0.05)}
     assert list(found.kernels) == ["k"]
-
-
-def test_waits_are_those_of_the_stepping_thread() -> None:
-    waits = [
-        {**call("cudaStreamSynchronize", number, dur=30.0), **thread} for number, thread in ((1, {}), (2, {"tid": 5}))
-    ]
-    found = step_profile(activity(*waits, call("cudaLaunchKernel", 3), kernel(3)))
-    assert found.waits == {"cudaStreamSynchronize": (1.0, 0.03)}
 
 
 def test_on_a_cpu_an_operator_has_the_time_that_its_callees_do_not() -> None:
@@ -104,3 +97,27 @@ def test_the_stages_of_a_workload_are_seen_by_the_counting_pass() -> None:
 
     (found,) = counters.count([built("baseline", Side(step))], [torch.ones(4)], [3])
     assert [(name, count) for name, (count, _) in step_profile(found).stages.items()] == [("forward", 1.0)]
+
+
+RAN = {"gemm": 1.0, "cudaLaunchKernel": 1.0}
+
+
+def counted(ran: dict[str, float], active_fraction: float | None = None) -> CountedSide:
+    counters = {} if active_fraction is None else {"active_fraction": active_fraction}
+    return CountedSide(counters, StepProfile(), ran)
+
+
+@pytest.mark.parametrize(
+    ("active_fractions", "same"),
+    [((0.9, 0.9), True), ((LEAST_ACTIVE, 0.001), True), ((0.001, 0.001), False), ((None, None), True)],
+    ids=["a busy device", "one busy enough", "an idle device", "no device"],
+)
+def test_equal_kernels_say_that_the_work_is_the_same_where_they_take_the_time(
+    active_fractions: tuple[float | None, float | None], same: bool
+) -> None:
+    one, other = (counted(RAN, fraction) for fraction in active_fractions)
+    assert one.same_work(other) is same
+
+
+def test_other_kernels_are_other_work() -> None:
+    assert not counted(RAN, 0.9).same_work(counted({**RAN, "relu": 1.0}, 0.9))

@@ -54,56 +54,29 @@ def test_the_defaults_are_those_of_a_new_process() -> None:
     assert child.stdout.strip() == "True"
 
 
-def test_applied_defaults_reach_torch() -> None:
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.set_grad_enabled(False)
-    TorchFlags().apply()
-    assert not torch.backends.cudnn.benchmark
-    assert torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert torch.is_grad_enabled()
-
-
-def test_strict_flags_are_the_same_without_tf32() -> None:
-    wanted = TorchFlags(cudnn_benchmark=True, matmul_allow_tf32=True).without_tf32()
-    assert (wanted.cudnn_allow_tf32, wanted.cudnn_rnn_allow_tf32, wanted.matmul_allow_tf32) == (False, False, False)
-    assert wanted.cudnn_benchmark
-    wanted.apply()
-    assert TorchFlags.current() == wanted
-
-
 def test_outputs_are_expected_in_strict_fp32_and_steps_are_timed_without_it() -> None:
     def build(context: Context) -> Side:
         return Side(lambda x: x + float(torch.backends.cudnn.allow_tf32))
 
     zero = torch.zeros(1)
     side = build_side("baseline", build, Context(torch.device("cpu"), 1, 0, Path()), zero)
+    side.flags = TorchFlags(cudnn_benchmark=True, matmul_allow_tf32=True)
     assert side.output_for(zero, expected=True)[""].item() == 0
+    assert TorchFlags.current() == replace(side.flags.without_tf32(), cudnn_benchmark=True)
+    assert not TorchFlags.current().matmul_allow_tf32
     assert side.output_for(zero)[""].item() == 1
 
 
-def test_every_switch_is_tried() -> None:
+@pytest.mark.parametrize("names", [*((name,) for name in CHANGED), tuple(CHANGED)], ids=lambda names: names[-1])
+def test_every_switch_goes_there_and_back(names: tuple[str, ...]) -> None:
+    wanted = replace(TorchFlags(), **{name: CHANGED[name] for name in names})
     assert {field.name for field in fields(TorchFlags)} == set(CHANGED)
-    assert all(getattr(TorchFlags(), name) != value for name, value in CHANGED.items())
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_every_switch_goes_there_and_back(name: str) -> None:
-    wanted = replace(TorchFlags(), **{name: CHANGED[name]})
+    assert wanted != TorchFlags()
     TorchFlags().apply()
     wanted.apply()
     assert TorchFlags.current() == wanted
     TorchFlags().apply()
     assert TorchFlags.current() == TorchFlags()
-
-
-def test_all_switches_at_once_go_there_and_back() -> None:
-    wanted = TorchFlags(**CHANGED)
-    wanted.apply()
-    assert TorchFlags.current() == wanted
 
 
 def set_newer(*places: Any, precision: str = "tf32") -> Callable[[], None]:

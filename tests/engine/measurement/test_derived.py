@@ -1,21 +1,49 @@
-"""The time of a whole run: start-up and then every item, on both sides."""
+"""Counters from a measurement and facts of the session: the share of the bus, and the time of a whole run."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpugate.judging.bill import broken_limit
-from gpugate.measurement.derived import with_whole_run
-from gpugate.measurement.record import SideCost
+from gpugate.measurement.derived import YARDSTICK, with_bus_share, with_whole_run
+from gpugate.measurement.record import Measurement, SideCost
 from gpugate.report.gains import whole_runs
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
 from gpugate.report.view import view_run
 from gpugate.results.case import CaseResult
-from gpugate.workload import Limit, Size
+from gpugate.workload import Size
 from tests.support.stored_runs import case, measured, stored
+
+IN = {"host_to_device_bytes": 4e8, "device_to_host_bytes": 3e8}
+OUT = {"host_to_device_bytes": 0.0, "device_to_host_bytes": 1e8}
+RATE = {YARDSTICK: 50.0, "launch_latency_us": 2.0}
+
+
+@pytest.fixture
+def streamed() -> Measurement:
+    """About 30 ms a step of the reference and 10 ms of the optimized side."""
+    return measured("tiny/streamed/cuda", 3.0, optimized_counters=IN, reference_counters=OUT)
+
+
+def test_it_is_the_longer_directions_bytes_over_time_over_the_yardstick(streamed: Measurement) -> None:
+    found = with_bus_share(streamed, RATE)
+    assert found.optimized_counters["bus_share"] == pytest.approx(4e8 / 0.010 / 50e9, rel=1e-3)
+    assert found.reference_counters["bus_share"] == pytest.approx(1e8 / 0.030 / 50e9, rel=1e-3)
+    assert {**found.optimized_counters, **IN} == found.optimized_counters, "nothing else changes"
+
+
+def test_what_was_not_measured_gives_no_share(streamed: Measurement) -> None:
+    assert with_bus_share(streamed, {"memcpy_gb_per_s": 5.0}) == streamed
+    assert with_bus_share(replace(streamed, instances=()), RATE) == replace(streamed, instances=())
+    assert with_bus_share(replace(streamed, optimized_counters={}), RATE).optimized_counters == {}
+
+
+def test_of_two_measurements_the_smaller_share_stays(streamed: Measurement) -> None:
+    fast, slow = (with_bus_share(streamed, {YARDSTICK: rate}) for rate in (45.0, 50.0))
+    assert fast.with_more(slow).optimized_counters["bus_share"] == slow.optimized_counters["bus_share"]
+
 
 CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-up has taken one of them
 
@@ -42,23 +70,12 @@ def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: P
     assert whole_runs(stored(tmp_path / "other.json", measuring)) == []
 
 
-def test_a_contract_may_hold_a_side_to_the_speedup_of_a_whole_run() -> None:
+def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:
     found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
     assert found is not None
     counted = replace(found, optimized_counters={"kernels": 3.0})
     counters = with_whole_run(counted, CLIP).optimized_counters
     assert counters == {"kernels": 3.0, "whole_run_speedup": pytest.approx(2.47 / 1.49)}
-    assert broken_limit(Limit("whole_run_speedup", at_least=1.6), counters, {}) is None
-    broken = broken_limit(Limit("whole_run_speedup", at_least=1.7), counters, {})
-    assert broken is not None
-    found = {"counter": "whole_run_speedup", "value": pytest.approx(2.47 / 1.49), "side": "below", "limit": 1.7}
-    assert broken.facts == found
-
-
-def test_only_a_counted_side_of_a_run_with_an_end_has_it() -> None:
-    found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
-    assert found is not None
-    counted = replace(found, optimized_counters={"kernels": 3.0})
     uncounted = replace(found, optimized_counters={})
     assert with_whole_run(uncounted, CLIP) == uncounted
     assert with_whole_run(counted, replace(CLIP, whole_run_items=None)) == counted
