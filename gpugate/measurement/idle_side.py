@@ -16,6 +16,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 
+from gpugate.machine.children import start_apart
+
 # A stopped worker cannot see that this process was killed. The watcher does, by the end of its input, and resumes them.
 _WATCHER = """
 import os, signal, sys
@@ -64,4 +66,4 @@ def _living_watcher() -> subprocess.Popen[bytes]:
 def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
     """The watcher of the process `pid`: a forked child starts one of its own."""
     command, none = [sys.executable, "-I", "-S", "-c", _WATCHER], subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=none, stderr=none, start_new_session=True)
+    return start_apart(command, stdin=subprocess.PIPE, stdout=none, stderr=none)

@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 
-from gpugate.session.run_child import run_child
+from gpugate.machine.children import run_child
 
 REFUSED = 77  # an exit status that nothing else has
 LOOK_S = 10.0

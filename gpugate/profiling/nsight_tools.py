@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from gpugate.errors import EnvironmentUnfitError
+from gpugate.machine.children import program_command, run_child
 from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.profiling.export import ProfileError
-from gpugate.session.child_process import program_command
-from gpugate.session.run_child import run_child
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
 PLACES = {

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import EnvironmentUnfitError, OptionError
+from gpugate.machine.children import program_command, start_child
 from gpugate.profiling.capture_index import FOLDER_VARIABLE, INNER_PID, OUTER_PID, CaptureIndex, read_index
 from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.terminal import terminal_columns
-from gpugate.session.child_process import program_command
 from gpugate.session.options import Profiling
-from gpugate.session.run_child import start_child
 from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.folder_lock import lock_folder
 from gpugate.store.night_files import RUN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,21 +18,21 @@ from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
 from gpugate.judging.duet import plan, read_noise
+from gpugate.machine import children
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
 from gpugate.report.visible_text import show_controls
 from gpugate.results.duet import DuetProcess
-from gpugate.session.duets import BUDGET_S, FILE, HUNG, DuetPlan
+from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession, collect_garbage
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.baseline import Record
-from gpugate.store.codec import from_json
-from gpugate.store.json_file import parse
+from gpugate.store.codec import from_json, to_json
 from gpugate.workload import BASELINE, Case
 
 _LOG = logging.getLogger(__name__)
@@ -42,12 +42,15 @@ WARM_UP_ALLOWED_S = 2.0
 
 
 class DuetTaker:
-    """A plugin of one pytest run. A problem of the whole run is its usage error: one line on stderr."""
+    """A plugin of one pytest run. A problem of the whole run is its usage error: one line on stderr.
 
-    def __init__(self, plan: DuetPlan) -> None:
-        self.plan = plan
+    `send` gets a DuetProcess, in JSON, with all that is measured so far.
+    """
+
+    def __init__(self, plan: DuetPlan, send: Callable[[object], None]) -> None:
+        self.plan, self._send = plan, send
         self.done = False
-        self._written: DuetProcess
+        self._measured: DuetProcess
 
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -61,7 +64,7 @@ class DuetTaker:
         base = read_layout(Path(self.plan.base), session)
         try:
             tree = OtherTree(base, PREFIX)
-            with tree.importable(Path(self.plan.output).parent):
+            with tree.importable(Path(self.plan.temporary)):
                 self._measure_all(perf, cases, tree.cases())
         except GpugateError as error:
             raise pytest.UsageError(show_controls(str(error))) from None
@@ -69,10 +72,10 @@ class DuetTaker:
         return True
 
     def _measure_all(self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case]) -> None:
-        """Writes the file after every case, so that a process that is killed keeps its measurements."""
+        """Sends what is measured after every case, so that a process that is killed keeps its measurements."""
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
-        self._write(
+        self._report(
             DuetProcess(
                 swapped=self.plan.swapped,
                 environment=perf.environment,
@@ -87,7 +90,7 @@ class DuetTaker:
                 missing = perf.missing(case)
                 if missing is not None:
                     wanted.remove(name)
-                    self._write(replace(self._written, wanted=tuple(wanted)))
+                    self._report(replace(self._measured, wanted=tuple(wanted)))
                     raise CompareError(missing.reason)
                 if case.spans_gpus:
                     raise CompareError(SPANS_GPUS)
@@ -95,21 +98,21 @@ class DuetTaker:
                     found = self._measure(perf, case, base[name])
             except GpugateError as error:
                 _LOG.debug("comparing %s failed", name, exc_info=True)
-                self._write_problem(case, error)
+                self._report_problem(case, error)
             else:
-                self._write(replace(self._written, measured={**self._written.measured, name: found}))
+                self._report(replace(self._measured, measured={**self._measured.measured, name: found}))
 
-    def _write(self, process: DuetProcess) -> None:
-        self._written = process
-        FILE.write(Path(self.plan.output), process)
+    def _report(self, process: DuetProcess) -> None:
+        self._measured = process
+        self._send(to_json(process))
 
-    def _write_problem(self, case: Case, error: GpugateError) -> None:
-        self._write(replace(self._written, problems={**self._written.problems, case.id: str(error)}))
+    def _report_problem(self, case: Case, error: GpugateError) -> None:
+        self._report(replace(self._measured, problems={**self._measured.problems, case.id: str(error)}))
 
     def _end_hung(self, case: Case, error: SideError) -> NoReturn:
-        """Writes the error of the case, and ends the process: its main thread does not return from C code."""
+        """Reports the error of the case, and ends the process: its main thread does not return from C code."""
         try:
-            self._write_problem(case, self._name_version(case, error))
+            self._report_problem(case, self._name_version(case, error))
         finally:
             os._exit(HUNG)
 
@@ -181,8 +184,8 @@ def make_duet(case: Case, base: Case, swapped: bool, fault: Fault | None = None)
 
 
 def main(words: list[str]) -> int:
-    """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every case had its turn."""
-    taker = DuetTaker(from_json(DuetPlan, parse(sys.stdin.read())))
+    """`words` are pytest's arguments. The status is 0 when every case had its turn."""
+    taker = DuetTaker(from_json(DuetPlan, children.task), children.parent.send)
     # The search path is that of the command, which may run in another version of the project.
     theirs, top = find_tops(Path(taker.plan.project), Path.cwd())
     sys.path[:] = [path if (one := find_below(theirs, path)) is None else str(top / one) for path in sys.path]

@@ -13,10 +13,10 @@ from time import perf_counter
 from gpugate.errors import CompareError
 from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets
+from gpugate.machine.children import run_module
 from gpugate.results.duet import DuetOutcome, DuetProcess
-from gpugate.session.run_child import run_pytest
 from gpugate.statistics.sequential import MOST_PROCESSES
-from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.codec import from_json, to_json
 from gpugate.store.version import CACHE_FOLDER, Version
 from gpugate.units import Count, Positive, number_of
 
@@ -37,27 +37,13 @@ class DuetPlan:
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
     count: bool = True  # the work of a step, which is the same in every process
-    output: str = ""  # path of the DuetProcess, in a folder that `run_process` makes
+    temporary: str = ""  # a folder that `run_process` removes
     project: str = ""  # whose search path this process has; by default the folder of the command
 
     @property
     def swapped(self) -> bool:
         """True where the head is the engine's reference side: what the engine does to one side then cancels."""
         return self.number % 2 == 1
-
-
-FILE = JsonFile(
-    "gpugate-duets",
-    1,
-    DuetProcess,
-    CompareError,
-    NextSteps(
-        unreadable="compare again",
-        damaged="compare again",
-        other_version="compare again",
-        unwritable="free space and repeat",
-    ),
-)
 
 
 def print_message(line: str) -> None:
@@ -110,14 +96,13 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: 
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case, or
     does not end within `timeout_s`."""
     with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
-        output = Path(folder, "duets.json")
-        orders = replace(plan, output=str(output), project=plan.project or str(Path.cwd()))
-        ended = run_pytest("gpugate.session.duet_worker", words, orders, head.root, timeout_s)
-        if ended.status is None:
-            raise CompareError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
-        if not output.exists():  # before its first case: the cause is that of the command
-            raise CompareError(ended.cause("a process"))
-        process = FILE.read(output)
+        task = to_json(replace(plan, temporary=folder, project=plan.project or str(Path.cwd())))
+        ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, folder=head.root)
+    if ended.status is None:
+        raise CompareError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
+    if not ended.messages:  # it ended before its first case: the cause is that of the command
+        raise CompareError(ended.explain("a process"))
+    process = from_json(DuetProcess, ended.messages[-1])
     lost = process.unfinished[:1] if ended.status != HUNG else ()  # a case that hangs has its problem already
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import FreshProcessError
+from gpugate.machine.children import run_module
 from gpugate.results.run import RunResult
-from gpugate.session.child_process import module_command
-from gpugate.session.options import FRESH_OPTION, FRESH_VARIABLE, Options
-from gpugate.session.run_child import run_child
+from gpugate.session.options import MEASURE, Options
 from gpugate.store import run_file
 
 if TYPE_CHECKING:
     import torch
-
-LAST_LINES = 15
 
 
 def run_fresh(
@@ -37,20 +32,12 @@ def run_fresh(
     """
     # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
     words = ["-p", "gpugate.plugin", f"--rootdir={root}", *node_ids, *_same_options(options, device)]
-    token = secrets.token_hex(16)
-    words += ["-p", "no:cacheprovider", "-q", f"{FRESH_OPTION}={token}"]
+    words += ["-p", "no:cacheprovider", "-q", "--perf-json", str(json_path), "--perf-report", ""]
     with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        words += ["--perf-json", str(json_path), "--perf-baselines", nothing]
-        words += ["--perf-report", ""]
-        ended = run_child(
-            module_command("pytest", words),
-            timeout_s,
-            environment={**os.environ, FRESH_VARIABLE: f"{os.getpid()}:{token}"},
-            folder=root,
-            log_path=json_path.with_suffix(".log"),
-        )
+        words += ["--perf-baselines", nothing]
+        ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
     if ended.status not in (0, 1) or not json_path.exists():
-        raise FreshProcessError(ended.reason, "\n".join(ended.last_lines(LAST_LINES)))
+        raise FreshProcessError(ended.reason, "\n".join(ended.last_lines()))
     return run_file.read(json_path)
 
 

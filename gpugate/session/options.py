@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-import os
 import re
 import reprlib
 import shlex
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
+from gpugate.machine import children
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
@@ -37,8 +36,7 @@ MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
-# The process that starts this one to measure for it sets `PID:TOKEN`, and gives the random TOKEN as an option too.
-FRESH_VARIABLE, FRESH_OPTION = "GPUGATE_FRESH_PROCESS", "--perf-fresh"
+MEASURE = "measure for the parent"  # the task of a fresh process
 PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
 _PATHS = ("DIR", "FILE", "PATH")  # the metavar of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -152,7 +150,6 @@ def add_options(parser: pytest.Parser) -> None:
             PATH_OPTIONS.add(name)
         group.addoption(name, **how)
 
-    add(FRESH_OPTION, help=argparse.SUPPRESS)  # given by `run_fresh` alone
     add(
         "--gate",
         action="store_true",
@@ -301,7 +298,7 @@ def read_options(config: pytest.Config) -> Options:
     """Raises OptionError, naming the option and the value, for what cannot be used."""
     value = config.getoption
     _check_together(config)
-    fresh = _measures_for_its_parent(config)
+    fresh = children.task == MEASURE
     budget = value("perf_budget")
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
@@ -408,13 +405,6 @@ def _refuse_ambiguous(config: pytest.Config, option: str, value: str) -> None:
         )
 
 
-def _measures_for_its_parent(config: pytest.Config) -> bool:
-    """True in a fresh process of gpugate, which its variable and its command line show together."""
-    parent, _, token = os.environ.get(FRESH_VARIABLE, "").partition(":")
-    typed = [str(word) for word in config.invocation_params.args]
-    return parent == str(os.getppid()) and bool(token) and f"{FRESH_OPTION}={token}" in typed
-
-
 def _check_together(config: pytest.Config) -> None:
     """Raises OptionError for options that contradict or do nothing without another."""
     _check_own(config)
@@ -454,7 +444,7 @@ def _check_own(config: pytest.Config) -> None:
 def _check_allowed(config: pytest.Config) -> None:
     """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
     names = config.getoption("allow_missing")
-    if names and not config.getoption("gate") and not _measures_for_its_parent(config):
+    if names and not config.getoption("gate") and children.task != MEASURE:
         raise OptionError(f"--allow-missing {names} has an effect only with --gate: give --gate too")
 
 
@@ -474,7 +464,7 @@ def _check_resumed(config: pytest.Config) -> None:
         return
     if _records(config):
         raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
-    if not config.getoption("perf_report") and not config.getoption("perf_json") and FRESH_VARIABLE not in os.environ:
+    if not config.getoption("perf_report") and not config.getoption("perf_json") and children.task != MEASURE:
         raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
 
 

@@ -1,14 +1,11 @@
-"""The process of a rank other than 0: it repeats what rank 0 announces, in lines of JSON, until the socket closes."""
+"""The process of a rank other than 0: it repeats what rank 0 announces, until the messages end."""
 
 from __future__ import annotations
 
 import gc
 import importlib
-import json
 import os
-import socket
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,11 +16,11 @@ import torch.distributed as dist
 
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply
+from gpugate.machine import children
 from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives, whole_step
 from gpugate.measurement.ranks import await_all_ranks
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.session.ranks import join
-from gpugate.session.socket_child import send_reply
 from gpugate.workload import Build, Context, Side
 
 
@@ -100,27 +97,24 @@ class RankServer:
         return built
 
 
-def main(words: Sequence[str]) -> None:
-    orders = json.loads(words[0])
-    server = RankServer(orders)
+def main() -> None:
+    server = RankServer(children.task)
     gc.disable()  # a collection in a timed block would make every rank wait
-    with socket.socket(fileno=orders["socket"]).makefile("rw", encoding="utf-8") as stream:
-        for line in stream:
-            request = json.loads(line)
-            do = request.pop("do")
-            try:
-                reply = getattr(server, do)(**request)
-            except BaseException as error:
-                text = (str(error).strip().splitlines() or ["no message"])[0]
-                send_reply(stream, {"error": f"{type(error).__name__}: {text}"})
-                os._exit(1)
-            if do in ("join", "report"):
-                send_reply(stream, reply or {})
-            if do == "join":
-                server.meet()
-            if do == "leave":
-                return
+    for request in children.parent:
+        do = request.pop("do")
+        try:
+            reply = getattr(server, do)(**request)
+        except BaseException as error:
+            text = (str(error).strip().splitlines() or ["no message"])[0]
+            children.parent.send({"error": f"{type(error).__name__}: {text}"})
+            os._exit(1)
+        if do in ("join", "report"):
+            children.parent.send(reply or {})
+        if do == "join":
+            server.meet()
+        if do == "leave":
+            return
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,8 +1,8 @@
 """A job of ranks: this process is rank 0, and every other rank is a child process that repeats its calls.
 
 The engine measures rank 0 as it measures any side: pairs, order, outputs, counters and faults need no second form. A
-step is announced in one line on a socket of each other rank, which does the same step of its own side. The lines are
-read in order, so that a step needs no barrier: rank 0 may be many steps ahead, as on a GPU, where its host enqueues.
+step is announced in one message to each other rank, which does the same step of its own side. The messages are read in
+order, so that a step needs no barrier: rank 0 may be many steps ahead, as on a GPU, where its host enqueues.
 The collectives of the step itself keep the ranks together; the reference, which has none, leaves them apart, so before
 each timed block all ranks wait for each other. An announcement takes 10 us of rank 0 per other rank, in both sides of a
 pair alike.
@@ -13,9 +13,7 @@ others are killed, and what rank 0 waits for is aborted, so that its error names
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,47 +28,16 @@ import torch.distributed as dist
 
 from gpugate.errors import RankError
 from gpugate.faults.mutate import FaultyBuild
+from gpugate.machine.children import CLOSING_S, Child, kill_group
 from gpugate.measurement.ranks import RankedSide, await_all_ranks
-from gpugate.session.child_process import module_command
-from gpugate.session.run_child import kill_group
-from gpugate.session.socket_child import CLOSING_S, SocketChild
 from gpugate.workload import Build, Context, Side
 
 TIMEOUT_S = 60.0  # to meet, and of a collective
-POLL_S = 0.1
 CAUSE_S = 4.0  # for the cause to arrive, once communication failed
+RANK_MODULE = "gpugate.session.rank_process"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
-
-
-class _Rank(SocketChild):
-    """The process of one other rank, until `stack` closes."""
-
-    def __init__(self, stack: ExitStack, number: int, orders: Mapping[str, Any], variables: Mapping[str, str]) -> None:
-        command = module_command("gpugate.session.rank_process", [])
-        super().__init__(stack, command, orders, env={**os.environ, **variables})
-        self.number = number
-        self._received = b""
-
-    def send(self, line: bytes, timeout_s: float) -> bool:
-        """Returns False where the buffer is full and the process reads none of it within the time."""
-        self.socket.settimeout(timeout_s)
-        try:
-            self.socket.sendall(line)
-        except TimeoutError:
-            return False
-        except OSError:  # the end of the process is found by its watcher, with its cause
-            pass
-        return True
-
-    def receive(self) -> list[dict[str, Any]]:
-        """The replies that have come; empty where the process closed the socket."""
-        with suppress(ConnectionResetError):
-            part = self.socket.recv(2**16)
-            *lines, self._received = (self._received + part).split(b"\n")
-            return [json.loads(line) for line in lines] if part else []
-        return []
 
 
 class RankJob:
@@ -80,7 +47,7 @@ class RankJob:
         self.count = count
         self._device, self._timeout_s = device, timeout_s
         self._stack = ExitStack()
-        self._others: list[_Rank] = []
+        self._others: dict[int, Child] = {}  # by rank
         self._replies: dict[int, dict[str, Any]] = {}
         self._changed = threading.Condition()
         self._failure: str | None = None
@@ -92,16 +59,17 @@ class RankJob:
             undo.push(self.__exit__)
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
-            orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__}
+            orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__, "count": self.count}
             self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
             for number in range(1, self.count):
-                device = _device_of(number, self._device)
-                rank_orders = {**orders, "rank": number, "count": self.count, "device": str(device)}
-                self._others.append(_Rank(self._stack, number, rank_orders, _of_rank(number, self.count)))
-            threading.Thread(target=self._watch, name="gpugate-ranks", daemon=True).start()
-            self.request_all(
-                "join", max(TIMEOUT_S, self._timeout_s)
-            )  # each has imported torch, so that the time-out is that of the meeting alone
+                task = {**orders, "rank": number, "device": str(_device_of(number, self._device))}
+                child = Child(RANK_MODULE, task=task, environment=_of_rank(number, self.count))
+                self._others[number] = self._stack.enter_context(child)
+                child.messages.limit_sending(self._timeout_s)
+            for number in self._others:
+                threading.Thread(target=self._watch, args=(number,), name="gpugate-ranks", daemon=True).start()
+            # Each has imported torch, so that the time-out is that of the meeting alone.
+            self.request_all("join", max(TIMEOUT_S, self._timeout_s))
             with self.blame_ranks():
                 join(file, 0, self.count, self._device, self._timeout_s)
             self._stack.callback(_leave)
@@ -113,6 +81,8 @@ class RankJob:
         if any(error):
             self._end_ranks()
         else:
+            for child in self._others.values():
+                child.messages.limit_sending(CLOSING_S)
             with suppress(RankError):
                 self.announce("leave")
         self._stack.close()
@@ -120,16 +90,18 @@ class RankJob:
     @property
     def process_ids(self) -> list[int]:
         """The ids of the processes of the other ranks."""
-        return [rank.child.pid for rank in self._others]
+        return [child.process.pid for child in self._others.values()]
 
     def announce(self, do: str, **arguments: object) -> None:
         if self._failure is not None:
             raise RankError(self._failure)
-        line = json.dumps({"do": do, **arguments}).encode() + b"\n"
-        timeout_s = CLOSING_S if self._closing else self._timeout_s
-        for rank in self._others:
-            if not rank.send(line, timeout_s):
-                self._fail(rank, f"it read no announcement within {timeout_s:g} s: it hangs")
+        for number, child in self._others.items():
+            try:
+                child.messages.send({"do": do, **arguments})
+            except BlockingIOError:
+                self._fail(number, f"it read no announcement within {self._timeout_s:g} s: it hangs")
+            except OSError:  # the end of the process is found by its watcher, with its cause
+                pass
         if self._failure is not None:
             raise RankError(self._failure)
 
@@ -187,35 +159,27 @@ class RankJob:
         if self._failure is not None:
             raise RankError(self._failure)
         if not came:
-            missing = [f"rank {rank.number}" for rank in self._others if rank.number not in self._replies]
-            raise RankError(
-                f"{' and '.join(missing)} did not answer within {timeout_s:g} s: look at the load of this machine"
-            )
-        return [self._replies[rank.number] for rank in self._others]
+            missing = " and ".join(f"rank {number}" for number in self._others if number not in self._replies)
+            raise RankError(f"{missing} did not answer within {timeout_s:g} s: look at the load of this machine")
+        return [self._replies[number] for number in self._others]
 
-    def _watch(self) -> None:
-        """Reads the replies, in a thread of its own, until the job ends or a rank fails."""
-        while not self._closing:
-            try:
-                ready = select.select([rank.socket for rank in self._others], [], [], POLL_S)[0]
-            except (OSError, ValueError):  # closed
+    def _watch(self, number: int) -> None:
+        """Takes the replies of a rank, in a thread of its own, until the job ends or the rank fails."""
+        for reply in self._others[number].messages:
+            if "error" in reply:
+                self._fail(number, reply["error"])
                 return
-            for rank in self._others:
-                if rank.socket in ready:
-                    replies = rank.receive()
-                    problem = next((str(reply["error"]) for reply in replies if "error" in reply), None)
-                    if problem is not None or not replies:
-                        self._fail(rank, problem)
-                        return
-                    with self._changed:
-                        self._replies[rank.number] = replies[-1]
-                        self._changed.notify_all()
+            with self._changed:
+                self._replies[number] = reply
+                self._changed.notify_all()
+        self._fail(number)
 
-    def _fail(self, rank: _Rank, problem: str | None) -> None:
+    def _fail(self, number: int, problem: str | None = None) -> None:
         """Ends the job: the first cause is kept, the other ranks are killed, and rank 0 waits for nothing any more."""
         if self._closing:
             return
-        failure = f"rank {rank.number} {rank.describe_end()}" if problem is None else f"rank {rank.number}: {problem}"
+        end = f": {problem}" if problem else f" {self._others[number].await_end(CLOSING_S).cause}"
+        failure = f"rank {number}{end}"
         with self._changed:
             self._failure = self._failure or failure
             self._changed.notify_all()
@@ -223,8 +187,8 @@ class RankJob:
 
     def _end_ranks(self) -> None:
         """Kills the other ranks, and aborts what rank 0 waits for."""
-        for other in self._others:
-            kill_group(other.child.pid)
+        for child in self._others.values():
+            kill_group(child.process.pid)
         if self._device.type == "cuda":
             with suppress(Exception):  # cuda only
                 dist.distributed_c10d._abort_process_group()  # else the kernel of a collective waits without end

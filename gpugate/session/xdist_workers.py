@@ -16,9 +16,9 @@ import pytest
 
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine import nvml
+from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.results.fleet_plan import Group, group_cases
-from gpugate.session.child_process import end_with_parent
 from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker_orders import ORDERS, Orders, read_tests
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import CompareError
+from gpugate.machine.children import Ended, run_child
 from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.store.writable_folder import choose_folder, is_running, make_ignored
 from gpugate.units import number_of
@@ -89,8 +89,8 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
     path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT_COMMIT]}-{os.getpid()}-", dir=cache))
     try:
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
-        if ended.returncode != 0:
-            raise CompareError(f"git cannot check {name!r} out ({_last_line(ended.stderr)}): give a folder")
+        if ended.status != 0:
+            raise CompareError(f"git cannot check {name!r} out ({_last_line(ended.errors)}): give a folder")
         if not (path / within).is_dir():
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
         yield Version(name, path / within, commit, note=note)
@@ -123,12 +123,12 @@ def _find_repository(name: str, project: Path) -> str:
     except OSError as error:
         problem = f"git cannot be started ({error.strerror}): install git, or give a folder"
         raise CompareError(f"{name!r} is no folder, and {problem}") from error
-    if ended.returncode == 0:
-        return ended.stdout.rstrip("\n")
+    if ended.status == 0:
+        return ended.output.rstrip("\n")
     problem, step = f"{project} is in no git repository", "give a folder"
-    if "safe.directory" in ended.stderr:
+    if "safe.directory" in ended.errors:
         problem = f"git refuses {project}, since it belongs to another user"
-        step = f"run `{_last_line(ended.stderr).strip()}`, or give a folder"
+        step = f"run `{_last_line(ended.errors).strip()}`, or give a folder"
     raise CompareError(f"{name!r} is no folder, and {problem}: {step}")
 
 
@@ -216,21 +216,21 @@ def git(folder: Path, *words: str) -> str | None:
         ended = run_git(folder, *words)
     except OSError:
         return None
-    return ended.stdout.rstrip("\n") if ended.returncode == 0 else None
+    return ended.output.rstrip("\n") if ended.status == 0 else None
 
 
-def run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_git(folder: Path, *words: str) -> Ended:
     """Runs git to its end; `GIT_*` variables of a hook that started this process would name another repository.
 
     Raises CompareError for a command that takes longer than GIT_S.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *words]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=GIT_S)
-    except subprocess.TimeoutExpired as error:
-        problem = f"`git {words[0]}` in {folder} took longer than {GIT_S:g} s"
-        raise CompareError(f"{problem}: run it there by hand to see why, then repeat") from error
+    ended = run_child(command, GIT_S, environment=environment, apart=True)
+    if ended.status is None:
+        problem = f"`git {words[0]}` in {folder} {ended.reason}"
+        raise CompareError(f"{problem}: run it there by hand to see why, then repeat")
+    return ended
 
 
 def _last_line(text: str) -> str:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.faults.fault import Fault
+from gpugate.machine.children import program_command, start_child
 from gpugate.results.duet import DuetProcess
-from gpugate.session.child_process import program_command
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
-from gpugate.session.run_child import start_child
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import WORKING_TREE, check_out

@@ -14,13 +14,13 @@ import pytest
 
 from gpugate.errors import SPANS_GPUS, GpugateError
 from gpugate.faults.slow import slow_down
+from gpugate.machine import children
 from gpugate.measurement.progress import silent
 from gpugate.measurement.settings import Settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.store.codec import from_json
-from gpugate.store.json_file import parse
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import BASELINE, Case
 from tools.trust.plan import Plan, share_of
@@ -118,8 +118,8 @@ def against_itself(case: Case, slowdown: float) -> Case:
 
 
 def main(words: list[str]) -> int:
-    """`words` are pytest's arguments; the plan is read from stdin. The status is 0 when every trial was taken."""
-    taker = TrialTaker(from_json(Plan, parse(sys.stdin.read())))
+    """`words` are pytest's arguments. The status is 0 when every trial was taken."""
+    taker = TrialTaker(from_json(Plan, children.task))
     status = int(pytest.main(words, plugins=[taker]))
     return 0 if taker.done else status or FAILED
 

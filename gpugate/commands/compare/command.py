@@ -11,7 +11,7 @@ from pathlib import Path
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
-from gpugate.session.duets import BUDGET_S, CACHE, FILE, DuetPlan, measure_duets, pytest_words
+from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.version import WORKING_TREE, Version, check_out
 
@@ -65,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import seconds, whole_number, writable
     from gpugate.session.termination import treat_termination_as_ctrl_c
-    from gpugate.store.json_file import write_atomically
 
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, MOST_PROCESSES)
@@ -86,18 +85,25 @@ def run(arguments: argparse.Namespace) -> int:
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
-        with FILE.writing(arguments.json):
-            write_atomically(arguments.json, json.dumps(document(compared), indent=1) + "\n")
+        _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
     if arguments.markdown:
-        with FILE.writing(arguments.markdown):
-            write_atomically(arguments.markdown, markdown(compared))
+        _write(arguments.markdown, markdown(compared))
     if arguments.html:
         from gpugate.commands.compare.page import compare_page
 
-        with FILE.writing(arguments.html):
-            write_atomically(arguments.html, compare_page(compared))
+        _write(arguments.html, compare_page(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    from gpugate.store.json_file import write_atomically
+
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        problem = f"{path} cannot be written ({error.strerror or error})"
+        raise CompareError(f"{problem}: free space and repeat") from error
 
 
 def refuse_missing_tests(head: Version, path: str) -> None:

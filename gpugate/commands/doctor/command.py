@@ -6,7 +6,6 @@ The exit status is 0 only where a gate run can be trusted.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -18,14 +17,13 @@ from rich.text import Text
 
 from gpugate.commands.doctor import measuring
 from gpugate.commands.doctor.findings import Diagnosis, list_findings
-from gpugate.commands.doctor.measuring import FACTS, Facts
+from gpugate.commands.doctor.measuring import LONGEST_ERROR, Facts
 from gpugate.errors import OptionError
+from gpugate.machine.children import run_module
 from gpugate.report.table import STYLES, Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.report.visible_text import Rendered
-from gpugate.session.child_process import module_command
 from gpugate.session.options import DEFAULT_BASELINES, device_name
-from gpugate.session.run_child import run_child
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import pretty, with_header
 
@@ -65,14 +63,13 @@ def diagnose(asked: str, baselines_path: Path) -> Diagnosis:
     """Examines the machine for a device `asked`, as `--device` takes it. Raises OptionError where the device does not
     exist."""
     began = time.perf_counter()
-    ended = run_child(module_command(measuring.__name__, [asked]), MEASURING_S)
-    lines = [line.removeprefix(FACTS) for line in ended.output.splitlines() if line.startswith(FACTS)]
-    facts = from_json(Facts, json.loads(lines[-1])) if lines else Facts(os.getloadavg()[0], os.cpu_count() or 1)
+    ended = run_module(measuring.__name__, task=asked, timeout_s=MEASURING_S)
+    known = ended.messages[-1:]
+    facts = from_json(Facts, known[0]) if known else Facts(os.getloadavg()[0], os.cpu_count() or 1)
     if facts.refused is not None:
         raise OptionError(facts.refused)
     if facts.error is None:
-        last = [line[:200] for line in ended.last_lines(1) if not line.startswith(FACTS)]
-        facts = replace(facts, error=f"it {' '.join([ended.reason, *(f'({line})' for line in last)])}")
+        facts = replace(facts, error=f"it {ended.cause}"[:LONGEST_ERROR])
     return Diagnosis(facts.environment, tuple(list_findings(facts, asked, baselines_path)), time.perf_counter() - began)
 
 

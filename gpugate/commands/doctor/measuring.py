@@ -1,19 +1,18 @@
-"""The doctor's child: measures this machine, and prints the facts so far, after each step, as one line of JSON.
+"""The doctor's child: measures this machine, and sends the facts so far after each step.
 
-A driver may hang, and a library may crash: only this process is lost then, and its last line has what is known.
+A driver may hang, and a library may crash: only this process is lost then, and its last message has what is known.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
+from gpugate.machine import children
 from gpugate.machine.environment import Environment, describe
 from gpugate.machine.nvml import foreign_processes, gpu_count
 from gpugate.store.codec import to_json
@@ -21,7 +20,6 @@ from gpugate.store.codec import to_json
 if TYPE_CHECKING:
     import torch
 
-FACTS = "gpugate-doctor "  # begins a line of the output that contains facts; a library may print other lines
 LONGEST_ERROR = 160  # characters
 WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
@@ -108,6 +106,6 @@ def _count_kernels(device: torch.device) -> int:  # cuda only
 
 
 if __name__ == "__main__":
-    for facts in measure(sys.argv[1]):
-        print(f"\n{FACTS}{json.dumps(to_json(facts))}", flush=True)
+    for facts in measure(children.task):
+        children.parent.send(to_json(facts))
     os._exit(0)  # a library may crash or hang while Python shuts down

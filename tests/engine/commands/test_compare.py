@@ -3,6 +3,7 @@
 One comparison and the interrupted ones have processes of their own; this process is the worker of all others.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -21,11 +22,13 @@ from gpugate.commands.compare.page import compare_page
 from gpugate.commands.compare.report import Comparison, markdown, text
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
+from gpugate.machine.children import Ended as EndedChild
 from gpugate.measurement.record import SideCost
 from gpugate.results.duet import DuetOutcome, DuetProcess
-from gpugate.session import duets, run_child
+from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
+from gpugate.store.codec import from_json
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
@@ -102,7 +105,7 @@ class Here(Versions):
         super().__init__(tiny)
         self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
         self._said, self.folder = "", "."
-        monkeypatch.setattr(duets, "run_pytest", self._run_pytest)
+        monkeypatch.setattr(duets, "run_module", self._run_pytest)
         for name, value in environment(tiny.path).items():  # of the processes of single versions
             monkeypatch.setenv(name, value)
 
@@ -115,16 +118,18 @@ class Here(Versions):
         return Ended(status, out), self._said + err
 
     def _run_pytest(
-        self, module: str, words: Sequence[str], orders: DuetPlan, folder: Path, timeout_s: float | None = None
-    ) -> run_child.Ended:
+        self, module: str, words: Sequence[str], task: object, timeout_s: float | None, folder: Path
+    ) -> EndedChild:
         self._said += self._capsys.readouterr().err
-        taker = DuetTaker(orders)
+        messages: list[object] = []
+        taker = DuetTaker(from_json(DuetPlan, json.loads(json.dumps(task))), messages.append)
         catalogue.clear()
         with self._monkeypatch.context() as patch:
             patch.chdir(folder)
             ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
         self._capsys.readouterr()  # pytester repeats pytest's output
-        return run_child.Ended(int(ended.ret), f"{ended.stdout.str()}\n{ended.stderr.str()}", folder)
+        output = f"{ended.stdout.str()}\n{ended.stderr.str()}"
+        return EndedChild(int(ended.ret), output, messages=tuple(messages))
 
 
 @pytest.fixture
@@ -453,7 +458,8 @@ def test_no_process_begins_that_would_end_after_the_limit(tmp_path: Path, monkey
 
 
 def test_a_process_that_is_cut_off_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duets, "run_pytest", lambda *_: run_child.Ended(None, "", timeout_s=42.0))
+    ended = EndedChild(None, "", timeout_s=42.0)
+    monkeypatch.setattr(duets, "run_module", lambda *_, **__: ended)
     with pytest.raises(CompareError, match=r"^the duet was cut off: a process did not end within 42 s, all that was"):
         duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=42.0)
 

@@ -14,7 +14,8 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.doctor import command, findings
 from gpugate.commands.doctor.findings import Finding, list_findings
-from gpugate.commands.doctor.measuring import FACTS, Facts, measure
+from gpugate.commands.doctor.measuring import Facts, measure
+from gpugate.machine.children import Ended
 from gpugate.machine.environment import Environment, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Pair, TimedBuild
@@ -178,27 +179,25 @@ def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatc
     assert find(tmp_path, "nsys").sentence == f"{tmp_path}/nsys"
 
 
-def answer_with(monkeypatch: pytest.MonkeyPatch, *facts: Facts, end: str = "") -> None:
-    """Puts a child in place of the doctor's, which prints the facts between other lines, and then runs `end`."""
-    lines = [line for one in facts for line in ("noise", f"{FACTS}{json.dumps(to_json(one))}")]
-    program = f"import os, time\nfor line in {lines!r}: print(line, flush=True)\n{end}"
-    monkeypatch.setattr(command, "module_command", lambda module, words: [sys.executable, "-S", "-c", program])
+def answer_with(monkeypatch: pytest.MonkeyPatch, *facts: Facts, status: int | None = 0, output: str = "") -> None:
+    """Puts a child in place of the doctor's, which sends the facts, and then ends."""
+    ended = Ended(status, output, 5.0, messages=tuple(map(to_json, facts)))
+    monkeypatch.setattr(command, "run_module", lambda module, task, timeout_s: ended)
 
 
 @pytest.mark.parametrize(
-    ("facts", "end", "bad", "words"),
+    ("facts", "status", "bad", "words"),
     [
-        ((), "print('no disk', flush=True); os._exit(3)", ["machine"], "it ended with status 3 (no disk)"),
-        ((replace(HEALTHY, yardsticks=(), kernels=None),), "time.sleep(600)", ["CUPTI", "yardsticks"], "within 5 s"),
-        ((replace(HEALTHY, kernels=None),), "os.kill(os.getpid(), 11)", ["CUPTI"], "it was killed by SIGSEGV),"),
-        ((HEALTHY, replace(HEALTHY, kernels=None, error="no memory")), "", ["CUPTI"], "(no memory)"),
+        ((), 3, ["machine"], "it ended with status 3: no disk"),
+        ((replace(HEALTHY, yardsticks=(), kernels=None),), None, ["CUPTI", "yardsticks"], "within 5 s"),
+        ((replace(HEALTHY, kernels=None),), -11, ["CUPTI"], "it was killed by SIGSEGV: no disk),"),
+        ((HEALTHY, replace(HEALTHY, kernels=None, error="no memory")), 0, ["CUPTI"], "(no memory)"),
     ],
 )
 def test_a_child_that_fails_costs_what_it_had_not_measured(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[Facts, ...], end: str, bad: list[str], words: str
+    machine: Path, monkeypatch: pytest.MonkeyPatch, facts: tuple[Facts, ...], status: int, bad: list[str], words: str
 ) -> None:
-    answer_with(monkeypatch, *facts, end=end)
-    monkeypatch.setattr(command, "MEASURING_S", 5.0)
+    answer_with(monkeypatch, *facts, status=status, output="no disk\n")
     found = command.diagnose("auto", machine / "baselines")
     assert found.bad == bad
     assert all(words in finding.sentence for finding in found.findings if finding.state == "bad")

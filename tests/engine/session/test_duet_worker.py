@@ -1,12 +1,12 @@
 """A process of duets before pytest starts."""
 
-import io
-import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpugate.machine import children
 from gpugate.measurement.settings import Settings
 from gpugate.session import duet_worker
 from gpugate.session.duet_worker import plan_settings
@@ -26,7 +26,8 @@ def test_the_search_path_of_the_working_tree_means_the_head(tmp_path: Path, monk
         assert git(top, "init", "-q") is not None
     monkeypatch.chdir(head / "services" / "x")
     plan = DuetPlan("", 1.0, project=str(project / "services" / "x"))
-    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(to_json(plan))))
+    monkeypatch.setattr(children, "task", to_json(plan))
+    monkeypatch.setattr(children, "parent", SimpleNamespace(send=print), raising=False)
     others = ["/elsewhere", str(project / ".venv/lib/site-packages")]
     monkeypatch.setattr(sys, "path", [str(project / "lib"), *others])
     monkeypatch.setattr(pytest, "main", lambda words, plugins: pytest.ExitCode.USAGE_ERROR)

@@ -1,15 +1,14 @@
 """The command line: every option is in the help, and a value that cannot be used is refused in one sentence."""
 
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpugate.session.options import FRESH_VARIABLE, add_options, read_options
+from gpugate.machine import children
+from gpugate.session.options import MEASURE, add_options, read_options
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject, check_no_traceback
 from tools.options_page import options_page
@@ -178,8 +177,8 @@ def test_a_setting_that_no_selected_workload_has_is_one_sentence(tiny: TinyProje
 def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
-    assert tiny.run("--perf-fresh=0f1e", "--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
+    monkeypatch.setattr(children, "task", MEASURE)
+    assert tiny.run("--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
 
 
 def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:
@@ -205,43 +204,13 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
 def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_projects_settings(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, f"{os.getppid()}:0f1e")
+    monkeypatch.setattr(children, "task", MEASURE)
     pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc --perf-shard=2/2")
-    config = pytester.parseconfig("-p", "gpugate.plugin", "--perf-fresh=0f1e")
+    config = pytester.parseconfig("-p", "gpugate.plugin")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
     assert options.shard is None  # its one case is of the shard of its parent
-
-
-@pytest.mark.parametrize("held", ["--gate", "--update-baselines"])
-@pytest.mark.parametrize("parent", ["1", "", "0", os.getpid, os.getppid], ids=["1", "empty", "0", "own", "parent"])
-def test_a_variable_that_a_shell_has_set_makes_no_fresh_process(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, parent: str | Callable[[], int], held: str
-) -> None:
-    monkeypatch.setenv(FRESH_VARIABLE, parent if isinstance(parent, str) else str(parent()))
-    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", held))
-    assert (options.gate or options.update_baselines, options.fresh) == (True, False)
-
-
-@pytest.mark.parametrize("settings", ["--gate", "--gate --perf-fresh=0f1e"])
-@pytest.mark.parametrize(
-    ("variable", "words"),
-    [
-        ("{}", ()),
-        ("{}:", ()),
-        ("{}:0f1e", ()),
-        ("{}:0f1e", ("--perf-fresh=1e0f",)),
-        ("1{}:0f1e", ("--perf-fresh=0f1e",)),
-    ],
-)
-def test_variables_alone_turn_no_gate_of_the_settings_off(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, settings: str, variable: str, words: tuple[str, ...]
-) -> None:
-    """Such as in a container whose shell is process 1."""
-    monkeypatch.setenv(FRESH_VARIABLE, variable.format(os.getppid()))
-    monkeypatch.setenv("PYTEST_ADDOPTS", settings)
-    assert read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).gate
 
 
 def test_a_gpu_that_is_not_there_is_the_reason_and_no_selection(tiny: TinyProject) -> None:

@@ -81,12 +81,12 @@ def test_a_step_that_is_interrupted_ends_the_ranks_that_wait_for_it() -> None:
         side = job.build(partial(rank_sides.ending, how="interrupted"), CONTEXT)
         with pytest.raises(KeyboardInterrupt):
             side.step(torch.tensor([1]))
-        assert job._others[0].child.wait() == -signal.SIGKILL
+        assert job._others[1].process.wait() == -signal.SIGKILL
 
 
 def test_an_error_between_steps_ends_ranks_that_wait_in_a_collective() -> None:
     job = RankJob(2, CPU).__enter__()
-    child = job._others[0].child
+    child = job._others[1].process
     job.build(partial(rank_sides.ending, how="interrupted"), CONTEXT)
     job.announce("step", side=1, inputs=[1])
     job.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
