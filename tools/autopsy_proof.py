@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
-from gpugate.explaining.autopsy import autopsy
-from gpugate.explaining.states_of_case import optimized_side
+from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.judging.rules import decide
 from gpugate.report.table import Column, Table, columns

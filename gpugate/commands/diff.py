@@ -14,8 +14,7 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.errors import ReplayError
-from gpugate.explaining.autopsy import autopsy
-from gpugate.explaining.states_of_case import optimized_side
+from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy

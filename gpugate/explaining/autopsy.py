@@ -1,25 +1,125 @@
-"""The autopsy of a case: its optimized side against another state, the terms of the difference, and a cause. Pure."""
+"""The autopsy of a case: one side against another state, the terms of the difference, and the likely cause. Pure."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
-from gpugate.explaining.account import PartChange, account, first_longer_stage
-from gpugate.explaining.cause import likely_cause, list_changed_layers, list_changed_parts
-from gpugate.explaining.state import State
+from gpugate.explaining.cause import LIKE_BEFORE, likely_cause, list_changed_layers
+from gpugate.explaining.state import PartChange, State, account, first_longer_stage, list_changed_parts
 from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_signed
-from gpugate.measurement.record import Counters
+from gpugate.measurement.record import Counters, Measurement, Mismatch
+from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.autopsy import Autopsy
+from gpugate.results.case import CaseResult
+from gpugate.results.reason import ReasonCode
+from gpugate.results.summary import sm_clock_mhz, summarize
+from gpugate.results.verdict import Outcome
 
+RECORDED, BASE = "what was recorded", "the base"
 MOST_NAMED = 5
 OTHER_PACE = 0.05
 MOVED = 0.005  # of a step: what moved less needs no explanation
 LEAST_COUNT, LEAST_CORES = 1.0, 0.3  # of page faults and switches in a step, and of cores: a change of less is chance
 PER_STEP = tuple(name for name in COUNTER_NAMES if name in CPU_COUNTERS.difference(COMPILER_COUNTERS))
 CLOCKS_UNKNOWN = "the SM clock of at least one state is unknown: the cost of a lower clock is counted under kernels"
+
+
+def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
+    """Compares the optimized side with its record, whose profile is `profile`; without a record, with the reference of
+    this run. None for a case without times."""
+    now, then, against = optimized_side(result), recorded_side(result, profile), RECORDED
+    if then is None:
+        then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
+    return autopsy(then, now, against) if then and now else None
+
+
+def explain_duet(found: Measurement, swapped: bool) -> Autopsy:
+    """Compares the head's side of a duet with the base's. Raises ValueError for a measurement without pairs."""
+    base, head = _measured_side(found, "reference"), _measured_side(found, "optimized")
+    return autopsy(head, base, BASE) if swapped else autopsy(base, head, BASE)
+
+
+def optimized_side(result: CaseResult) -> State | None:
+    """The optimized side as this run measured it; None where it has no times."""
+    found = result.measurement
+    if found is None or not found.pairs:
+        return None
+    return replace(
+        _measured_side(found, "optimized"),
+        not_engaged=found.not_engaged,
+        wrong=_find_wrong_output(result),
+        disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
+        mismatch=found.mismatch if _is_off(result) or _is_stale(found.mismatch) else None,
+        output_error=_find_largest_error(found, result),
+        reference_ms=summarize(found).reference_ms.median,
+        reference_counters=found.reference_counters,
+    )
+
+
+def reference_side(result: CaseResult) -> State | None:
+    """The side that it is compared with, in the same run."""
+    found = result.measurement
+    return _measured_side(found, "reference") if found is not None and found.pairs else None
+
+
+def _measured_side(found: Measurement, side: Literal["reference", "optimized"]) -> State:
+    is_reference, summary = side == "reference", summarize(found)
+    return State(
+        step_ms=(summary.reference_ms if is_reference else summary.optimized_ms).median,
+        counters=found.reference_counters if is_reference else found.optimized_counters,
+        profile=found.reference_profile if is_reference else found.optimized_profile,
+        sm_clock_mhz=sm_clock_mhz(found.pairs),
+        steps_per_block=statistics.median(
+            one.reference_steps_per_block if is_reference else one.optimized_steps_per_block for one in found.instances
+        ),
+    )
+
+
+def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | None:
+    """The optimized side as its baseline has it, with the profile that is stored beside; None without a baseline."""
+    then = result.remembered
+    if then is None:
+        return None
+    times = then.current
+    return State(
+        times.optimized_ms,
+        then.optimized_counters,
+        profile,
+        times.sm_clock_mhz,
+        times.optimized_steps_per_block,
+        reference_ms=times.reference_ms,
+    )
+
+
+def _find_largest_error(found: Measurement, result: CaseResult) -> float | None:
+    if not _is_off(result):
+        return None
+    error = max((one.relative_l2 for one in found.differences), default=math.inf)
+    return error if math.isfinite(error) else None
+
+
+def _is_off(result: CaseResult) -> bool:
+    """True where the size of an error decided, and fresh inputs show it: an output of timed steps alone is remembered,
+    or its step was left out, however small the error is."""
+    differ = [one.reasons[0] for one in result.verdicts if one.code is ReasonCode.OUTPUTS_DIFFER]
+    wrong = [reason for reason in differ if "measure" in reason.facts]
+    return any(not str(reason.facts["when"]).endswith("timed steps") for reason in wrong)
+
+
+def _is_stale(mismatch: Mismatch | None) -> bool:
+    return mismatch is not None and mismatch.from_step_before is not None and mismatch.from_step_before < LIKE_BEFORE
+
+
+def _find_wrong_output(result: CaseResult) -> str | None:
+    """The reason for which outputs are wrong; None where they are right, and where only a proof failed."""
+    wrong = (one for one in result.verdicts if one.outcome is Outcome.WRONG)
+    return next((one.reason for one in wrong if one.code is not ReasonCode.DISPROVED), None)
 
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:

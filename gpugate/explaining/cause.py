@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.explaining.account import NOTHING, PartChange, account, moves
-from gpugate.explaining.state import State
+from gpugate.explaining.state import NOTHING, State, account, list_changed_parts
 from gpugate.explaining.words import change, short, write_signed
 from gpugate.measurement.record import Mismatch
 from gpugate.measurement.step_profile import OTHERS, StepProfile
@@ -262,11 +261,6 @@ _EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
 
 def _describe_counter(then: State, now: State, counter: str) -> str:
     return f"{then.counters[counter]:g} -> {now.counters[counter]:g}"
-
-
-def list_changed_parts(then: State, now: State) -> list[PartChange]:
-    """Lists the parts that changed between two states; the list is empty where a state has no profile."""
-    return moves(then.profile, now.profile) if then.profile and now.profile else []
 
 
 def list_changed_layers(then: StepProfile, now: StepProfile) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The state of one side at one time: its time per step, its counters and its profile. Pure."""
+"""The state of one side at one time, and the difference between two states as a sum of terms. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.measurement.record import Counters, Mismatch
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.step_profile import Parts, StepProfile
 from gpugate.results.moved_side import Times, mostly_the_reference
+
+NOTHING = (0.0, 0.0)
+LONGER = 0.01  # of a step
 
 
 @dataclass(frozen=True)
@@ -66,3 +69,108 @@ class State:
         """Subtracts the counter of `then` from this one; 0 where either state did not measure it."""
         known = counter in self.counters and counter in then.counters
         return self.counters[counter] - then.counters[counter] if known else 0.0
+
+
+@dataclass(frozen=True)
+class Account:
+    """Changes of the parts of a step, in milliseconds per step: together they are the whole difference.
+
+    `kernels_ms` is the change of the kernels, with those that `finish()` adds and without `clocks_ms`; on a CPU it is
+    the change of the operators. `launch_gaps_ms` is idle time of the device that came with a longer time to enqueue a
+    step. `copies_ms` is the change of the copies while no kernel runs. `syncs_ms` is idle time of the device that came
+    with new waiting calls. `clocks_ms` is the change of the kernels that a lower SM clock explains. `host_ms` is the
+    idle time of the device that remains.
+    """
+
+    kernels_ms: float = 0.0
+    launch_gaps_ms: float = 0.0
+    copies_ms: float = 0.0
+    syncs_ms: float = 0.0
+    clocks_ms: float = 0.0
+    host_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class PartChange:
+    """A kernel, copy or operator of both states, of the newer alone (`is_new`) or of the older alone (`is_gone`).
+
+    `count` and `ms` say how much more often it comes in a step and how much longer it takes there.
+    """
+
+    name: str
+    count: float
+    ms: float
+    is_new: bool
+    is_gone: bool
+    is_kernel: bool = True  # of the steps, or a CPU's operator
+
+
+def account(then: State, now: State) -> Account | None:
+    """Splits the difference of two states into terms; None where a state has no profile. A CPU has no term for copies,
+    gaps and clocks."""
+    if then.profile is None or now.profile is None:
+        return None
+    whole = now.step_ms - then.step_ms
+    after = _after_ms(now) - _after_ms(then)
+    kernels = now.profile.kernel_ms - then.profile.kernel_ms + after
+    if not now.on_gpu:
+        return Account(kernels_ms=kernels, host_ms=whole - kernels)
+    clocks = _by_clocks(then, now)
+    copies = now.profile.copy_ms - then.profile.copy_ms
+    idle = whole - kernels - copies
+    if now.more(then, "synchronizing_calls") >= 0.5:
+        syncs, launches = idle, 0.0
+    else:
+        syncs, launches = 0.0, _within(now.more(then, "enqueue_ms"), idle)
+    return Account(kernels - clocks, launches, copies, syncs, clocks, idle - syncs - launches)
+
+
+def list_changed_parts(then: State, now: State) -> list[PartChange]:
+    """Lists every part of either profile, what moved most first; the list is empty where a state has no profile."""
+    if then.profile is None or now.profile is None:
+        return []
+    before, after = _merge_parts(then.profile), _merge_parts(now.profile)
+    found = []
+    for name in dict.fromkeys((*after, *before)):
+        (was_count, was_ms), (count, ms) = before.get(name, NOTHING), after.get(name, NOTHING)
+        is_kernel = name in then.profile.kernels or name in now.profile.kernels
+        found.append(PartChange(name, count - was_count, ms - was_ms, name not in before, name not in after, is_kernel))
+    return sorted(found, key=lambda move: -abs(move.ms))
+
+
+def first_longer_stage(then: State, now: State) -> PartChange | None:
+    """Finds the first stage of the step that takes longer by more than 1 % of a step; None where no stage does."""
+    before, after = (state.profile.stages if state.profile else {} for state in (then, now))
+    for name, (count, ms) in after.items():
+        was_count, was_ms = before.get(name, NOTHING)
+        if ms - was_ms > LONGER * then.step_ms:
+            return PartChange(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
+    return None
+
+
+def _merge_parts(profile: StepProfile) -> Parts:
+    """Merges the parts of every step with the parts after the last step, which get `, after the steps` in the name."""
+    after = {f"{name}, after the steps": part for name, part in profile.after.items()}
+    return {**profile.kernels, **profile.copies, **after}
+
+
+def _after_ms(state: State) -> float:
+    """Computes the time that `finish()` adds to a step of a block."""
+    return sum(ms for _, ms in state.profile.after.values()) / state.steps_per_block if state.profile else 0.0
+
+
+def _by_clocks(then: State, now: State) -> float:
+    """Computes the time that a lower SM clock can explain of the kernels in both states: memory has its own clock."""
+    if not then.sm_clock_mhz or not now.sm_clock_mhz or then.profile is None or now.profile is None:
+        return 0.0
+    before, after = then.profile.kernels, now.profile.kernels
+    both = [(before[name][1], after[name][1]) for name in after if name in before]
+    grown = sum(ms - was_ms for was_ms, ms in both)
+    expected = sum(was_ms for was_ms, _ in both) * (then.sm_clock_mhz / now.sm_clock_mhz - 1)
+    return _within(grown, expected)
+
+
+def _within(value: float, bound: float) -> float:
+    """Clips `value` to the range from 0 to `bound`."""
+    low, high = sorted((0.0, bound))
+    return max(low, min(high, value))

@@ -26,7 +26,7 @@ from gpugate.errors import (
     skip_reason,
     temporary_folder_problem,
 )
-from gpugate.explaining.states_of_case import explain
+from gpugate.explaining.autopsy import explain
 from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import Evidence, gather
 from gpugate.judging.machine_state import environment_problem, launch_slowdown

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from gpugate.catalogue import catalogue
-from gpugate.explaining.states_of_case import explain
+from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered

@@ -14,7 +14,7 @@ from gpugate.commands.compare.bisection import Bisection
 from gpugate.commands.compare.command import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED
 from gpugate.commands.compare.report import write_change, write_interval
 from gpugate.errors import SPANS_GPUS, CompareError
-from gpugate.explaining.states_of_case import explain_duet
+from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
 from gpugate.results.provenance import SHORT_COMMIT

@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.explaining.account import account, moves
-from gpugate.explaining.autopsy import autopsy
+from gpugate.explaining.autopsy import RECORDED, autopsy, explain, optimized_side, recorded_side
 from gpugate.explaining.cause import likely_cause
-from gpugate.explaining.state import State
-from gpugate.explaining.states_of_case import RECORDED, explain, optimized_side, recorded_side
+from gpugate.explaining.state import State, account, list_changed_parts
 from gpugate.explaining.words import shorten_names
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, StepChecks, TimedBuild
@@ -99,7 +97,10 @@ def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
 
 def test_what_is_new_and_what_is_gone_is_known() -> None:
     later = replace(PROFILE, kernels={"conv": (4.0, 5.0), "gelu": (6.0, 2.5)}, after={"conv": (1.0, 0.1)})
-    found = {move.name: (move.count, round(move.ms, 6), move.is_new, move.is_gone) for move in moves(PROFILE, later)}
+    found = {
+        move.name: (move.count, round(move.ms, 6), move.is_new, move.is_gone)
+        for move in list_changed_parts(THEN, now(profile=later))
+    }
     assert list(found.items()) == [
         ("gelu", (6.0, 2.5, True, False)),
         ("relu", (-6.0, -2.0, False, True)),
