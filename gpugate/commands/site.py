@@ -11,20 +11,19 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from gpugate import units
-from gpugate.commands.history.command import add_selection
+from gpugate.commands.history.command import add_selection, select_nights
 from gpugate.commands.history.render import describe_anchor, describe_mark, night_name
-from gpugate.commands.history.selected_nights import select_nights
-from gpugate.commands.history.trends import MachineHistory, Mark, Trend, build_histories
+from gpugate.commands.history.trends import MachineHistory, Trend, build_histories
 from gpugate.errors import GpugateError
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.results.night import BILL_TIMES, CaseNight, Night
+from gpugate.results.verdict import outcome_word
 from gpugate.session.options import whole_number
 from gpugate.store.json_file import write_atomically
 
@@ -61,38 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 class SiteError(GpugateError):
     """The folder of a site cannot be written."""
-
-
-@dataclass(frozen=True)
-class NewestValue:
-    """The newest night of one case on one machine."""
-
-    machine: str
-    night: str
-    nights: int
-    per_step: str
-    speedup: str
-    interval: str
-    anchor: str
-    outcome: str
-
-
-@dataclass(frozen=True)
-class CaseSection:
-    """A case with its newest value on each machine."""
-
-    case_id: str
-    values: tuple[NewestValue, ...]
-
-
-@dataclass(frozen=True)
-class LevelChange:
-    """A level change in words."""
-
-    when: str
-    machine: str
-    case_id: str
-    words: str
 
 
 def write_site(folder: Path, histories: Sequence[MachineHistory]) -> Path:
@@ -133,37 +100,39 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
     )
 
 
-def _sections(histories: Sequence[MachineHistory]) -> list[CaseSection]:
-    found: dict[str, list[NewestValue]] = {}
+def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Each case with its newest values, a row of words for each machine."""
+    found: dict[str, list[tuple[str, ...]]] = {}
     for history in histories:
         for trend in history.trends:
-            found.setdefault(trend.case_id, []).append(_newest(history.machine, trend))
-    return [CaseSection(case_id, tuple(values)) for case_id, values in sorted(found.items())]
+            found.setdefault(trend.case_id, []).append((history.machine, *_newest(trend)))
+    return sorted(found.items())
 
 
-def _newest(machine: str, trend: Trend) -> NewestValue:
+def _newest(trend: Trend) -> tuple[str, ...]:
+    """The newest night, the number of nights, time per step, speedup with interval, anchor and outcome."""
     last = trend.seen[-1]
-    speedup = last.speedup
-    return NewestValue(
-        machine=machine,
-        night=night_name(trend.nights[-1]),
-        nights=len(trend.nights),
-        per_step=units.milliseconds(last.optimized_ms),
-        speedup=units.ratio(speedup.median),
-        interval=units.interval(speedup.low, speedup.high),
-        anchor=describe_anchor(last) or "none",
-        outcome="not judged" if last.outcome is None else last.outcome.value,
+    return (
+        night_name(trend.nights[-1]),
+        str(len(trend.nights)),
+        units.milliseconds(last.optimized_ms),
+        units.ratio(last.speedup.median),
+        units.interval(last.speedup.low, last.speedup.high),
+        describe_anchor(last) or "none",
+        outcome_word(last.outcome),
     )
 
 
-def _level_changes(histories: Sequence[MachineHistory]) -> list[LevelChange]:
-    marks: list[tuple[Mark, LevelChange]] = []
-    for history in histories:
-        for trend in history.trends:
-            for mark in trend.marks:
-                change = LevelChange(night_name(mark.night), history.machine, trend.case_id, describe_mark(mark))
-                marks.append((mark, change))
-    return [change for _, change in sorted(marks, key=lambda pair: pair[0].night.started, reverse=True)]
+def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, str, str]]:
+    """Night, case, machine and words of each level change, the newest first."""
+    marks = [
+        (mark, trend.case_id, history.machine)
+        for history in histories
+        for trend in history.trends
+        for mark in trend.marks
+    ]
+    newest = sorted(marks, key=lambda found: found[0].night.started, reverse=True)
+    return [(night_name(mark.night), case_id, machine, describe_mark(mark)) for mark, case_id, machine in newest]
 
 
 def document(histories: Sequence[MachineHistory]) -> dict[str, Any]:

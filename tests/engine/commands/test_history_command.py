@@ -1,7 +1,7 @@
-"""`gpugate history`: the trend of every case over the nights of a folder, and what is said of nights that are none."""
+"""`gpugate history`: the trend of every case over the nights of a folder or of the store, and its selections."""
 
-import argparse
 import json
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gpugate.commands.history import command
+from gpugate.commands.cli import main
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
-from gpugate.commands.history.selected_nights import HistoryError
 from gpugate.commands.history.trends import build_histories
 from gpugate.results.night import Night
+from gpugate.results.provenance import Provenance
 from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, open_store
-from gpugate.store.night_file import NightError
+from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
 from tests.support.stored_runs import MACHINE, case, edit
 
@@ -32,9 +32,7 @@ def history(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "140")
 
     def run(*words: object) -> Ended:
-        parser = argparse.ArgumentParser(prog="gpugate history")
-        command.add_arguments(parser)
-        status = command.run(parser.parse_args([str(word) for word in words]))
+        status = main(["history", *map(str, words)])
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 
@@ -121,8 +119,6 @@ def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, h
     assert machine["cases"][0]["cpu_ms"] == [None] * 3
     heading, row = (line for line in history(tmp_path)[1].splitlines() if "per step" in line or "fused" in line)
     assert ("GPU work" in heading, "CPU time" in heading, "8.40 ms" in row) == (True, False, True)
-    lines = history(tmp_path, "--export", "csv")[1].splitlines()
-    assert [line.split(",")[lines[0].split(",").index("kernel_ms")] for line in lines[1:]] == ["8.0", "", "8.4"]
 
 
 def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) -> None:
@@ -216,20 +212,106 @@ def test_what_may_not_be_read_is_named_and_lost_and_found_is_no_night(
     ]
 
 
+COMMITS = ["aaaa1111", "aaaa1111", "bbbb2222", "cccc3333"]
+OTHER = replace(MACHINE, power_limit_w=500.0)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose store has four nights of two machines, of three commits and two branches."""
+    path = tmp_path_factory.mktemp("project")
+    for number, commit in enumerate(COMMITS):
+        branch = "topic" if commit == "bbbb2222" else "main"
+        code = Provenance(repository="https://example.org/a.git", commit=commit, branch=branch, host="one")
+        cases = [timed("fused", 3.0 + number), timed("graph", 1.5)]
+        changed = {"provenance": code, "environment": OTHER if number == 3 else MACHINE}
+        night(path / "nights", number, cases, **changed)
+    with closing(open_store(url_of(path))) as store:
+        add_folder(store, path / "nights")
+    return path
+
+
+@pytest.fixture
+def printed(project: Path, history: History, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What the command prints in the project."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("TZ", "UTC")  # days of --between are those of the reader
+    time.tzset()
+    return lambda *words: history(*words)[1]
+
+
+def names(text: str) -> dict[str, list[str]]:
+    return {one["machine"]: [night["name"] for night in one["nights"]] for one in json.loads(text)["machines"]}
+
+
+NIGHTS = ["night-00", "night-01", "night-02"]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ([], {"nvidia-h200": NIGHTS, "nvidia-h200-500-w": ["night-03"]}),
+        (["--machine", "500"], {"nvidia-h200-500-w": ["night-03"]}),
+        (["--branch", "topic"], {"nvidia-h200": ["night-02"]}),
+        (["--between", "2030-01-02", "2030-01-03"], {"nvidia-h200": NIGHTS[1:]}),
+        (["--between", "aaaa", "bbbb2222"], {"nvidia-h200": NIGHTS}),
+        (["--between", "bbbb2222", "2030-01-03T03:00:00+00:00"], {"nvidia-h200": ["night-02"]}),
+        (["--by", "commit"], {"nvidia-h200": ["aaaa1111", "bbbb2222"], "nvidia-h200-500-w": ["cccc3333"]}),
+    ],
+)
+def test_nights_are_selected(printed: Callable[..., str], words: list[str], found: dict[str, list[str]]) -> None:
+    assert names(printed("--json", *words)) == found
+
+
+def test_cases_are_selected(printed: Callable[..., str]) -> None:
+    (machine, _) = json.loads(printed("--json", "--case", "GRAPH"))["machines"]
+    assert [case["case_id"] for case in machine["cases"]] == ["tiny/graph/cuda"]
+
+
+def test_by_commit_the_table_counts_commits_and_names_them(printed: Callable[..., str]) -> None:
+    text = printed("--by", "commit", "--machine", "500")
+    assert text.startswith("nvidia-h200-500-w: 1 commit, 2030-01-04 03:00 cccc3333\n")
+    assert "over commits" in text
+    assert "they need 16 commits, and" in text
+
+
+def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str], project: Path) -> None:
+    assert printed(str(project / "nights"), "--json") == printed("--json")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["nowhere"], "nowhere is no folder"),
         (["empty"], "empty contains no nights"),
         (["unusable"], "none of the 1 directories of"),
-        (["good", "-k", "other"], "has 'other' in its id"),
+        (["nights", "-k", "other"], "has 'other' in its id"),
         (["unmeasured"], "was measured"),
+        (["--last", "0"], "--last is '0': give a whole number from 1 to "),
+        (["--between", "soon", "2030-01-01"], "--between soon is neither a date nor a commit"),
+        (["--between", "2030-01-01", "9999-12-31T23:00:00-12:00"], "--between 9999-12-31T23:00:00-12:00 is neither"),
+        (["--between", "dddd", "2030-01-01"], "--between dddd is no commit of the store"),
+        (["--branch", "none"], "is selected: give another --machine, --branch or --between"),
+        (["--store", "sqlite:///none.sqlite"], "there is no store at none.sqlite"),
+        (["--store", "sqlite:///new.sqlite"], "new.sqlite has no run: measure first, or give folders of nights"),
+        (["--store", "sqlite:///none.sqlite", "nights"], "--store and folders were given"),
     ],
 )
-def test_nothing_to_print_is_an_error(tmp_path: Path, history: History, words: list[str], said: str) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "unusable/night").mkdir(parents=True)
-    nights(tmp_path / "good", {"fused": [3.0]})
-    night(tmp_path / "unmeasured", 0, [])
-    with pytest.raises((HistoryError, NightError), match=said):
-        history(tmp_path / words[0], *words[1:])
+def test_what_selects_nothing_is_one_sentence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, history: History, words: list[str], said: str
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.chdir(project)
+    (project / "empty").mkdir(exist_ok=True)
+    (project / "unusable/night").mkdir(parents=True, exist_ok=True)
+    if not (project / "unmeasured").exists():
+        night(project / "unmeasured", 0, [])
+        open_store(f"sqlite:///{project}/new.sqlite").close()
+    status, out, err = history(*words)
+    assert (status, out) == (2, "")
+    assert said in err
+
+
+def test_a_store_that_is_off_is_one_sentence(history: History) -> None:
+    assert history() == (2, "", f"gpugate history: {VARIABLE} is off: give --store URL, or folders of nights\n")
