@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
-from typing import NamedTuple
+from types import ModuleType
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
@@ -23,78 +23,37 @@ USAGE_ERROR = 2
 INTERRUPTED = 130  # the status that a shell reports for a program that Ctrl-C ended
 
 
-class Command(NamedTuple):
-    """A subcommand: its name, its line in `gpugate --help`, and the module that implements it."""
+# Each subcommand with its line in `gpugate --help`.
+COMMANDS = {
+    "init": "the two files of a first workload and its test, written to a folder",
+    "doctor": "this machine, its packages and profilers, and reasons not to trust a gate run here",
+    "compare": (
+        "the cases that are slower or faster in one version of the code than in another, measured live and in turns"
+    ),
+    "bisect": "the commit from which on a case is slower, by duets against an earlier commit",
+    "replay": "decides stored runs again: the verdicts that change, also with another tolerance",
+    "verdict": "the result of a stored night as an exit status: 0 green, 1 red, 2 no gate that ended",
+    "plan": "the cases of a night on several GPUs or shards, and the time that the night takes",
+    "merge": "one night of the shards that several GPUs measured",
+    "record": "baselines from runs that are stored already, each of a process of its own, without a GPU",
+    "history": "the trend of each case over many nights, and the nights on which its level changed",
+    "site": "the trend of each case over many nights as a page of charts, in a folder that needs no server",
+    "store": "the store of all runs: adds the runs of folders",
+    "profile": "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
+    "diff": "the change of every case between two stored runs, or of a step between two profiles, and the likely cause",
+}
+# The modules that are not named as their subcommand.
+MODULES = {
+    "doctor": "doctor.command",
+    "compare": "compare.command",
+    "bisect": "compare.bisect",
+    "history": "history.command",
+}
 
-    name: str
-    help: str
-    module: str
 
-
-COMMANDS = (
-    Command("init", "the two files of a first workload and its test, written to a folder", "gpugate.commands.init"),
-    Command(
-        "doctor",
-        "this machine, its packages and profilers, and reasons not to trust a gate run here",
-        "gpugate.commands.doctor.command",
-    ),
-    Command(
-        "compare",
-        "the cases that are slower or faster in one version of the code than in another, measured live and in turns",
-        "gpugate.commands.compare.command",
-    ),
-    Command(
-        "bisect",
-        "the commit from which on a case is slower, by duets against an earlier commit",
-        "gpugate.commands.compare.bisect",
-    ),
-    Command(
-        "replay",
-        "decides stored runs again: the verdicts that change, also with another tolerance",
-        "gpugate.commands.replay",
-    ),
-    Command(
-        "verdict",
-        "the result of a stored night as an exit status: 0 green, 1 red, 2 no gate that ended",
-        "gpugate.commands.verdict",
-    ),
-    Command(
-        "plan",
-        "the cases of a night on several GPUs or shards, and the time that the night takes",
-        "gpugate.commands.plan",
-    ),
-    Command("merge", "one night of the shards that several GPUs measured", "gpugate.commands.merge"),
-    Command(
-        "record",
-        "baselines from runs that are stored already, each of a process of its own, without a GPU",
-        "gpugate.commands.record",
-    ),
-    Command(
-        "history",
-        "the trend of each case over many nights, and the nights on which its level changed",
-        "gpugate.commands.history.command",
-    ),
-    Command(
-        "site",
-        "the trend of each case over many nights as a page of charts, in a folder that needs no server",
-        "gpugate.commands.site",
-    ),
-    Command(
-        "store",
-        "the store of all runs: adds the runs of folders",
-        "gpugate.commands.store",
-    ),
-    Command(
-        "profile",
-        "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
-        "gpugate.commands.profile",
-    ),
-    Command(
-        "diff",
-        "the change of every case between two stored runs, or of a step between two profiles, and the likely cause",
-        "gpugate.commands.diff",
-    ),
-)
+def import_command(name: str) -> ModuleType:
+    """The module of a subcommand."""
+    return import_module(f"gpugate.commands.{MODULES.get(name, name)}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -137,10 +96,10 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpugate", description="Does a GPU optimization still pay?")
     parser.add_argument("--version", action="version", version=f"gpugate {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.help, description=command.help)
-        if command.name in words:
-            module = import_module(command.module)
+    for name, text in COMMANDS.items():
+        own = commands.add_parser(name, help=text, description=text)
+        if name in words:
+            module = import_command(name)
             module.add_arguments(own)
             own.set_defaults(run=module.run, program=own.prog)
     return parser

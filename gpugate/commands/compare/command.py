@@ -14,6 +14,7 @@ from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.version import WORKING_TREE, Version, check_out
+from gpugate.units import list_names
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises CompareError for a version that cannot be checked out or driven, and OptionError for a wrong value.
     """
-    from gpugate.commands.compare.report import Comparison, document, markdown, text
+    from gpugate.commands.compare.report import Comparison, compare_page, document, markdown, text
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import seconds, whole_number, writable
     from gpugate.session.termination import treat_termination_as_ctrl_c
@@ -89,8 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         _write(arguments.markdown, markdown(compared))
     if arguments.html:
-        from gpugate.commands.compare.page import compare_page
-
         _write(arguments.html, compare_page(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
@@ -115,15 +114,11 @@ def refuse_missing_tests(head: Version, path: str) -> None:
 def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
     """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
     if not process.wanted and not process.problems:
-        theirs = f", but {_list_some(process.removed)}" if process.removed else ""
+        theirs = f", but {list_names(process.removed, MOST_NAMES)}" if process.removed else ""
         step = "give a base that has them under these names"
-        raise CompareError(f"{base.label} has none of the selected cases ({_list_some(process.added)}){theirs}: {step}")
-
-
-def _list_some(names: Sequence[str]) -> str:
-    """For example `a, b, c and 4 more`."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+        raise CompareError(
+            f"{base.label} has none of the selected cases ({list_names(process.added, MOST_NAMES)}){theirs}: {step}"
+        )
 
 
 def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:

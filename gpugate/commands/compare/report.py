@@ -1,4 +1,4 @@
-"""The result of a comparison as a table for a terminal and for Markdown, and as JSON. It decides nothing."""
+"""The result of a comparison for a terminal, as Markdown, as a page and as JSON. It decides nothing."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
-from gpugate.report.machine import describe_load
+from gpugate.report.machine import describe_load, facts
+from gpugate.report.pages.rendering import render
+from gpugate.report.pages.shapes import Scale, Strip, reach_of
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.night import BILL_TIMES
 from gpugate.statistics.intervals import Estimate
+from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header
 from gpugate.store.version import Version
 from gpugate.units import number_of, percent, signed_percent
 
+# The outcomes that need a reader first.
+ORDER = (DuetOutcome.SLOWER, DuetOutcome.UNDECIDED, DuetOutcome.FASTER, DuetOutcome.SAME)
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
 HALF_A_CALL = 0.5
@@ -62,6 +67,45 @@ def markdown(compared: Comparison) -> str:
     return "\n\n".join(part for part in (_table(compared).markdown(), notes, summary(compared.duets)) if part) + "\n"
 
 
+def compare_page(compared: Comparison) -> bytes:
+    """The page of `--html`: slower cases first, then undecided ones."""
+    duets = sorted(compared.duets, key=lambda duet: (ORDER.index(duet.outcome), -abs(duet.ratio.median - 1)))
+    strips = [_strip(duet) for duet in duets]
+    return render(
+        "compare.html",
+        base=compared.base,
+        head=compared.head,
+        summary=summary(compared.duets),
+        alike=percent(ALTERNATIVE),
+        machine=facts(compared.taken[0].environment) if compared.taken else [],
+        rows=[
+            (duet.case_id, _page_notes(duet), duet.outcome.value, strip, _figures(duet))
+            for duet, strip in zip(duets, strips, strict=True)
+        ],
+        scale=Scale(reach_of(strips, 0.95, most=0.5), of_roots=True),
+        notes=list(_other_notes(compared)),
+        problems=dict(compared.problems),
+    )
+
+
+def _strip(duet: Duet) -> Strip:
+    ratio = duet.ratio
+    words = f"time per step against the base: {write_change(ratio.median)} ({write_interval(ratio)})"
+    ends = ratio.median - 1, ratio.low - 1, ratio.high - 1
+    return Strip(*ends, ALTERNATIVE, duet.detectable, words, less_is_better=True)
+
+
+def _page_notes(duet: Duet) -> list[str]:
+    bill = ((words, _write_bill_change(duet, name)) for name, words in BILL_TIMES.items())
+    return [*(f"{words} {change}" for words, change in bill if change), *_counter_changes(duet)]
+
+
+def _figures(duet: Duet) -> tuple[str, ...]:
+    start_up = f"{duet.base.cost.compile_s:.1f} s → {duet.head.cost.compile_s:.1f} s"
+    change, interval = write_change(duet.ratio.median), write_interval(duet.ratio)
+    return change, interval, percent(duet.detectable), _outputs(duet), start_up, str(len(duet.processes))
+
+
 def document(compared: Comparison) -> dict[str, Any]:
     """The JSON document: both versions, each duet, and the cases that have none, with the reasons."""
     body: dict[str, Any] = {}
@@ -94,12 +138,16 @@ def _row(duet: Duet) -> tuple[str, ...]:
         duet.case_id,
         write_change(duet.ratio.median),
         write_interval(duet.ratio),
-        *(write_bill_change(duet, name) for name in BILL_TIMES),
+        *(_write_bill_change(duet, name) for name in BILL_TIMES),
         duet.outcome.value,
         percent(duet.detectable),
-        f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
+        _outputs(duet),
         f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s" if len(duet.processes) > 1 else "",
     )
+
+
+def _outputs(duet: Duet) -> str:
+    return f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal"
 
 
 def write_change(ratio: float) -> str:
@@ -112,7 +160,7 @@ def write_interval(ratio: Estimate) -> str:
     return f"{write_change(ratio.low)}..{write_change(ratio.high)}"
 
 
-def write_bill_change(duet: Duet, name: str) -> str:
+def _write_bill_change(duet: Duet, name: str) -> str:
     """Writes the change of a time of the bill, empty where it was not measured, and of CPU time where threads spin."""
     before, after = duet.base.counters, duet.head.counters
     spins = name == "cpu_ms" and any(one.get("spinning") for one in (before, after))
@@ -121,13 +169,13 @@ def write_bill_change(duet: Duet, name: str) -> str:
 
 def _notes(compared: Comparison) -> Iterator[str]:
     for duet in compared.duets:
-        changed = ", ".join(counter_changes(duet))
+        changed = ", ".join(_counter_changes(duet))
         if changed:
             yield f"{duet.case_id}: {changed}"
-    yield from other_notes(compared, compared.problems)
+    yield from _other_notes(compared, compared.problems)
 
 
-def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
+def _other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yields the note about the base, the load of the machine, the `problems`, and the cases of one version."""
     yield from filter(None, [compared.base.note])
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
@@ -138,7 +186,7 @@ def other_notes(compared: Comparison, problems: Mapping[str, str] | None = None)
     yield from (f"{name}: only in the base" for name in compared.taken[0].removed)
 
 
-def counter_changes(duet: Duet) -> Iterator[str]:
+def _counter_changes(duet: Duet) -> Iterator[str]:
     """The counts that changed by half a call per step or more: those of a pipeline have fractions."""
     before, after = duet.base.counters, duet.head.counters
     for name in EXACT:

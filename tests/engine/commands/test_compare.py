@@ -18,8 +18,7 @@ from gpugate import __version__
 from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare.command import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
-from gpugate.commands.compare.page import compare_page
-from gpugate.commands.compare.report import Comparison, markdown, text
+from gpugate.commands.compare.report import Comparison, compare_page, markdown, text
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.compare.page import compare_page
+from gpugate.commands.compare.report import compare_page
 from gpugate.commands.history.trends import build_histories
 from gpugate.commands.site import write_site
 from gpugate.report.last_night import LastNight
