@@ -28,12 +28,11 @@ def list_files(folder: Path, pattern: str) -> list[Path]:
 
     A file of an archive is unpacked until this process ends.
     """
-    folder = folder.resolve()
-    found = list(folder.glob(pattern))
-    if folder.parent.is_relative_to(RESULTS):
-        machine = RESULTS / folder.relative_to(RESULTS).parts[0]
+    found, whole = list(folder.glob(pattern)), folder.resolve()
+    if whole.parent.is_relative_to(RESULTS):
+        machine = RESULTS / whole.relative_to(RESULTS).parts[0]
         for archive in machine.glob(ARCHIVES):
-            found += (Path(_unpack(archive).name) / folder.relative_to(machine)).glob(pattern)
+            found += (Path(_unpack(archive).name) / whole.relative_to(machine)).glob(pattern)
     return sorted(found, key=lambda path: path.name)
 
 

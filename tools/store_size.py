@@ -28,9 +28,9 @@ from gpugate.results.night import CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store import baseline
-from gpugate.store.adding import BATCH
 from gpugate.store.database import Selection, Store, open_store
 from gpugate.store.json_file import write_atomically
+from gpugate.store.night_files import BATCH
 from tests.support.postgresql import find_programs, make_database, start_cluster
 
 ROOT = Path(__file__).parents[1]

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Adds the folders and prints how many runs were new. Raises NightError and StoreError for what cannot be used."""
-    from gpugate.store.adding import add_folder
     from gpugate.store.database import open_store
+    from gpugate.store.nights import add_folder
 
     url = find_url(arguments.store)
     if url is None:

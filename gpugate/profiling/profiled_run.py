@@ -24,8 +24,8 @@ from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.terminal import terminal_columns
 from gpugate.session.options import Profiling
 from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
-from gpugate.store.folder_lock import lock_folder
 from gpugate.store.night_files import RUN
+from gpugate.store.writable_folder import lock_folder
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
 GRACE_S = 5.0  # for pytest to close what it has open

@@ -24,8 +24,7 @@ from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shar
 from gpugate.session.worker_orders import Orders, read_orders
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
-from gpugate.store.proof_file import proofs_folder
-from gpugate.store.store_url import VARIABLE, choose_url, find_file
+from gpugate.store.store_url import VARIABLE, choose_url, find_file, proofs_folder
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 

@@ -53,11 +53,10 @@ from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
-from gpugate.session.remembered_proofs import RememberedProofs
+from gpugate.session.remembered_proofs import ProofFileError, RememberedProofs
 from gpugate.session.time_plan import DoubtTime, TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
-from gpugate.store.proof_file import ProofFileError
 from gpugate.store.provenance import is_unchanged, list_code
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER

@@ -13,17 +13,39 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
+from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import ProofResult
 from gpugate.results.run import RunResult
 from gpugate.store.codec import to_json
-from gpugate.store.proof_file import FILE, ProofFileError, ProvenCase
+from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.source_hash import proof_hash
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
 REMEMBERED_FOR = timedelta(days=7)
 _LOG = logging.getLogger(__name__)
+
+
+class ProofFileError(GpugateError):
+    """A file of remembered proofs cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class ProvenCase:
+    """The proofs of a case, all of which succeeded. `key` is a hash of all that the proofs depend on."""
+
+    key: str
+    proofs: tuple[ProofResult, ...]
+
+
+FILE = JsonFile(
+    "gpugate-proofs",
+    1,
+    ProvenCase,
+    ProofFileError,
+    NextSteps("delete it", "delete it", "delete it", unwritable="give another --perf-store, or --perf-store off"),
+)
 
 
 @dataclass

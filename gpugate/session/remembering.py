@@ -9,7 +9,7 @@ from gpugate.errors import GpugateError
 from gpugate.report.since_last_run import describe_moves
 from gpugate.results.run import RunResult
 from gpugate.session.options import Options
-from gpugate.store.night_file import night_of
+from gpugate.store.nights import night_of
 from gpugate.store.store_url import hide_secrets
 
 _LOG = logging.getLogger(__name__)

@@ -37,9 +37,8 @@ from gpugate.results.summary import (
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
-from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
-from gpugate.store.writable_folder import hide_own_files
+from gpugate.store.writable_folder import hide_own_files, lock_folder
 from gpugate.units import Positive, round_stored
 from gpugate.workload import CaseKey, WorkloadName
 

@@ -49,25 +49,6 @@ def from_json(cls: type[T], data: object, where: str = "") -> T:
     return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data], where))
 
 
-def json_schema(cls: type) -> dict[str, Any]:
-    """Generates the JSON Schema of the results of `to_json` for a dataclass."""
-    from pydantic.json_schema import GenerateJsonSchema
-
-    made = GenerateJsonSchema().generate(_stored_schema(_adapter(cls).core_schema))
-    body = made["$defs"].pop(cls.__name__)
-    return cast(dict[str, Any], _without_words({**body, "$defs": made["$defs"]}))
-
-
-def _without_words(schema: Any) -> Any:
-    """Drops titles and descriptions from a schema: they are names and docstrings of the code."""
-    if isinstance(schema, list):
-        return [_without_words(entry) for entry in schema]
-    if not isinstance(schema, dict):
-        return schema
-    words = {name for name in ("title", "description") if isinstance(schema.get(name), str)}
-    return {name: _without_words(entry) for name, entry in schema.items() if name not in words}
-
-
 def _adapter(cls: Any) -> Any:
     from pydantic import ConfigDict, TypeAdapter
 
@@ -80,9 +61,14 @@ def _adapter(cls: Any) -> Any:
 def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
     from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
 
-    schema = _stored_schema(_adapter(cls).core_schema)
+    schema = core_schema(cls)
     alone = CoreConfig(strict=True, allow_inf_nan=False, str_min_length=0)  # for a value outside a dataclass
     return SchemaValidator(schema, alone), SchemaSerializer(schema)
+
+
+def core_schema(cls: Any) -> Any:
+    """Returns pydantic's schema of the stored form of `tuple[cls]`."""
+    return _stored_schema(_adapter(cls).core_schema)
 
 
 def _stored_schema(schema: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from gpugate.errors import GpugateError
-from gpugate.store.codec import FormatError, from_json, json_schema, to_json
+from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.writable_folder import prepare_unfinished
 
 T = TypeVar("T")
@@ -84,20 +84,6 @@ class JsonFile(Generic[T]):
     def encode(self, value: T) -> str:
         """Writes the text of a file. Raises FormatError for a value that cannot be read back."""
         return pretty(with_header(self.format, self.version, to_json(value))) + "\n"
-
-    def schema(self) -> dict[str, Any]:
-        """Generates the JSON Schema of a document."""
-        body = json_schema(self.cls)
-        header = {
-            "format": {"const": self.format},
-            "format_version": {"type": "integer", "minimum": self.oldest_version, "maximum": self.version},
-        }
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **body,
-            "properties": {**header, **body["properties"]},
-            "required": [*header, *body["required"]],
-        }
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:

@@ -29,8 +29,8 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.store.codec import FormatError, from_json, to_json
-from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import JsonFile, NextSteps, parse
+from gpugate.store.writable_folder import lock_folder
 
 FAMILY = "gpugate-"  # which every format of ours begins with
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
@@ -200,12 +200,14 @@ def write(path: Path, run: RunResult) -> None:
             beside.unlink(missing_ok=True)
 
 
-def read(path: Path) -> RunResult:
-    """Reads a run. Raises RunFileError for a file that is absent, damaged, or of another format."""
-    with FILE.reading(path):
+def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
+    """Reads a run. Raises the error of `file`, RunFileError, for one that is absent, damaged, or of another format."""
+    with file.reading(path):
         document = read_document(path)
-        _refuse_another_of_ours(path, document)
-        version, body = FILE.open(document)
+        found = document.get("format") if isinstance(document, dict) else None
+        if isinstance(found, str) and found.startswith(FAMILY) and found != file.format:
+            raise file.error(f"{path} is a {found!r} file, not a {file.format!r} one: {file.next_steps.unreadable}")
+        version, body = file.open(document)
         if version < HAS_MEMORY:
             body["memory_bytes"] = None
         if version < HAS_SHARD:
@@ -290,12 +292,6 @@ def _part(line: bytes, where: str) -> dict[str, Any]:
         if not isinstance(part.get(name, kind()), kind):
             raise FormatError(f"{where} has {name} that are no {kind.__name__}")
     return part
-
-
-def _refuse_another_of_ours(path: Path, document: object) -> None:
-    found = document.get("format") if isinstance(document, dict) else None
-    if isinstance(found, str) and found.startswith(FAMILY) and found != FILE.format:
-        raise RunFileError(f"{path} is a {found!r} file, not a {FILE.format!r} one: {FILE.next_steps.unreadable}")
 
 
 def read_to_decide_again(path: Path) -> RunResult:

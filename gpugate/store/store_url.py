@@ -14,7 +14,7 @@ from gpugate.store.writable_folder import choose_folder
 
 VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
-FILE_NAME = "store.sqlite"
+FILE_NAME, PROOFS = "store.sqlite", "proofs"
 _QUERY, _TAIL = re.compile(r"\?"), re.compile("[?#;=]|%(?:3[BDF]|23)", re.IGNORECASE)  # begin what follows an address
 _SECRET = re.compile("pass|secret|key|token", re.IGNORECASE)
 SHORTEST_SECRET = 3  # characters of a value whose key does not say that it is one
@@ -89,6 +89,12 @@ def find_file(url: str) -> Path | None:
     """The file of a SQLite URL; None for other databases."""
     name = url.partition("?")[0].removeprefix("sqlite:///")
     return Path(name) if url.startswith("sqlite:///") and name else None
+
+
+def proofs_folder(url: str, root: Path) -> Path:
+    """The folder of remembered proofs: beside the file of a store; for another database, in the project `root`."""
+    file = find_file(url)
+    return (choose_folder(root / STORE_FOLDER) if file is None else file.parent) / PROOFS
 
 
 def find_root(start: Path) -> Path:

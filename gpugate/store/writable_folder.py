@@ -1,4 +1,4 @@
-"""The folders that a run writes to: their choice, their check before anything is measured, and unfinished files."""
+"""The folders that a run writes to: their choice, check and lock before anything is measured, and unfinished files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import glob
 import hashlib
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from gpugate.errors import GpugateError
+
+LOCK_NAME = ".lock"
 
 
 def choose_folder(folder: Path) -> Path:
@@ -47,6 +52,37 @@ def make_writable(folder: Path) -> None:
     make_ignored(folder)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+@contextmanager
+def lock_folder(
+    folder: Path, error: type[GpugateError], name: str = "", is_committed: bool = False, lock_name: str = LOCK_NAME
+) -> Iterator[None]:
+    """Makes the folder and locks it until the block ends. The kernel unlocks the folder of a process that is killed.
+
+    Git ignores the files of a folder that is made, unless it `is_committed`. Raises `error` where another process has
+    the lock or the folder cannot be written. `name` (default: the path) begins the sentence.
+    """
+    from filelock import FileLock, Timeout  # imports asyncio, which a session without a lock does not need
+
+    path, name = folder / lock_name, name or str(folder)
+    with ExitStack() as stack:
+        try:
+            if is_committed:
+                folder.mkdir(parents=True, exist_ok=True)
+            make_ignored(folder)
+            stack.enter_context(FileLock(path).acquire(blocking=False))
+            path.write_text(str(os.getpid()), encoding="utf-8")
+        except Timeout:
+            holder = path.read_text(encoding="utf-8", errors="replace") or "unknown"
+            raise error(f"{name} is in use by another process (pid {holder}): wait for its end") from None
+        except OSError as problem:
+            raise error(f"{name} cannot be written ({problem.strerror}): give another folder") from problem
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.truncate(path, 0)
 
 
 def prepare_unfinished(target: Path) -> Path:

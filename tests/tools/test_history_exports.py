@@ -12,7 +12,7 @@ import pytest
 
 from gpugate.results.night import Metric
 from gpugate.results.provenance import Provenance
-from gpugate.store.night_file import read_night
+from gpugate.store.nights import read_night
 from tests.support.made_up_nights import night, timed
 from tests.support.stored_runs import MACHINE
 from tools.history_exports import main, write_csv

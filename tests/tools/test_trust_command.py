@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.machine.environment import Environment
-from gpugate.store.folder_lock import lock_folder
+from gpugate.store.writable_folder import lock_folder
 from tests.support.simulated_trials import Noise, trials
 from tools.trust import fresh_worker
 from tools.trust.command import main

@@ -16,8 +16,8 @@ from gpugate.errors import CompareError, OptionError
 from gpugate.faults.fault import KINDS
 from gpugate.machine.environment import Environment
 from gpugate.measurement.settings import Settings
-from gpugate.store.folder_lock import lock_folder
 from gpugate.store.json_file import write_atomically
+from gpugate.store.writable_folder import lock_folder
 from tools.trust.plan import Plan, count_missing, count_trials
 from tools.trust.trials import FILE, SLOWDOWNS, Taken, TrustError, read_all, trials_path
 

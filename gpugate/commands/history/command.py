@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.results.night import BILL_TIMES, TIMED, UNKNOWN, Night, merge_commits
-from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
+from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import number_of
 

@@ -15,8 +15,8 @@ from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.history.trends import build_histories
 from gpugate.results.night import Night
 from gpugate.results.provenance import Provenance
-from gpugate.store.adding import add_folder
 from gpugate.store.database import IN_MEMORY, Selection, open_store
+from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
 from tests.support.stored_runs import MACHINE, case, edit

@@ -13,8 +13,8 @@ from gpugate.commands.cli import main
 from gpugate.commands.plan import Fleet, Planned, add_arguments, make_plan
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Group, total_s
-from gpugate.store.adding import add_folder
 from gpugate.store.database import open_store
+from gpugate.store.nights import add_folder
 from tests.support.made_up_nights import night
 from tests.support.stored_runs import MACHINE, case, measured
 

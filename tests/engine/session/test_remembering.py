@@ -70,7 +70,7 @@ def test_a_project_that_cannot_be_written_is_measured_and_remembered_outside(
 def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProject) -> None:
     project.run("--perf-report", "nights/one")
     url = f"sqlite:///{project.path}/again.sqlite"
-    from gpugate.store.adding import add_folder
+    from gpugate.store.nights import add_folder
 
     with closing(open_store(url)) as store:
         assert add_folder(store, project.path / "nights").new == 1

@@ -27,7 +27,7 @@ from gpugate.session.xdist_workers import (
 )
 from gpugate.store import run_file
 from gpugate.store.database import open_store
-from gpugate.store.night_file import night_of
+from gpugate.store.nights import night_of
 from gpugate.store.run_file import RunFileError
 from tests.conftest import TWO_CORES
 from tests.support.tiny_project import without_gpu

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import OptionError
-from gpugate.store.folder_lock import lock_folder
+from gpugate.store.writable_folder import lock_folder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
 from gpugate.errors import OptionError
-from gpugate.store.folder_lock import lock_folder
+from gpugate.store.writable_folder import lock_folder
 with lock_folder(Path(sys.argv[1]), OptionError):
     print("inside", flush=True)
     time.sleep(3600)

@@ -13,14 +13,14 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.store import baseline, profiles_file, run_file
-from gpugate.store.night_file import NightError, read_night
+from gpugate.store.json_file import parse
+from gpugate.store.nights import NightError, read_night
 from gpugate.store.run_file import RunFileError
 from tests.support import made_up_nights, stored_runs
 from tests.support.stored_runs import edit
 
 CASE = "cases.tiny/pass/cuda"
 ROOT = Path(__file__).parents[3]
-SMALL_TIME = "greater than or equal to 1e-09"
 
 
 @pytest.fixture
@@ -89,10 +89,8 @@ def test_every_command_that_reads_a_run_names_it(
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("summary speedup median", -3, "summary.speedup.median is -3.0, not greater than or equal to 1e-30"),
+        ("summary speedup median", -3, "summary.speedup.median is -3, not greater than or equal to 1e-30"),
         ("summary speedup low", 5, "summary.speedup: the median "),
-        ("summary optimized_ms median", 0, f"summary.optimized_ms.median is 0, not {SMALL_TIME}"),
-        ("remembered anchor speedup", 0, "remembered.anchor.speedup is 0, not greater than or equal to 1e-30"),
     ],
 )
 def test_one_bad_night_costs_no_history(
@@ -111,8 +109,11 @@ def test_one_bad_night_costs_no_history(
     assert len(machine["nights"]) == 8
 
 
-def test_what_was_committed_is_still_read() -> None:
-    """The ranges refuse no value that a machine ever gave."""
-    assert len(baseline.load_all(ROOT / "baselines/nvidia-h200")) == 20
-    for path in (ROOT / "baselines/profiles").rglob("*.json"):
-        assert profiles_file.load(path).cases
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "baselines").rglob("*.json")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_committed_file_is_written_as_it_was_read(path: Path) -> None:
+    """So each record is stored once: a current record that is equal to its anchor is the word `anchor`."""
+    file = profiles_file.FILE if "profiles" in path.parts else baseline.FILE
+    text = path.read_text(encoding="utf-8")
+    assert file.encode(file.decode(parse(text))) == text

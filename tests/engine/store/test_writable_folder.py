@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import BaselineError
-from gpugate.store.folder_lock import LOCK_NAME, lock_folder
-from gpugate.store.writable_folder import choose_folder, make_ignored, make_writable
+from gpugate.store.writable_folder import LOCK_NAME, choose_folder, lock_folder, make_ignored, make_writable
 from tests.support.read_only import refuse_writes
 
 

@@ -1,0 +1,132 @@
+"""Nights as the store keeps them, made from runs or read from their files, and added to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import GpugateError
+from gpugate.machine.environment import machine_key
+from gpugate.results.case import CaseResult
+from gpugate.results.night import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
+from gpugate.results.run import RunResult
+from gpugate.store import run_file
+from gpugate.store.json_file import NextSteps
+from gpugate.store.night_files import RUN
+
+if TYPE_CHECKING:
+    from gpugate.store.database import Store  # which imports sqlalchemy
+
+BATCH = 50  # a commit costs as much as the rows of one or two runs
+NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look into
+_COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
+_DELETE = "delete the night"
+
+
+class NightError(GpugateError):
+    """A run is no night that the store or a history can use."""
+
+
+FILE = replace(
+    run_file.FILE,
+    error=NightError,
+    next_steps=NextSteps(f"mend its permissions, or {_DELETE}", _DELETE, _DELETE, _DELETE),
+)
+
+
+@dataclass(frozen=True)
+class Added:
+    """The number of runs that were new to the store, and a sentence about each other run.
+
+    The runs of `refused` cannot be used, those of `known` were in the store.
+    """
+
+    new: int
+    known: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def read_night(path: Path, name: str) -> Night:
+    """Reads the night of a run file. Raises NightError for a run that is absent, damaged, newer or mutated."""
+    with FILE.reading(path):
+        if not path.exists():
+            step = "give a folder of nights alone, none of them cut off before its first case"
+            raise NightError(f"{path.parent} has no {path.name}: {step}")
+    run = run_file.read(path, FILE)
+    if run.mutated is not None:
+        raise NightError(f"{path} was mutated by {run.mutated}, so its times do not describe the program: {_DELETE}")
+    return night_of(run, name)
+
+
+def night_of(run: RunResult, name: str = "") -> Night:
+    """The night of a run. Raises FormatError for a start that is no time."""
+    timed = [case for case in run.cases.values() if case.summary is not None]
+    fit = [case for case in timed if case.environment_problem is None]
+    return Night(
+        name=name or run.started_at,
+        started=run_file.parse_time(run.started_at),
+        seed=run.seed,
+        machine=machine_key(run.environment, run.memory_bytes),
+        environment=run.environment,
+        source_hashes=run.source_hashes,
+        provenance=run.provenance or UNKNOWN_PROVENANCE,
+        interrupted=run.interrupted,
+        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case))) for case in fit},
+        unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),
+    )
+
+
+def _metrics(case: CaseResult) -> Iterator[tuple[str, Metric]]:
+    if case.summary is None or case.measurement is None:
+        return
+    for name in ("speedup", "optimized_ms", "reference_ms"):
+        found = getattr(case.summary, name)
+        yield name, Metric(found.median, found.low, found.high)
+    cost, remembered = case.measurement.optimized_cost, case.remembered
+    optional: dict[str, float | None] = {
+        "anchor_speedup": remembered.anchor.speedup if remembered else None,
+        "recorded_speedup": remembered.current.speedup if remembered else None,
+        "speedup_tolerance": case.number("speedup_tolerance"),
+        "peak_bytes": cost.peak_bytes,
+        "start_up_s": cost.build_s + cost.first_step_s,
+        "duration_s": case.duration_s or None,
+        "proving_s": case.proving_s or None,
+        "needs_host": 1.0 if case.needs_host else None,
+        **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
+    }
+    yield from ((name, Metric(float(value))) for name, value in optional.items() if value is not None)
+
+
+def add_folder(store: Store, folder: Path) -> Added:
+    """Adds a night, or each night and each run file in a folder of them, in transactions of BATCH runs.
+
+    Raises NightError where the folder cannot be read or has none, and StoreError where the store fails.
+    """
+    paths, refused, named = _list_runs(folder), list[str](), list[tuple[str, str | None]]()
+    for first in range(0, len(paths), BATCH):
+        nights = []
+        for path in paths[first : first + BATCH]:
+            try:
+                nights.append(read_night(path, path.parent.name if path.name == RUN else path.stem))
+            except NightError as error:
+                refused.append(str(error))
+        named += zip((night.name for night in nights), store.add(*nights), strict=True)
+    known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]
+    return Added(len(named) - len(known), tuple(known), tuple(refused))
+
+
+def _list_runs(folder: Path) -> list[Path]:
+    try:
+        if (folder / RUN).is_file():
+            return [folder / RUN]
+        entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        found = [path / RUN for path in entries if path.name != NO_NIGHT and path.is_dir()]
+    except OSError as error:
+        problem = f"is no folder that can be read ({error.strerror})"
+        raise NightError(f"{folder} {problem}: give the one whose directories --perf-report wrote") from error
+    found += [path for path in entries if path.suffix == ".json" and path.is_file()]
+    if not found:
+        raise NightError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
+    return found
