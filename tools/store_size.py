@@ -30,7 +30,7 @@ from gpugate.results.verdict import Outcome
 from gpugate.store import baseline
 from gpugate.store.database import Selection, Store, open_store
 from gpugate.store.json_file import write_atomically
-from gpugate.store.night_files import BATCH
+from gpugate.store.nights import BATCH
 from tests.support.postgresql import find_programs, make_database, start_cluster
 
 ROOT = Path(__file__).parents[1]
