@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling import capture_index, profiled_run
+from gpugate.profiling import profiled_run
 from gpugate.profiling.profiled_run import INTERRUPTED, run_profiled
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from tests.support.patience import wait_until
@@ -24,18 +24,13 @@ apart = sys.argv[2] == "apart"
 child = subprocess.Popen([sys.executable, "-c", sys.argv[3]], start_new_session=apart)
 Path(sys.argv[1], "child.part").write_text(str(child.pid))
 Path(sys.argv[1], "child.part").rename(Path(sys.argv[1], "child"))
-if sys.argv[2] == "leaves":
-    sys.exit(3)
 sys.exit(child.wait())
 """
-SLEEPS = "import time; time.sleep(600)"
 POLITE = """
 import os, signal, sys, time
 from pathlib import Path
-def end(*_):
-    sys.exit(2)
-signal.signal(signal.SIGINT, end)
-Path(sys.argv[1]).write_text(str(os.getpid())) if len(sys.argv) > 1 else None
+signal.signal(signal.SIGINT, lambda *_: sys.exit(2))
+Path({!r}).write_text(str(os.getpid()))
 time.sleep(600)
 """
 # One that leaves its session and its parents, and gives its id away.
@@ -82,16 +77,9 @@ def test_the_status_is_the_programs(tmp_path: Path) -> None:
     assert not running(child)
 
 
-def test_a_program_that_its_profiler_leaves_behind_is_killed(tmp_path: Path) -> None:
-    status, child = started(tmp_path, "leaves", SLEEPS)
-    assert status == 3
-    wait_until(lambda: not running(child))
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: signal.Signals) -> None:
     inner = tmp_path / "inner-pid"
-    program = POLITE.replace("sys.argv[1]", repr(str(inner))).replace(" if len(sys.argv) > 1 else None", "")
     before = signal.getsignal(number)
 
     def interrupt() -> None:
@@ -100,7 +88,7 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
         os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt).start()
-    ended, child = started(tmp_path, "apart", program)
+    ended, child = started(tmp_path, "apart", POLITE.format(str(inner)))
     assert ended == INTERRUPTED
     wait_until(lambda: not running(child))
     assert signal.getsignal(number) is before
@@ -128,16 +116,6 @@ def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> N
     command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
     assert run_profiled(command, tmp_path, os.environ) == 0
     wait_until(lambda: not running(int((tmp_path / "child").read_text())))
-
-
-def test_a_program_tells_who_it_is_in_one_step(tmp_path: Path) -> None:
-    (tmp_path / "outer-pid").write_text(str(os.getpid()))
-    (tmp_path / "inner-pid").write_text("")
-    before = tmp_path / "before"
-    before.hardlink_to(tmp_path / "inner-pid")
-    capture_index.write_inner_pid(tmp_path)
-    assert int((tmp_path / "inner-pid").read_text()) == os.getpid()
-    assert before.read_text() == ""  # nobody has written into that file
 
 
 def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

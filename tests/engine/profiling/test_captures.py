@@ -1,7 +1,11 @@
-"""An option that excludes a profile is refused in one sentence."""
+"""The options of a profile, the names of its files, and the variables that it may show."""
+
+import re
 
 import pytest
 
+from gpugate.profiling.capture_index import safe_name
+from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.session.options import Profiling, read_options
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
@@ -40,3 +44,39 @@ def test_what_was_asked_for(pytester: pytest.Pytester) -> None:
     assert read("--nsys=a b") == Profiling("nsys", pytester.path / "a b")
     assert read("--ncu=3") == Profiling("ncu", pytester.path / "gpugate-ncu", kernels=3)
     assert read("--torch-trace") == Profiling("torch-trace", pytester.path / "gpugate-traces")
+
+
+LONG = "resnet/" + "x" * 193
+
+
+@pytest.mark.parametrize(
+    ("test_id", "begins"),
+    [
+        ("two-layer-net/cuda-graph/cuda", "two-layer-net+cuda-graph+cuda"),
+        ("a[1-x/y]", "a-1-x+y-"),
+        ("größe/faß", "gr-e+fa-"),
+        ("../../etc/passwd", "etc+passwd-"),
+        ("a b\n|<c>", "a-b-c-"),
+        ("", "case-"),
+        ("\ud800", "case-"),
+        (LONG, "resnet+xxx"),
+    ],
+)
+def test_an_id_is_a_safe_name_that_ends_with_a_hash_where_it_was_changed(test_id: str, begins: str) -> None:
+    name = safe_name(test_id)
+    assert name.startswith(begins)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._+-]*(-[0-9a-f]{8})?", name)
+    assert (name == begins) == (test_id == "two-layer-net/cuda-graph/cuda")
+    assert len(name) <= 120
+
+
+def test_ids_that_differ_have_names_that_do() -> None:
+    ids = ["a/b", "a+b", "A/b", "a//b", "a b", "a-b", "a_b", "a[b]", "a(b)", "ä/b", "á/b", LONG, LONG + "x", LONG + "y"]
+    ids.append(safe_name("a[b]"))  # the name of one as the id of another
+    assert len({safe_name(test_id) for test_id in ids}) == len(ids)
+
+
+def test_what_a_report_may_show_of_the_environment() -> None:
+    secrets = {"CI_JOB_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PIP_INDEX_URL", "SSH_AUTH_SOCK", "PATH_TOKEN"}
+    needed = {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "LC_ALL", "OMP_NUM_THREADS", "PYTHONPATH"}
+    assert set(allowed_variables(dict.fromkeys(secrets | needed, "x"))) == needed
