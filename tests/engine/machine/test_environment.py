@@ -104,14 +104,17 @@ def test_this_cpu_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # A list has a number for each level of nesting; what is no number is for nobody.
 @pytest.mark.parametrize(
-    ("told", "cores"), [("1", 1), ("1,2", 1), (" 3", 3), ("64", 4), ("0", 4), ("", 4), ("many", 4)]
+    ("threads", "count", "quota"),
+    [("1,2", 1, None), (" 3", 3, 1.5), ("64", 4, 1.5), ("0", 4, 1.5), ("", 4, 1.5), ("many", 4, 1.5)],
 )
-def test_a_cpu_with_fewer_threads_is_a_smaller_one(told: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_with_fewer_threads_is_a_smaller_one_with_a_quota_below_them(
+    threads: str, count: int, quota: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr(cores, "_read_quotas", lambda: {Path("job"): 1.5})
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
     here = environment.describe(torch.device("cpu"))
-    assert here.cpu_count == cores
-    assert machine_name(here).endswith(f"-{cores}-cores")
+    assert (here.cpu_count, here.cpu_quota) == (count, quota)
 
 
 def test_a_gpu_is_found_by_its_uuid_and_described(use_nvml: Any) -> None:
@@ -170,71 +173,43 @@ def test_the_machine_is_a_safe_folder_name(machine: Environment, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("machine", "change", "match"),
     [
-        ({}, Match("exact")),
-        ({"gpu_index": 3}, Match("exact")),
-        ({"driver": "590.2"}, Match("same device", ("driver 580.1 -> 590.2",))),
-        ({"ecc": None}, Match("same device", ("ecc True -> unknown",))),
-        ({"cpu_count": 8}, Match("same device", ("cpu count 16 -> 8",))),
-        ({"cpu_quota": 0.5}, Match("same device", ("cpu quota none -> 0.5",))),
-        ({"packages": {"torch": "2.12.0", "triton": "3.6"}}, Match("same device", ("torch 2.11.0 -> 2.12.0",))),
-        ({"packages": {"torch": "2.11.0", "triton": "3.6"}}, Match("exact")),
-        ({"mig": True}, Match("foreign", ("mig False -> True",))),
-        ({"device_name": "NVIDIA H100"}, Match("foreign", ("device name NVIDIA H200 -> NVIDIA H100",))),
+        (H200, {}, Match("exact")),
+        (H200, {"gpu_index": 3}, Match("exact")),
+        (H200, {"driver": "590.2"}, Match("same device", ("driver 580.1 -> 590.2",))),
+        (H200, {"ecc": None}, Match("same device", ("ecc True -> unknown",))),
+        (H200, {"cpu_count": 8}, Match("same device", ("cpu count 16 -> 8",))),
+        (H200, {"cpu_quota": 0.5}, Match("same device", ("cpu quota none -> 0.5",))),
+        (H200, {"packages": {"torch": "2.12.0", "triton": "3.6"}}, Match("same device", ("torch 2.11.0 -> 2.12.0",))),
+        (H200, {"packages": {"torch": "2.11.0", "triton": "3.6"}}, Match("exact")),
+        (H200, {"mig": True}, Match("foreign", ("mig False -> True",))),
+        (H200, {"device_name": "NVIDIA H100"}, Match("foreign", ("device name NVIDIA H200 -> NVIDIA H100",))),
+        (CPU, {"cpu_count": 4}, Match("foreign", ("cpu count 2 -> 4",))),
+        (CPU, {"cpu_quota": 0.5}, Match("foreign", ("cpu quota none -> 0.5",))),
+        (CPU, {"python": "3.13.0"}, Match("same device", ("python 3.12.3 -> 3.13.0",))),
     ],
 )
-def test_gpus_compare(change: dict[str, Any], match: Match) -> None:
-    assert compare(H200, replace(H200, **change)) == match
-
-
-def test_cpus_of_another_core_count_are_foreign() -> None:
-    assert compare(CPU, replace(CPU, cpu_count=4)) == Match("foreign", ("cpu count 2 -> 4",))
-    assert compare(CPU, replace(CPU, cpu_quota=0.5)) == Match("foreign", ("cpu quota none -> 0.5",))
-    assert compare(replace(CPU, cpu_quota=0.5), replace(CPU, cpu_quota=1.5)).kind == "foreign"
-    assert compare(CPU, replace(CPU, python="3.13.0")).kind == "same device"
-    assert compare(CPU, H200).kind == "foreign"
-
-
-@pytest.mark.parametrize(
-    ("visible", "count"),
-    [
-        (None, 3),
-        ("", 0),
-        ("-1", 0),
-        ("NoDevFiles", 0),
-        ("0", 1),
-        ("2, 0", 2),
-        ("0,7,1", 1),
-        ("1,1", 0),
-        ("GPU-a,GPU-bc", 2),
-        ("GPU-b", 0),
-        ("MIG-1,MIG-2", 1),
-    ],
-)
-def test_gpus_that_cuda_would_show(
-    use_nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
-) -> None:
-    use_nvml(["GPU-a", "GPU-bb", "GPU-bc"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert gpu_count() == count
+def test_two_environments_compare(machine: Environment, change: dict[str, Any], match: Match) -> None:
+    assert compare(machine, replace(machine, **change)) == match
 
 
 @pytest.mark.parametrize(
     ("visible", "names"),
     [
         (None, ["GPU-a", "GPU-bb", "GPU-bc"]),
-        ("2, 0", ["2", "0"]),
-        ("GPU-bb,1", []),
-        ("GPU-a,2", ["GPU-a", "2"]),
-        ("GPU-bc,7,0", ["GPU-bc"]),
-        ("MIG-1,MIG-2,MIG-1", ["MIG-1", "MIG-2"]),
         ("", []),
+        ("-1", []),
+        ("2, 0", ["2", "0"]),
+        ("0,7,1", ["0"]),
+        ("1,1", []),
+        ("GPU-a,2", ["GPU-a", "2"]),
+        ("GPU-b", []),  # of two
+        ("GPU-bb,1", []),
+        ("MIG-1,MIG-2,MIG-1", ["MIG-1", "MIG-2"]),
     ],
 )
-def test_each_gpu_has_a_name_for_a_process_of_its_own(
+def test_each_gpu_that_cuda_would_show_has_a_name_for_a_process_of_its_own(
     use_nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
 ) -> None:
     use_nvml(["GPU-a", "GPU-bb", "GPU-bc"])
@@ -242,6 +217,7 @@ def test_each_gpu_has_a_name_for_a_process_of_its_own(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert list_visible_gpus() == names
+    assert gpu_count() == (1 if visible and "MIG" in visible else len(names)), "CUDA shows one slice to a process"
 
 
 def test_the_cores_near_a_gpu_come_from_its_mask(use_nvml: Any) -> None:
@@ -394,26 +370,16 @@ def test_torch_tensorrt_without_tensorrt_is_missing(tmp_path: Path, monkeypatch:
     assert not {"torch_tensorrt", "tensorrt"} & set(sys.modules)
 
 
-@pytest.mark.parametrize("names", [("tensorrt",), ("torch_tensorrt",), ("torch_tensorrt", "tensorrt")])
-def test_allowing_tensorrt_covers_both_of_its_packages(names: tuple[str, ...]) -> None:
-    assert Missing(names, "").allowed_by({"tensorrt"})
-    assert not Missing(names, "").allowed_by({"cvcuda"})
-    assert not Missing(names, "").allowed_by(set())
-
-
 @pytest.mark.parametrize(
-    ("allowed", "enough"),
-    [({"c++"}, False), ({"tensorrt"}, False), ({"c++", "tensorrt"}, True), ({"c++", "torch_tensorrt", "cuda"}, True)],
+    ("names", "allowed", "enough"),
+    [
+        (("tensorrt",), {"tensorrt"}, True),
+        (("torch_tensorrt",), {"tensorrt"}, True),
+        (("torch_tensorrt",), {"cvcuda"}, False),
+        (("tensorrt",), set(), False),
+        (("c++", "torch_tensorrt"), {"c++"}, False),
+        (("c++", "torch_tensorrt"), {"c++", "torch_tensorrt", "cuda"}, True),
+    ],
 )
-def test_everything_that_is_missing_must_be_allowed(allowed: set[str], enough: bool) -> None:
-    assert Missing(("c++", "torch_tensorrt"), "").allowed_by(allowed) is enough
-
-
-@pytest.mark.parametrize(("threads", "quota"), [("", 1.5), ("2", 1.5), ("1", None)])
-def test_a_quota_counts_below_the_cores_that_threads_leave(
-    monkeypatch: pytest.MonkeyPatch, threads: str, quota: float | None
-) -> None:
-    monkeypatch.setattr(environment, "find_usable_cores", lambda: frozenset(range(4)))
-    monkeypatch.setattr(cores, "_read_quotas", lambda: {Path("job"): 1.5})
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    assert environment.describe(torch.device("cpu")).cpu_quota == quota
+def test_everything_that_is_missing_must_be_allowed(names: tuple[str, ...], allowed: set[str], enough: bool) -> None:
+    assert Missing(names, "").allowed_by(allowed) is enough
