@@ -161,7 +161,7 @@ def make_inputs(workload: Workload, context: Context, fresh_count: int, draw: ra
     written = (*timed, *fresh) if workload.writes_inputs else ()
     originals = {id(one): [tensor.detach().clone() for tensor in list_tensors(one)] for one in written}
     sums = checksums((*timed, *fresh))
-    return Inputs(timed, fresh, fresh_index, sums, contents, originals, not contents and _are_ragged(timed))
+    return Inputs(timed, fresh, fresh_index, sums, contents, originals, _are_ragged(timed))
 
 
 def _input_set(workload: Workload, context: Context, index: int) -> Any:
@@ -187,47 +187,31 @@ def new_set(workload: Workload, context: Context, inputs: Inputs, number: int) -
 
 
 def _exchangeable(sets: Sequence[Any]) -> bool:
-    """True where contents can change places: the sets have tensors of one form, each in memory of its own, and no
-    other values that differ."""
-    found = [list_parts(one) for one in sets]
-    if any([*parts] != [*found[0]] for parts in found):
+    """True where contents can change places: the sets are alike, and each tensor has memory of its own."""
+    tensors = [tensor for one in sets for tensor in list_tensors(one)]
+    if not tensors or _are_ragged(sets) or not all(map(_owns_its_memory, tensors)):
         return False
-    memory = set[int]()
-    for column in zip(*(parts.values() for parts in found), strict=True):
-        first = column[0]
-        if not isinstance(first, torch.Tensor):
-            if any(not _is_same_value(one, first) for one in column):
-                return False
-            continue
-        if any(_form(one) != _form(first) or not _owns_its_memory(one) for one in column):
-            return False
-        places = {one.untyped_storage().data_ptr() for one in column}
-        if len(places) < len(column) or places & memory:
-            return False
-        memory |= places
-    return bool(memory)
+    return len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == len(tensors)
 
 
-def _is_same_value(one: Any, other: Any) -> bool:
-    return one is other or (isinstance(one, int | float | str) and bool(one == other))
+def _are_ragged(sets: Sequence[Any]) -> bool:
+    """True where the sets differ in the forms of their tensors, or in other values, such as a length."""
+    first = list_parts(sets[0])
+
+    def is_like_first(part: Any, name: str) -> bool:
+        if isinstance(part, torch.Tensor):
+            return _form(part) == _form(first[name])
+        same = isinstance(part, int | float | str) and type(part) is type(first[name]) and bool(part == first[name])
+        return part is first[name] or same
+
+    found = map(list_parts, sets[1:])
+    return not all([*parts] == [*first] and all(map(is_like_first, parts.values(), parts)) for parts in found)
 
 
 def same_form(one: Any, other: Any) -> bool:
     """True for two input sets that differ in the values of their tensors alone."""
     parts, others = list_parts(one), list_parts(other)
     return [*parts] == [*others] and [*map(_form, parts.values())] == [*map(_form, others.values())]
-
-
-def _are_ragged(sets: Sequence[Any]) -> bool:
-    """True where the sets differ in the forms of their tensors, or in numbers and texts, such as a length."""
-    first = list_parts(sets[0])
-
-    def is_like_first(one: Any) -> bool:
-        values = [part for part in list_parts(one).values() if not isinstance(part, torch.Tensor)]
-        others = (part for part in first.values() if not isinstance(part, torch.Tensor))
-        return same_form(one, sets[0]) and all(map(_is_same_value, values, others))
-
-    return not all(map(is_like_first, sets[1:]))
 
 
 def _form(leaf: Any) -> tuple[Any, ...]:

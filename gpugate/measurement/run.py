@@ -69,9 +69,27 @@ REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the 
 
 
 @dataclass
-class _Found:
-    """The results of a measurement so far."""
+class _Run:
+    """A running measurement: the plan, the tools, and the results so far."""
 
+    case: Case
+    context: Context
+    settings: Settings
+    report: Report
+    inputs: Inputs
+    expected: Expected | None = None  # None: only times are measured
+    cache: WorkloadCache = field(default_factory=WorkloadCache)
+    timer: Timer = field(init=False)
+    read_clock: ReadClock = field(init=False)
+    draw: random.Random = field(init=False)
+    cool_down: CoolDown = field(default_factory=CoolDown)
+    cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
+    other_work: OtherWork = field(default_factory=OtherWork)
+    spent: Spent = field(default_factory=Spent)
+    deadline_s: float = math.inf
+    rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
+    tuned: bool = False  # some side took long at the first sight of an input set
+    # The results.
     builds: list[TimedBuild] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     proofs: list[ProofResult] = field(default_factory=list)
@@ -89,6 +107,14 @@ class _Found:
     accounts_for_itself: bool = False
     counted: tuple[CountedSide, CountedSide] | None = None  # None: outputs were not comparable, or nothing is counted
 
+    def __post_init__(self) -> None:
+        self.timer = timer_for(self.context.device, self.case.workload.timing)
+        self.read_clock, self.draw = clock_reader(self.context.device), _draw(self.settings, self.case.id)
+
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline_s - perf_counter()
+
     @property
     def comparable(self) -> bool:
         return all(difference.problem is None for difference in self.differences)
@@ -97,37 +123,12 @@ class _Found:
     def pairs(self) -> int:
         return sum(len(build.pairs) for build in self.builds)
 
-
-@dataclass
-class _Run:
-    """A running measurement: the plan, the tools, and the results so far."""
-
-    case: Case
-    context: Context
-    settings: Settings
-    report: Report
-    inputs: Inputs
-    expected: Expected | None = None  # None: only times are measured
-    cache: WorkloadCache = field(default_factory=WorkloadCache)
-    timer: Timer = field(init=False)
-    read_clock: ReadClock = field(init=False)
-    draw: random.Random = field(init=False)
-    found: _Found = field(default_factory=_Found)
-    cool_down: CoolDown = field(default_factory=CoolDown)
-    cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
-    other_work: OtherWork = field(default_factory=OtherWork)
-    spent: Spent = field(default_factory=Spent)
-    deadline_s: float = math.inf
-    rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
-    tuned: bool = False  # some side took long at the first sight of an input set
-
-    def __post_init__(self) -> None:
-        self.timer = timer_for(self.context.device, self.case.workload.timing)
-        self.read_clock, self.draw = clock_reader(self.context.device), _draw(self.settings, self.case.id)
-
     @property
-    def seconds_left(self) -> float:
-        return self.deadline_s - perf_counter()
+    def steps_ms(self) -> list[float | None]:
+        """The median times per step of the reference and the optimized side; None without pairs."""
+        pairs = [pair for build in self.builds for pair in build.pairs]
+        times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
+        return [statistics.median(times) if times else None for times in times_ms]
 
     def exchange(self, side: BuiltSide) -> None:
         """Exchanges inputs between two pairs: no side reads the same content at the same address for long."""
@@ -137,14 +138,14 @@ class _Run:
 
     def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
-        builds = [*self.found.builds, *([taking] if taking else [])]
+        builds = [*self.builds, *([taking] if taking else [])]
         estimate = _estimate(builds)
         self.report(
             Progress(
                 case_id=self.case.id,
                 doing=doing,
                 side=side,
-                build=len(self.found.builds) + 1,
+                build=len(self.builds) + 1,
                 pairs=sum(len(build.pairs) for build in builds),
                 speedup=estimate.median if estimate else None,
                 low=estimate.low if estimate else None,
@@ -183,11 +184,11 @@ def measure(
             expected = cache.expected_outputs(inputs, compute)
         run = _Run(case, context, settings, report, inputs, expected, cache, spent=spent)
         if settings.prove:
-            run.found.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
-        if case.size.whole_run_items is not None and not run.found.proofs:
+            run.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
+        if case.size.whole_run_items is not None and not run.proofs:
             _build_once(run)
         stopped_because = _sample(run)
-        if expected is not None and not run.found.baseline_unchanged:
+        if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because)
     finally:
@@ -204,7 +205,7 @@ def measure_times(
     run = _Run(case, context, settings, report, inputs)
     try:
         _sample(run)
-        return tuple(run.found.builds)
+        return tuple(run.builds)
     finally:
         release(context.device)
 
@@ -229,19 +230,19 @@ def _sample(run: _Run) -> StopReason:
     while True:
         run.report_progress("building", run.case.optimization.name)
         # The first build begins with the reference: an optimization that edits a shared model is then found and named.
-        reference_first = len(run.found.builds) % 2 == 0
-        alone = run.expected is not None and not run.found.builds
+        reference_first = len(run.builds) % 2 == 0
+        alone = run.expected is not None and not run.builds
         time_ms = run.timer.time_ms if alone else None
         both = build_both(run.case, run.context, run.inputs, reference_first, time_ms)
         try:
             if alone:
-                run.found.alone = both.reference_alone
-            if not run.found.builds:
+                run.alone = both.reference_alone
+            if not run.builds:
                 _begin(run, both)
             with run.other_work.measure():
-                stopped = _sample_build(run, both) if run.found.comparable else "outputs not comparable"
-            run.found.costs.append((both.reference.cost, both.optimized.cost))
-            run.found.compilers.append((both.reference.compiler, both.optimized.compiler))
+                stopped = _sample_build(run, both) if run.comparable else "outputs not comparable"
+            run.costs.append((both.reference.cost, both.optimized.cost))
+            run.compilers.append((both.reference.compiler, both.optimized.compiler))
             if stopped is not None:
                 _finish(run, both)
                 return stopped
@@ -255,23 +256,23 @@ def _begin(run: _Run, both: BothSides) -> None:
     if run.settings.duet:
         run.expected = outputs_of(both.reference, run.inputs, run.case.workload.expects_nan)
     if run.expected is not None:
-        found, run.found.same_bits = compare_fresh(both, run.inputs, run.expected)
-        run.found.differences += found
+        found, run.same_bits = compare_fresh(both, run.inputs, run.expected)
+        run.differences += found
         tolerated = run.case.optimization.tolerated.relative_l2
-        if run.found.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
-            run.found.mismatch = mismatch(both.optimized, run.inputs, run.expected)
+        if run.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
+            run.mismatch = mismatch(both.optimized, run.inputs, run.expected)
             problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
-            run.found.differences = [replace(one, problem=problem) for one in run.found.differences]
+            run.differences = [replace(one, problem=problem) for one in run.differences]
     run.deadline_s = perf_counter() + run.settings.budget_s
 
 
 def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     """Warms both sides up and takes pairs; returns None where a further build shall follow."""
-    share = REWARM_SHARE if run.found.builds else 1.0
+    share = REWARM_SHARE if run.builds else 1.0
     kind = run.context.device.type
     started, read_s = perf_counter(), 0.0
     # A later build repeats this where some side took long at the first sight of a set in the first one.
-    reads, limit_s = run.tuned or not run.found.builds, math.inf if run.inputs.ragged else run.settings.budget_s
+    reads, limit_s = run.tuned or not run.builds, math.inf if run.inputs.ragged else run.settings.budget_s
     for side in (both.reference, both.optimized):
         run.report_progress("warming up", side.name)
         timed, time_ms = run.inputs.timed, run.timer.time_ms
@@ -284,7 +285,7 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
         check_untouched(run.inputs, side.name)  # before the other side runs, so that the error names the right side
     warm_s = perf_counter() - started - read_s
     run.rebuild_s = both.build_s + warm_s * REWARM_SHARE / share + (read_s if run.tuned else 0.0)
-    if not run.found.builds:
+    if not run.builds:
         run.deadline_s += read_s  # as the first build, it comes on top of the budget
     first = run.draw.random() < 0.5
     pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
@@ -295,34 +296,34 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     finally:
         pairing.end_turns()
     if pairing.pairs:  # none where the budget ended during the warm-up
-        run.found.builds.append(pairing.result())
+        run.builds.append(pairing.result())
     if run.expected is not None and not run.settings.duet:
-        run.found.differences += compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
+        run.differences += compare_timed(both.optimized, run.inputs, run.expected, run.timer.time_ms, run.draw)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     return stopped
 
 
 def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
-    settings, found = run.settings, run.found
+    settings = run.settings
 
     def go_on() -> bool:
         run.report_progress("measuring", pairing.both.optimized.name, pairing.result())
-        return run.seconds_left > 0 or found.pairs + len(pairing.pairs) < settings.min_pairs
+        return run.seconds_left > 0 or run.pairs + len(pairing.pairs) < settings.min_pairs
 
     while True:
         started = perf_counter()
         pairing.take(settings.pairs_per_build, go_on)
         round_s = perf_counter() - started  # a further build takes at least so long
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
-        estimate = _estimate([*found.builds, pairing.result()])
-        found.half_widths.append(estimate.half_width if estimate else math.inf)
+        estimate = _estimate([*run.builds, pairing.result()])
+        run.half_widths.append(estimate.half_width if estimate else math.inf)
         # Where building is dear (compilation), the budget allows only more pairs of the same build.
         affordable = run.rebuild_s + round_s < run.seconds_left
-        missing = settings.min_builds - len(found.builds) - 1 if affordable else 0
-        pairs = found.pairs + len(pairing.pairs)
+        missing = settings.min_builds - len(run.builds) - 1 if affordable else 0
+        pairs = run.pairs + len(pairing.pairs)
         wanted = replace(settings, half_width=math.inf) if settings.planned else settings
-        stopped = stop_reason(found.half_widths, pairs, missing, run.seconds_left, wanted)
+        stopped = stop_reason(run.half_widths, pairs, missing, run.seconds_left, wanted)
         if stopped is not None or affordable:
             return stopped
 
@@ -333,12 +334,12 @@ def _more_pairs(run: _Run, pairing: Pairing, round_s: float) -> int:
     Where pairs are planned, a build takes those of later builds that are too dear.
     """
     if run.settings.planned:
-        planned = run.settings.pairs_per_build * run.settings.min_builds - run.found.pairs - len(pairing.pairs)
+        planned = run.settings.pairs_per_build * run.settings.min_builds - run.pairs - len(pairing.pairs)
         return planned if run.rebuild_s + round_s >= run.seconds_left else 0
-    ratios = [build.log_ratios for build in (*run.found.builds, pairing.result())]
+    ratios = [build.log_ratios for build in (*run.builds, pairing.result())]
     pair_s = round_s / run.settings.pairs_per_build
     worth = pairs_worth_taking(ratios, run.rebuild_s, pair_s) - len(pairing.pairs)
-    later = max(0, run.settings.min_builds - len(run.found.builds) - 1)
+    later = max(0, run.settings.min_builds - len(run.builds) - 1)
     share_s = (run.seconds_left - later * (run.rebuild_s + round_s)) / (later + 1)
     return max(0, min(worth, int(share_s / pair_s)))
 
@@ -349,38 +350,34 @@ def _estimate(builds: Sequence[TimedBuild]) -> Estimate | None:
 
 def _finish(run: _Run, both: BothSides) -> None:
     """Runs the checking and counting passes over the last build, after all times, and checks engagement and state."""
-    if not (run.settings.count and run.found.comparable):
-        return
-    if run.expected is None:
+    if not (run.settings.count and run.comparable) or run.expected is None:
         return
     if not run.settings.duet:
         run.report_progress("checking", both.optimized.name)
-        if run.found.alone is not None:
+        if run.alone is not None:
             timed, time_ms = run.inputs.timed, run.timer.time_ms
             run_other = partial(both.optimized.timed_block, timed, time_ms)
-            found = find_slowdown(both.reference, run_other, run.inputs.fresh, time_ms, run.found.alone)
-            run.found.reference_slowdown = found
-        run.found.step_checks = _check_steps(run, both, run.expected)
+            run.reference_slowdown = find_slowdown(both.reference, run_other, run.inputs.fresh, time_ms, run.alone)
+        run.step_checks = _check_steps(run, both, run.expected)
     run.report_progress("counting", both.optimized.name)
     theirs, ours = _count(run, both)
     run.report_progress("checking", both.optimized.name)
-    run.found.inert = run.found.same_bits and theirs.same_work(ours)
-    run.found.accounts_for_itself = both.optimized.side.engaged is not no_engagement_problem
-    at_limit = (build.limit_problem for _, build in run.found.compilers)
-    run.found.not_engaged = both.optimized.why_not_engaged() or next(filter(None, at_limit), None)
-    run.found.counted = (theirs, ours)
+    run.inert = run.same_bits and theirs.same_work(ours)
+    run.accounts_for_itself = both.optimized.side.engaged is not no_engagement_problem
+    at_limit = (build.limit_problem for _, build in run.compilers)
+    run.not_engaged = both.optimized.why_not_engaged() or next(filter(None, at_limit), None)
+    run.counted = (theirs, ours)
     check_untouched(run.inputs, both.optimized.name)
     both.check_apart()
     if run.case.reference_name == BASELINE and not both.reference_built_first:
         check_same_baseline(run.case, both.reference, run.inputs, run.expected)
-        run.found.baseline_unchanged = True
+        run.baseline_unchanged = True
 
 
 def _check_steps(run: _Run, both: BothSides, expected: Expected) -> StepChecks:
     """Runs the checking passes of the optimized side, before the counting pass."""
     side, budget_s, timed = both.optimized, run.settings.budget_s, run.inputs.timed
-    pairs = [pair for build in run.found.builds for pair in build.pairs]
-    step_ms = statistics.median(pair.optimized_ms for pair in pairs) if pairs else None
+    step_ms = run.steps_ms[1]
     with pause_garbage_collection():
         checks = check_steps(side, run.inputs, expected, run.case.optimization.tolerated, budget_s, step_ms, run.draw)
         if step_ms is None:
@@ -437,7 +434,7 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     reference, optimized, counted = both.reference, both.optimized, run.cache.sides
     sides = [optimized] if reference.name in counted else [reference, optimized]
     inputs, has_counters = run.inputs.timed, counters.why_missing(run.context.device) is None
-    steps_ms = _steps_ms(run)
+    steps_ms = run.steps_ms
     steps = counters.steps_worth_counting((reference, optimized), steps_ms)
     wanted = slice(-len(sides), None)
     with pause_garbage_collection():
@@ -461,19 +458,12 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     return counted[reference.name], ours
 
 
-def _steps_ms(run: _Run) -> list[float | None]:
-    """The median times per step of the reference and the optimized side; None without pairs."""
-    pairs = [pair for build in run.found.builds for pair in build.pairs]
-    times_ms = [pair.reference_ms for pair in pairs], [pair.optimized_ms for pair in pairs]
-    return [statistics.median(times) if times else None for times in times_ms]
-
-
 def _all_counters(run: _Run, side: int) -> Counters:
     """Merges the counters of the counting pass and of the timed blocks; `side` is 0 for the reference."""
-    if run.settings.count and run.found.counted is None:
+    if run.settings.count and run.counted is None:
         return {}
-    counted = run.found.counted[side].counters if run.found.counted else {}
-    compiled = [build[side].counters() for build in run.found.compilers]
+    counted = run.counted[side].counters if run.counted else {}
+    compiled = [build[side].counters() for build in run.compilers]
     most = {name: max(one[name] for one in compiled) for name in COMPILER_COUNTERS if compiled}
     cores, throttled = run.other_work.cores, run.other_work.throttled
     # Under a quota, this process could not have used the cores of others.
@@ -483,27 +473,27 @@ def _all_counters(run: _Run, side: int) -> Counters:
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:
-    found, ratios, spent_s = run.found, sorted(run.timer.event_host_ratios), run.spent.seconds()
+    ratios, spent_s = sorted(run.timer.event_host_ratios), run.spent.seconds()
     # In a duet the first side to be built loads the libraries, too; else the baseline was built before both sides.
-    of_sides = zip(*(found.costs if run.settings.duet else found.costs[:1]), strict=True)
+    of_sides = zip(*(run.costs if run.settings.duet else run.costs[:1]), strict=True)
     reference_cost, optimized_cost = map(SideCost.lowest, of_sides)
     return Measurement(
         case_id=run.case.id,
-        instances=tuple(found.builds),
+        instances=tuple(run.builds),
         stopped_because=stopped_because,
-        differences=tuple(found.differences),
-        proofs=tuple(found.proofs),
+        differences=tuple(run.differences),
+        proofs=tuple(run.proofs),
         reference_cost=reference_cost,
         optimized_cost=optimized_cost,
         reference_counters=_all_counters(run, 0),
         optimized_counters=_all_counters(run, 1),
-        reference_profile=found.counted[0].profile if found.counted else None,
-        optimized_profile=found.counted[1].profile if found.counted else None,
-        mismatch=found.mismatch,
-        step_checks=found.step_checks,
-        accounts_for_itself=found.accounts_for_itself,
-        not_engaged=found.not_engaged,
-        inert=found.inert,
+        reference_profile=run.counted[0].profile if run.counted else None,
+        optimized_profile=run.counted[1].profile if run.counted else None,
+        mismatch=run.mismatch,
+        step_checks=run.step_checks,
+        accounts_for_itself=run.accounts_for_itself,
+        not_engaged=run.not_engaged,
+        inert=run.inert,
         counters_missing=counters.why_missing(run.context.device),
         cpu_missing=next(filter(None, (cpu.problem for cpu in run.cpu)), None),
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
@@ -511,7 +501,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         input_sets=len(run.inputs.timed),
         resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
-        reference_slowdown=found.reference_slowdown,
+        reference_slowdown=run.reference_slowdown,
         wall_s=round(sum(spent_s.values()), 3),
         spent_s=spent_s,
     )

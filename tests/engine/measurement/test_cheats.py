@@ -429,30 +429,6 @@ def test_an_output_that_is_there_only_later(bench: Bench) -> None:
     assert resemblance(found(bench, build)) == "zeros"
 
 
-class Later(torch.Tensor):
-    """A tensor that computes its values when somebody reads them."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunctionSubclass():
-            plain = [arg.as_subclass(torch.Tensor) * 1 if isinstance(arg, Later) else arg for arg in args]
-            return func(*plain, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(
-    ("output", "named"),
-    [
-        (lambda inputs: product(inputs).as_subclass(Later), "a subclass of torch.Tensor"),
-        (lambda inputs: product(inputs).to("meta"), "meta tensor"),
-        (lambda inputs: product(inputs).to_sparse(), "layout"),
-        (lambda inputs: torch.nested.nested_tensor([product(inputs)]), "nested tensor"),
-    ],
-    ids=["lazy subclass", "meta", "sparse", "nested"],
-)
-def test_an_output_that_holds_no_values_yet(bench: Bench, output: Any, named: str) -> None:
-    assert named in wrong(found(bench, bench.side("fast", CHEAT_MS, output)))
-
-
 def now_and_then(period: int, other: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     """A step that returns another output in one step of `period`."""
     ran = iter(range(10**9))
@@ -570,15 +546,3 @@ def test_a_side_that_tunes_itself_for_every_new_shape_is_honest(bench: Bench) ->
     case = bench.case(tuning, bench.side(BASELINE, WORK_MS))
     measured = bench.measure(replace(case, workload=replace(case.workload, inputs=rows)), **FEW)
     assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
-
-
-def test_inputs_that_are_no_tensors_keep_their_places(bench: Bench) -> None:
-    def numbers(context: Context, index: int) -> tuple[int, torch.Tensor]:
-        return index, bench.inputs(context, index)
-
-    case = bench.case(bench.side("fast", 1.0, lambda given: other_kernels(given[1])))
-    reference = bench.side(BASELINE, WORK_MS, lambda given: product(given[1]))
-    case = replace(case, workload=replace(case.workload, inputs=numbers, baseline=reference))
-    measured = bench.measure(case, **FEW)
-    assert measured.step_checks is not None
-    assert (measured.step_checks.wrong, measured.step_checks.exchanged) == (0, False)

@@ -1,8 +1,8 @@
 """Measuring a case from beginning to end on a CPU, with a clock that only the sides' steps move."""
 
+import copy
 import itertools
 import math
-import mmap
 import os
 import random
 from collections.abc import Callable
@@ -61,19 +61,6 @@ def test_what_a_quiet_measurement_records(bench: Bench) -> None:
     assert found.cpu_missing is None
     assert {"cpu_ms", "spinning"} <= found.optimized_counters.keys()
     assert found.optimized_counters["operators"] == sum(count for count, _ in found.optimized_profile.kernels.values())
-
-
-def test_page_faults_of_both_sides_are_counted_in_their_timed_blocks(bench: Bench) -> None:
-    def touching(inputs: torch.Tensor) -> torch.Tensor:
-        with mmap.mmap(-1, 32 * mmap.PAGESIZE) as fresh:
-            for page in range(32):
-                fresh[page * mmap.PAGESIZE] = 1
-        return other_kernels(inputs)
-
-    found = bench.measure(bench.case(bench.side("fast", 1.0, touching)))
-    switches = {"voluntary_switches", "involuntary_switches"}
-    assert found.optimized_counters.keys() >= {"minor_faults", "major_faults", *switches}
-    assert found.optimized_counters["minor_faults"] >= 32 > found.reference_counters["minor_faults"]
 
 
 def test_sides_are_fresh_in_every_instance_in_swapped_order_and_closed_before_the_next(bench: Bench) -> None:
@@ -198,23 +185,18 @@ def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, in
     assert moment == (last[0] if last[0][0] == "counting" else last[1]), "what follows counting is checking"
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 3), nn.Identity())
-        with torch.no_grad():
-            self.layers[0].weight.copy_(WEIGHT.T)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.layers(inputs).detach()
+def linear() -> nn.Linear:
+    made = nn.Linear(4, 3).requires_grad_(False)
+    made.weight.copy_(WEIGHT.T)
+    return made
 
 
 @pytest.mark.parametrize("when", ["built", "run"])
 def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, when: str) -> None:
-    shared = Net()
+    shared = linear()
 
     def edit() -> None:
-        shared.layers[0].weight.data.mul_(1.01)
+        shared.weight.mul_(1.01)
 
     def optimized(context: Context) -> Side:
         calls = itertools.count()
@@ -225,7 +207,7 @@ def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench,
             if when == "run" and next(calls) == 10:
                 edit()
             bench.now_ms += 1.0
-            return product(inputs) + shared.layers[0].bias.detach().float()
+            return product(inputs) + shared.bias
 
         return Side(step)
 
@@ -236,18 +218,15 @@ def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench,
 
 
 def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_outputs(bench: Bench) -> None:
-    shared = Net()
+    shared = linear()
 
     def optimized(context: Context) -> Side:
-        net = Net()
-        net.load_state_dict(shared.state_dict())
-        with torch.no_grad():
-            shared.layers[0].weight.mul_(1.01)
-        return bench.side("fast", 1.0, net)(context)
+        own = copy.deepcopy(shared)
+        shared.weight.mul_(1.01)
+        return bench.side("fast", 1.0, own)(context)
 
-    with pytest.raises(
-        SideError, match=r"^fast failed while being measured: .* the baseline gives other outputs since then"
-    ):
+    words = r"^fast failed while being measured: .* the baseline gives other outputs since then"
+    with pytest.raises(SideError, match=words):
         bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared)))
 
 
@@ -512,6 +491,18 @@ def test_a_proof_is_shown_before_the_times_and_its_words_are_kept(bench: Bench) 
     assert bench.measure(with_proofs(bench, show), prove=False).proofs == ()
 
 
+def test_the_problem_of_a_proof_that_fails_is_kept_and_one_that_cannot_be_run_is_blamed(bench: Bench) -> None:
+    errors: list[Exception] = [ValueError("no digits here"), DisprovedError("accuracy 12 % is below 97 %")]
+
+    def show(context: Context) -> str:
+        raise errors.pop()
+
+    (proof,) = bench.measure(with_proofs(bench, show)).proofs
+    assert (proof.words, proof.problem) == ("", "accuracy 12 % is below 97 %")
+    with pytest.raises(SideError, match=r"^fast failed while showing it learns: ValueError: no digits here"):
+        bench.measure(with_proofs(bench, show))
+
+
 @pytest.mark.parametrize(("whole_run_items", "build_s"), [(600, 0.5), (None, 9.0)])
 @pytest.mark.parametrize("proved", [False, True])
 def test_start_up_of_a_run_with_an_end_is_that_of_a_warm_process(
@@ -534,31 +525,6 @@ def test_start_up_of_a_run_with_an_end_is_that_of_a_warm_process(
     found = bench.measure(Case(workload, optimization, "cpu"))
     assert found.optimized_cost.build_s == pytest.approx(0.5 if proved else build_s)
     assert bench.log.count("build fast") == bench.log.count("close fast") + proved
-
-
-def test_the_problem_of_a_proof_that_fails_is_kept(bench: Bench) -> None:
-    def show(context: Context) -> str:
-        raise DisprovedError("accuracy 12 % is below 97 %")
-
-    (proof,) = bench.measure(with_proofs(bench, show)).proofs
-    assert (proof.words, proof.problem) == ("", "accuracy 12 % is below 97 %")
-
-
-def test_a_proof_that_cannot_be_run_is_blamed_by_name(bench: Bench) -> None:
-    def show(context: Context) -> str:
-        raise ValueError("no digits here")
-
-    with pytest.raises(SideError, match=r"^fast failed while showing it learns: ValueError: no digits here"):
-        bench.measure(with_proofs(bench, show))
-
-
-def test_an_inert_side_is_seen_whatever_the_steps_that_were_counted_of_its_reference(bench: Bench) -> None:
-    cache = WorkloadCache()
-    slow = Optimization("slow", bench.side("slow", 400.0, other_kernels), {"cpu": 0.01})
-    case = bench.case(bench.side("same", 3.0))
-    workload = replace(case.workload, optimizations=(slow, case.optimization))
-    bench.measure(Case(workload, slow, "cpu"), cache)  # two of its steps are counted, not four
-    assert bench.measure(Case(workload, case.optimization, "cpu"), cache).inert
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((2,), torch.float32), ((2, 3, 1), torch.uint8)])
