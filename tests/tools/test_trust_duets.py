@@ -17,13 +17,13 @@ from tests.engine.judging.test_duet import measured
 from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
 from tools.trust import duets
 from tools.trust.command import main
-from tools.trust.duet_report import JudgedCase, analyse_duets, judge_trials
+from tools.trust.duet_report import judge_trials
 from tools.trust.duets import DuetOrders, DuetTrial, read_duets
 from tools.trust.trials import Conditions, TrialsFile
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
 CONDITIONS = Conditions(TWO_CORES, 10.0, {"toy": "0123"})
-SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome
+SLOWER, _, SAME, _ = DuetOutcome
 
 
 def process(percents: dict[str, float], swapped: bool = False, **problems: str) -> DuetProcess:
@@ -38,13 +38,6 @@ def process(percents: dict[str, float], swapped: bool = False, **problems: str) 
 
 def trial(slow_percent: float, *processes: DuetProcess, word: str = "00", **changes: object) -> DuetTrial:
     return replace(DuetTrial(word, CONDITIONS, 0, slow_percent, processes), **changes)  # type: ignore[arg-type]
-
-
-# --- what is missing --------------------------------------------------------------------------------------------------
-
-
-def orders(trials: int, *slow_percents: float) -> DuetOrders:
-    return DuetOrders(trials, slow_percents, 10.0, 0, ())
 
 
 class MadeUp:
@@ -128,43 +121,11 @@ def test_cores_are_kept_busy_meanwhile_and_no_loop_outlives_the_command(
     assert capsys.readouterr().err == f"python -m tools.trust: {changed}\n"
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-# --- the report -------------------------------------------------------------------------------------------------------
-
-
 def test_a_trial_is_judged_as_a_comparison_is() -> None:
     taken = [process({ONE: 5.0, TWO: 0.0}), process({ONE: 5.0}, swapped=True), process({ONE: 5.0})]
     found = {one.case_id: one for one in judge_trials([trial(5.0, *taken)])}
     assert (found[ONE].outcome, found[ONE].processes, found[ONE].wall_s) == (SLOWER, 3, 12.0)
     assert (found[TWO].outcome, found[TWO].processes, found[TWO].wall_s) == (SAME, 1, 4.0)
-
-
-def test_rates_are_of_each_case_of_each_workload_and_of_all() -> None:
-    judged = [
-        JudgedCase(number, case_id, 0.0, SLOWER if (number, case_id) == (3, ONE) else SAME, 1, 2.0 + number)
-        for number in range(20)
-        for case_id in (ONE, TWO, NET)
-    ]
-    judged += [JudgedCase(20, ONE, 5.0, UNDECIDED, 3, 9.0), JudgedCase(21, ONE, 5.0, SLOWER, 2, 6.0)]
-    rows = analyse_duets(judged)
-    assert list(rows) == [0.0, 5.0]
-    counted = {row.name: (row.alarms.alarms, row.alarms.trials, row.undecided) for row in rows[0.0]}
-    assert counted == {
-        NET: (0, 20, 0),
-        ONE: (1, 20, 0),
-        TWO: (0, 20, 0),
-        "toy/cpu, 2 cases": (1, 40, 0),
-        "all 3 cases": (1, 60, 0),
-    }
-    one = next(row for row in rows[0.0] if row.name == ONE)
-    assert (one.alarms.low, one.alarms.high) == (pytest.approx(0.001265, abs=1e-5), pytest.approx(0.248733, abs=1e-5))
-    (slowed,) = rows[5.0]
-    assert (slowed.alarms.alarms, slowed.undecided, slowed.processes, slowed.median_s) == (1, 1, 2.5, 7.5)
-
-
-# --- one real run -----------------------------------------------------------------------------------------------------
 
 
 def test_a_real_run_catches_a_slowdown_in_both_roles(

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--processes",
         metavar="N",
         default=str(DEFAULT_PROCESSES),
-        help="fresh processes that the trials are spread over (default: %(default)s)",
+        help="without --duet: fresh processes that the trials are spread over (default: %(default)s)",
     )
     add(
         "--budget",
@@ -95,11 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Takes what is missing, then reports.
 
     Raises TrustError where trials cannot be taken, kept or counted together, CompareError where a process of duets
-    measures no case, and OptionError for options that cannot be used together.
+    measures no case, and OptionError for a value that cannot be used.
     """
     folder: Path = arguments.output
-    if arguments.report_only and (given := _measuring_options(arguments)):
-        raise OptionError(f"--report-only reports on every trial in --output and measures none: leave out {given}")
     trials = _duets(arguments) if arguments.duet else _trials(arguments)
     if arguments.report_only and not folder.is_dir():
         raise TrustError(f"--output {folder} is no folder: give the one that the trials are in")
@@ -118,9 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _trials(arguments: argparse.Namespace) -> _Trials:
-    """Trials of the gate. Raises OptionError for an option of duets and for a value that cannot be used."""
-    if arguments.busy_cores is not None:
-        raise OptionError("--busy-cores is an option of --duet: give both, or leave it out")
+    """Trials of the gate. Raises OptionError for a value that cannot be used."""
     folder, plan, words = arguments.output, _first_plan(arguments), _pytest_words(arguments)
     return _Trials(
         count=lambda: len(read_all(folder).trials),
@@ -130,13 +126,11 @@ def _trials(arguments: argparse.Namespace) -> _Trials:
 
 
 def _duets(arguments: argparse.Namespace) -> _Trials:
-    """Trials of duets. Raises OptionError for an option of the gate's trials and for a value that cannot be used."""
+    """Trials of duets. Raises OptionError for a value that cannot be used."""
     from gpugate.session.duets import BUDGET_S
     from gpugate.session.options import seconds, whole_number
     from tools.trust.duets import DuetOrders, read_duets, take_duets
 
-    if arguments.processes != str(DEFAULT_PROCESSES):
-        raise OptionError("--processes spreads the gate's trials, and each trial of --duet has its own: leave it out")
     busy, percents = arguments.busy_cores, arguments.slowdowns
     orders = DuetOrders(
         trials=whole_number("--trials", arguments.trials, DEFAULT_TRIALS),
@@ -150,18 +144,6 @@ def _duets(arguments: argparse.Namespace) -> _Trials:
         count=lambda: len(read_duets(folder)),
         take=partial(take_duets, orders, folder),
         report=partial(_report_duets, folder),
-    )
-
-
-def _measuring_options(arguments: argparse.Namespace) -> str:
-    """The options that say how to measure and differ from their defaults."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    defaults = vars(parser.parse_args([]))
-    differing = [name for name, value in defaults.items() if getattr(arguments, name) != value]
-    spelling = {"paths": "paths", "keyword": "-k", "marker": "-m", "busy_cores": "--busy-cores"}
-    return ", ".join(
-        spelling.get(name, f"--{name}") for name in differing if name not in ("output", "report_only", "duet")
     )
 
 
