@@ -44,4 +44,8 @@ def write_code(path: Path) -> None:
     torch.save(nn.Linear(2, 2), path)
 
 
-WRITERS = (write_nothing, write_text, write_truncated, write_another_model, write_list, write_code)
+def write_hostile(path: Path) -> None:
+    torch.save(Touches(path.with_name("ran")), path)
+
+
+WRITERS = (write_hostile, write_nothing, write_text, write_truncated, write_another_model, write_list, write_code)

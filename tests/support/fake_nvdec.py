@@ -2,9 +2,7 @@
 
 import ctypes
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,7 +58,6 @@ class FakeSession:
 
     def __init__(self, codec: str, stream: int) -> None:
         self._codec, self._stream = av.CodecContext.create(codec, "r"), stream
-        self._codec.options = {"flags": "+output_corrupt", "flags2": "+showall"}  # frames that need others, too
         self._lent: list[FakeFrame] = []
 
     def Decode(self, packet: Any) -> list[FakeFrame]:  # noqa: N802
@@ -75,37 +72,6 @@ class FakeSession:
             self._codec.flush_buffers()
         self._lent = [FakeFrame(nv12_of(frame), frame.pts, self._stream) for frame in frames]
         return self._lent
-
-
-class FakeThreadedDecoder:
-    """The same for its ThreadedDecoder: a batch lasts until the next is asked for; after its end it hangs."""
-
-    def __init__(self, path: str, buffer_size: int, gpu_id: int, cuda_stream: int) -> None:
-        assert buffer_size >= nvdec.FRAMES_AT_ONCE
-        self._stream, self._lent, self.ended = cuda_stream, [], False
-        self.reconfigure_decoder(path)
-
-    def reconfigure_decoder(self, path: str) -> None:
-        self._frames = self._decoded(path)
-
-    def get_batch_frames(self, frames: int) -> list[FakeFrame]:
-        assert not self.ended
-        for frame in self._lent:
-            frame.nv12.zero_()
-        self._lent = [*islice(self._frames, frames)]
-        return self._lent
-
-    def end(self) -> None:
-        assert not self.ended
-        self.ended = True
-
-    def _decoded(self, path: str) -> Iterator[FakeFrame]:
-        with av.open(path) as container:
-            try:
-                for number, frame in enumerate(container.decode(video=0)):
-                    yield FakeFrame(nv12_of(frame), number, self._stream)
-            except av.FFmpegError:
-                return
 
 
 class NoEngineError(Exception):
@@ -123,7 +89,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(
         cudaVideoCodec=SimpleNamespace(H264="h264", HEVC="hevc"),
         CreateDecoder=create,
-        ThreadedDecoder=FakeThreadedDecoder,
         PacketData=lambda: SimpleNamespace(bsl=0, bsl_data=0, pts=0),
         PyNvVCException=NoEngineError,
         PyNvVCExceptionUnsupported=NoEngineError,

@@ -17,16 +17,14 @@ pytest.importorskip("torchvision")
 from torchvision.io import decode_jpeg as _decode_on_host
 
 import workloads.driving as driving
-import workloads.driving.loading as driving_loading
 import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.reading as driving_reading
 from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
-from tests.support.small_encoder import small_encoders
 from workloads.driving import nvjpeg_probe
-from workloads.driving.delivery import Batch, BatchOrder, Delivery, order_table
+from workloads.driving.delivery import Batch, order_table
 from workloads.driving.model import driving_model, parameter_count
 from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
 from workloads.driving.scenes import WAYPOINTS, Rig
@@ -74,13 +72,6 @@ def test_small_batches_are_several_iterations_of_the_same_step(context, built):
     for step in range(3):
         stamps = driving.stamps(context, step)
         assert torch.equal(side.step(stamps), stamps[:, None].expand(4, 3))
-
-
-def test_frames_that_are_on_the_device_come_in_the_same_order(context):
-    on_device, read = (Pipeline(context, Plan(path, batch=2)) for path in ("resident", "blocking"))
-    for _ in range(7):
-        for ours, theirs in zip(on_device.source.take(), read.source.take(), strict=True):
-            assert torch.equal(ours, theirs)
 
 
 def test_cached_steps_take_nothing_from_the_order(context, built):
@@ -172,28 +163,6 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
     assert missing_needs(needs, replace(h200, gpu_index=0)) is None
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(channels_last=True),
-        Recipe(channels_last=True, stem_channels=4),
-        Recipe(torch.bfloat16),
-        Recipe(fused=True),
-    ],
-)
-def test_a_recipe_trains_to_the_same_loss(context, recipe):
-    """Two updates: the third loss depends on what the backward passes and the optimizer did."""
-    losses = []
-    for each in (Recipe(), recipe):
-        with torch.random.fork_rng(devices=[]), small_encoders():
-            torch.manual_seed(0)
-            pipeline = Pipeline(context, Plan(batch=4, recipe=each))
-            losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))
-            assert pipeline.why_not() is None
-            assert pipeline.trainer.model.missing_channels == each.stem_channels - 3
-    assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.precision == torch.float32 else 0.1)
-
-
 def test_a_lost_layout_is_noticed(context):
     pipeline = Pipeline(context, Plan(batch=4, recipe=Recipe(channels_last=True)))
     pipeline.trainer.model.encoder[0].to(memory_format=torch.contiguous_format)
@@ -218,59 +187,6 @@ def test_compiling_is_one_graph_for_one_shape(context):
     torch._dynamo.reset()
 
 
-class _Event:
-    """A CUDA event that is never over by itself: only waiting for it ends it."""
-
-    waited: list[_Event]
-
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def record(self) -> None:
-        self.recorded += 1
-
-    def query(self) -> bool:
-        return self.recorded == 0
-
-    def synchronize(self) -> None:
-        self.waited.append(self)
-
-
-@pytest.fixture
-def pinned_batches(context, monkeypatch):
-    """Makes rings over pageable memory, whose events are counted."""
-    monkeypatch.setattr(driving_loading, "_pinned_like", lambda batch: Batch(*map(torch.empty_like, batch)))
-    monkeypatch.setattr(torch.cuda, "Event", _Event)
-    _Event.waited = []
-    frames = frames_of(context)
-    filling = driving_loading.Gathered(frames, BatchOrder(order_table(8, 0), 2))
-    example = Batch(frames.raw[:2], frames.commands[:2], frames.waypoints[:2], torch.arange(2))
-    return lambda ahead: driving_loading.PinnedBatches(filling, example, ahead)
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_a_page_locked_buffer_is_filled_again_only_when_it_has_been_read(pinned_batches, ahead):
-    batches = pinned_batches(ahead)
-    slots = batches._ring.slots
-    for number in range(1, 8):
-        next(batches)
-        assert sum(slot.done.recorded for slot in slots) == max(0, number - 1 - ahead)
-        assert _Event.waited == [slots[turn % len(slots)].done for turn in range(number)]
-
-
-def test_what_the_prefetcher_hands_out_is_in_order_and_intact(context, pinned_batches):
-    frames = frames_of(context)
-    source = driving_loading.Prefetched(pinned_batches(1), CPU)
-    delivery = Delivery(order_table(8, 0), frames.raw_sums, 2, CPU)
-    for _ in range(9):
-        batch = source.take()
-        assert delivery.record(batch, torch.tensor(0.0)).all()
-        assert torch.equal(batch.waypoints, frames.waypoints[batch.indices])
-        assert torch.equal(batch.commands, frames.commands[batch.indices])
-    assert "12 of the host buffers are pageable" in source.why_not()
-    source.close()
-
-
 def test_a_padded_stem_is_the_same_model_on_pictures_of_four_channels():
     plain, padded = (driving_model(RIG, 0).eval() for _ in range(2))
     padded.pad_stem(4)
@@ -282,21 +198,6 @@ def test_a_padded_stem_is_the_same_model_on_pictures_of_four_channels():
     assert seen[0].shape == (2, 4, 32, 64)
     assert not seen[0][:, 3].any()
     assert sum(weight.numel() for weight in padded.parameters()) == parameter_count(RIG)
-
-
-def test_attention_drops_nothing_and_the_rest_does(monkeypatch):
-    attention, dropouts = torch.nn.functional.scaled_dot_product_attention, []
-
-    def noting(*tensors, **how):
-        dropouts.append(tensors[4] if len(tensors) > 4 else how.get("dropout_p", 0.0))
-        return attention(*tensors, **how)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noting)
-    model = driving_model(RIG, 0).train()
-    images, command = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8), torch.tensor([0])
-    with torch.random.fork_rng(devices=[]):
-        assert not torch.equal(model(images, command), model(images, command))
-    assert dropouts == [0.0] * 4
 
 
 def test_the_model_sees_every_camera_and_the_command():

@@ -27,7 +27,7 @@ from workloads.host_preparation.preparing_sides import (
     threads,
 )
 from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
-from workloads.host_preparation.worker_pools import WorkerProcesses, in_order
+from workloads.host_preparation.worker_pools import WorkerProcesses
 
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
 
@@ -100,16 +100,6 @@ def test_the_stated_bytes_are_those_read_and_written() -> None:
     assert stated.bytes == 10 * samples[0].nbytes + 5 * prepared.nbytes
 
 
-def test_checksums_tell_samples_apart_and_notice_damage() -> None:
-    prepared = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    sums = checksums(prepared)
-    assert sums.shape == (4,)
-    assert len(set(sums.tolist())) == 4
-    damaged = prepared.clone()
-    damaged[2, 0, 5, 5] = 2.0
-    assert (checksums(damaged) - sums).ne(0).tolist() == [False, False, True, False]
-
-
 def straight(preparation: Preparation, numbers: torch.Tensor) -> torch.Tensor:
     """The checksums of these samples, prepared as one batch."""
     prepared = torch.empty(len(numbers), *preparation.prepared_shape)
@@ -132,31 +122,6 @@ def test_workers_prepare_what_one_thread_does_in_the_same_order(build, preparati
         torch.testing.assert_close(expected, straight(preparation, numbers), rtol=0, atol=1e-7)
         assert len(set(output.tolist())) == len(set(numbers.tolist()))
     side.cached_step()
-
-
-def test_at_most_the_ring_is_asked_for_ahead_and_everything_is_taken_in_order() -> None:
-    asked, ahead, taken = [], [], []
-
-    def ask(place: int, numbers: torch.Tensor) -> None:
-        asked.append((place, int(numbers)))
-        ahead.append(len(asked) - len(taken))
-
-    def take(place: int) -> torch.Tensor:
-        assert place < len(asked), "asked for before it is taken"
-        return torch.tensor(place)
-
-    for place in in_order([torch.tensor(10 * number) for number in range(9)], 4, ask, take):
-        taken.append(int(place))
-    assert taken == list(range(9))
-    assert asked == [(number, 10 * number) for number in range(9)]
-    assert max(ahead) == 4
-
-
-def test_a_batch_lasts_until_the_next_one_is_wanted(pool: WorkerProcesses) -> None:
-    for batch in pool.batches(numbers_of(FEW["cheap"], 12)):
-        before = batch.clone()
-        time.sleep(0.005)  # time enough for a worker to spoil it
-        assert torch.equal(batch, before)
 
 
 def died_of(pool: WorkerProcesses, how: int, after: int) -> str:

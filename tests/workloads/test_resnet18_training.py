@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import fields, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.resnet18_training import WORKLOADS, receipts, size, step_size
-from workloads.resnet18_training import rungs as training_rungs
 from workloads.resnet18_training import step as training_step
 from workloads.resnet18_training.cifar import seeded_pictures
 from workloads.resnet18_training.loop import TrainingLoop, training_side
@@ -46,30 +44,6 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
         return [float(loop.iterate()[1]) for _ in range(iterations)]
-
-
-def changed(rung: Rung, below: Rung) -> set[str]:
-    both = [(one.name, rung, below) for one in fields(Rung)] + [
-        (one.name, rung.recipe, below.recipe) for one in fields(Recipe)
-    ]
-    return {name for name, ours, theirs in both if getattr(ours, name) != getattr(theirs, name)} - {"recipe"}
-
-
-def test_every_rung_changes_what_its_name_says() -> None:
-    chain = [training_rungs.BOTTOM, *(optimization.build.keywords["rung"] for optimization in FULL.optimizations[:-1])]
-    assert [changed(rung, below) for below, rung in pairwise(chain)] == [
-        {"workers"},
-        {"pinned"},
-        {"non_blocking"},
-        {"uint8"},
-        {"batch"},
-        {"half"},
-        {"compiled"},
-        {"prefetched"},
-        {"layout", "autotuned"},
-        {"resident", "stem_channels", "workers", "pinned", "non_blocking", "uint8", "prefetched"},
-        {"whole_graph", "fused_update", "gathered_pool", "tuned"},
-    ]
 
 
 @pytest.mark.parametrize(("workload", "kind"), [(FULL, "cuda"), (SMALL, "cpu")])
@@ -129,19 +103,6 @@ def test_a_step_gives_back_the_receipts_of_pictures_in_their_place(name: str) ->
             side.cached_step()
 
 
-def test_the_next_batch_is_fetched_before_the_loss_scaler_waits_for_gradients() -> None:
-    with closing(TrainingLoop(CONTEXT, RUNGS["copy stream"], PICTURES)) as loop:
-        log: list[str] = []
-        fetch_next, update = loop.source.fetch_next, loop.trainer.scaler.step
-        loop.source.fetch_next = lambda: log.append("fetch") or fetch_next()
-        loop.trainer.scaler.step = lambda optimizer: log.append("update") or update(optimizer)
-        loop.iterate()
-        copied = loop.source._prefetcher._copied
-        loop.iterate()
-    assert log == ["fetch", "update"] * 2
-    assert copied == 2
-
-
 def test_a_picture_out_of_its_turn_loses_its_receipt() -> None:
     with closing(TrainingLoop(CONTEXT, TINY, PICTURES)) as loop:
         expected = loop._expected.clone()
@@ -157,17 +118,6 @@ def test_a_loss_that_is_no_number_loses_all_receipts() -> None:
         with torch.no_grad():
             loop.trainer.model.fc.bias[0] = torch.nan
         assert not loop.iterate()[0].any()
-
-
-def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
-    expected = losses(TINY)
-    assert losses(RUNGS["workers"]) == expected
-    assert losses(RUNGS["copy stream"]) == losses(RUNGS["large batch"])
-    assert losses(RUNGS["bytes"]) == pytest.approx(expected, rel=1e-4)
-    assert losses(RUNGS["bytes by a copy stream"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
-    assert losses(RUNGS["fused"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
-    assert losses(RUNGS["resident"]) == pytest.approx(expected, rel=1e-4)
-    assert losses(RUNGS["bf16 channels last"]) == pytest.approx(expected, rel=0.05)
 
 
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,19 +138,6 @@ def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:
     assert trainer.scaler.get_scale() == 4, "the overflow was noticed"
     assert all(torch.equal(weight, one) for weight, one in zip(trainer.model.parameters(), before, strict=True))
     assert not any(state["momentum_buffer"].any() for state in trainer.optimizer.state.values())
-
-
-def test_state_is_everything_that_training_changes() -> None:
-    trainer = Trainer(CONTEXT, Recipe(fused_update=True), batch=8)
-    before = [tensor.detach().clone() for tensor in trainer.state()]
-    images, labels = torch.randn(8, 3, 32, 32), torch.arange(8)
-    first = float(trainer(images, labels))
-    assert float(trainer(images, labels)) != first
-    with torch.no_grad():
-        for tensor, value in zip(trainer.state(), before, strict=True):
-            tensor.copy_(value)
-    assert float(trainer(images, labels)) == first
-    assert len(before) == len({tensor.data_ptr() for tensor in trainer.state()}) == 8 + 6 + 8
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 pytest.importorskip("torchvision")
 from torchvision.models import resnet50 as architecture
 
-import workloads.parts.model_sides as model_sides
 import workloads.parts.resnet50_weights as resnet50_weights
 import workloads.resnet50_inference as resnet50_inference
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context
 from tests.support import bad_checkpoints
-from workloads.parts.cudnn_fusion import STEM_CHANNELS
 from workloads.parts.photographs import photograph_batch
 
 BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
@@ -142,13 +140,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
         resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(path)}))
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_checkpoint_cannot_run_code(context, tmp_path):
-    torch.save(bad_checkpoints.Touches(tmp_path / "ran"), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match="--perf-set resnet50-weights"):
-        resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
-    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "ran").exists(), "a checkpoint cannot run code"
 
 
 class _Small(nn.Module):
@@ -185,47 +177,3 @@ def test_a_compiled_side_is_one_frozen_graph_for_one_shape(context, monkeypatch)
 
 def test_a_graph_break_is_noticed(context, monkeypatch):
     assert "graph breaks" in _compiled(context, monkeypatch, _Small(breaks=True)).engaged()
-
-
-def test_every_build_compiles_for_itself(context, monkeypatch):
-    inputs = photograph_batch(context, 0)
-    with torch._dynamo.config.patch(recompile_limit=1):
-        sides = [_compiled(context, monkeypatch, _Small()) for _ in range(2)]
-        outputs = [side.step(inputs) for side in sides]
-        assert [side.engaged() for side in sides] == [None] * 2
-    assert not torch.equal(outputs[0], outputs[1])
-
-
-@pytest.mark.parametrize(("precision", "batches"), [("tf32", 0), ("int8", resnet50_inference.CALIBRATION_BATCHES)])
-def test_a_tensorrt_side_is_built_from_the_model_on_the_cpu(context, monkeypatch, precision, batches):
-    class Fake:
-        def __init__(self, model, example, precision, cache_dir, calibration):
-            assert {weight.device.type for weight in model.parameters()} == {"cpu"}
-            assert (example.shape, cache_dir) == ((2, 3, 224, 224), context.cache_dir)
-            self.precision, self.calibration = precision, calibration
-
-        def __call__(self, inputs):
-            return inputs[:, :, 0, 0]
-
-        def layers(self):
-            return ["conv1 + relu"]
-
-    monkeypatch.setattr(resnet50_inference, "build_engine", Fake)
-    side = resnet50_inference.tensorrt(context, precision)
-    assert side.step.precision == precision
-    assert len(side.step.calibration) == batches
-    timed = [photograph_batch(replace(context, items=16), index) for index in range(3)]
-    assert not any(torch.equal(one, two) for one in side.step.calibration for two in timed)
-    assert side.layers() == ["conv1 + relu"]
-    without_graphs = replace(context, capture_graphs=False)
-    assert resnet50_inference.tensorrt_graph(without_graphs, precision).step.precision == precision
-
-
-def test_without_a_graph_the_same_step_runs_kernel_by_kernel(context):
-    inputs = photograph_batch(context, 0)
-    without_graphs = replace(context, capture_graphs=False)
-    side = model_sides.captured(without_graphs, nn.Identity(), STEM_CHANNELS, photograph_batch(context, 1))
-    for _ in range(2):
-        output = side.step(inputs)
-    assert torch.equal(output[:, :3], inputs.half().float())
-    assert not output[:, 3:].any()

@@ -3,16 +3,13 @@
 import errno
 import json
 import os
-import resource
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.full_disk import files_up_to
 from workloads.streaming.block_checksum import half_sums
 from workloads.streaming.stream_file import Layout, StreamFile, beside, open_stream_file
 
@@ -68,15 +65,6 @@ def test_holds_seeded_whole_numbers_and_no_block_twice(file: StreamFile, tmp_pat
     other.close()
 
 
-def test_what_a_team_copies_is_what_one_thread_reads(file: StreamFile) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        blocks = list(threads.map(partial(copied, file), range(12)))
-    assert torch.equal(torch.stack(blocks), torch.stack([read(file, number) for number in range(12)]))
-    piece = torch.empty(2 * LAYOUT.points)
-    file.copy_into(7, piece)  # blocks have four such pieces
-    assert torch.equal(piece, read(file, 1).view(4, -1)[3])
-
-
 def test_an_intact_file_is_reused(file: StreamFile) -> None:
     before = file.path.stat()
     assert reopened(file).path.stat() == before
@@ -120,13 +108,6 @@ def test_a_damaged_file_is_written_anew(file: StreamFile, damage) -> None:
     assert (file.path.read_bytes(), beside(file.path).read_bytes()) == (content, told)
 
 
-@pytest.mark.parametrize("number", [-1, 12])
-@pytest.mark.parametrize("how", [read, copied])
-def test_a_block_that_is_not_there(file: StreamFile, how: Reading, number: int) -> None:
-    with pytest.raises(IndexError, match=f"block {number} was asked for, and .* has 12"):
-        how(file, number)
-
-
 @pytest.mark.parametrize("how", [read, copied])
 def test_a_file_that_became_shorter_is_named(file: StreamFile, how: Reading) -> None:
     os.truncate(file.path, 11 * LAYOUT.block_bytes + 100)
@@ -134,27 +115,11 @@ def test_a_file_that_became_shorter_is_named(file: StreamFile, how: Reading) -> 
         how(file, 11)
 
 
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def check_nothing_was_left(folder: Path, error: OSError, reason: str) -> None:
-    assert list(folder.iterdir()) == []
-    assert "\n" not in str(error)
-    for part in (reason, str(folder / LAYOUT.file_name), "MiB are free there", "make room"):
-        assert part in str(error)
-
-
 def test_a_limit_reached_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    with no_file_larger_than(LAYOUT.bytes // 2), pytest.raises(OSError, match="cannot be written") as raised:
+    says = rf"{tmp_path / LAYOUT.file_name} cannot be written \({os.strerror(errno.EFBIG)}\), \d+ MiB are free there: "
+    with files_up_to(LAYOUT.bytes // 2), pytest.raises(OSError, match=says):
         open_stream_file(tmp_path, LAYOUT)
-    check_nothing_was_left(tmp_path, raised.value, os.strerror(errno.EFBIG))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_writer_left_behind_goes_when_the_next_one_writes(tmp_path: Path) -> None:

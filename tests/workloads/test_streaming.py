@@ -98,22 +98,6 @@ def test_sides_give_the_baselines_record_of_every_step(context: Context, build, 
     side.cached_step()
 
 
-def test_steps_return_before_their_blocks_are_checked(context: Context, build, monkeypatch) -> None:
-    may_check = threading.Event()
-    wanted = Regime.wanted
-
-    def held(regime: Regime, result: torch.Tensor) -> torch.Tensor:
-        assert may_check.wait(HANGS_S)
-        return wanted(regime, result)
-
-    monkeypatch.setattr(Regime, "wanted", held)
-    side = build(partial(at_once, SMALL), replace(context, items=2))
-    output = side.step(torch.tensor([4, 2]))
-    may_check.set()
-    side.finish()
-    assert output[:, 0].tolist() == [1, 1]
-
-
 def test_a_kernel_that_is_wrong_in_one_number_is_seen(context: Context, build, monkeypatch) -> None:
     reference, side = build(partial(in_a_row, SMALL, False)), build(partial(at_once, SMALL))
     shift = WalshShift.__call__
@@ -129,21 +113,6 @@ def test_a_kernel_that_is_wrong_in_one_number_is_seen(context: Context, build, m
     assert output[:, 0].tolist() == [0] * 8
     with pytest.raises(ValueError, match=r"blocks \[5\] of .* came back wrong: remove the file"):
         reference.step(torch.tensor([5]))
-
-
-def test_a_buffer_that_is_filled_before_it_was_consumed_is_seen(context: Context, build, monkeypatch) -> None:
-    """The race that overlap invites: the next block arrives in a buffer that is still needed."""
-    side = build(partial(at_once, SMALL))
-    wanted = Regime.wanted
-
-    def too_late(regime: Regime, result: torch.Tensor) -> torch.Tensor:
-        result[: len(result) // 2] = 7.0  # half of the next block is there already
-        return wanted(regime, result)
-
-    monkeypatch.setattr(Regime, "wanted", too_late)
-    output = side.step(torch.arange(8))
-    side.finish()
-    assert output[:, 0].tolist() == [0] * 8
 
 
 def test_a_pipeline_that_never_overlapped_says_so(context: Context, build) -> None:

@@ -107,14 +107,6 @@ def test_images_made_on_the_device_are_the_loaders(side_pixels: int, recipe: Rec
     assert batch.sound.all()
 
 
-def test_resident_pictures_go_on_through_the_order_and_begin_again() -> None:
-    resident = ResidentPictures(PICTURES, ORDER, 16, image_maker(PICTURES, 32, Recipe(), CPU))
-    turns = len(ORDER) // 16
-    ids = torch.cat([resident.take().ids for _ in range(turns + 1)])
-    assert torch.equal(ids[: len(ORDER)], ORDER.ids)
-    assert torch.equal(ids[len(ORDER) :], ORDER.ids[:16])
-
-
 @pytest.mark.parametrize("uint8", [False, True])
 def test_a_damaged_or_swapped_image_is_not_sound(uint8: bool) -> None:
     images, told = (torch.stack(each) for each in zip(*(prepared(32, uint8)[n] for n in range(6)), strict=True))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
+from tests.support.small_models import SmallNet
 from workloads.parts.prefetcher import Prefetcher
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import step as training_step
@@ -30,17 +31,11 @@ COPY_STREAM = replace(BYTES, batch=16, prefetched=True)
 BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
 
 
-def small_net(classes: int) -> nn.Module:
-    """Stands in for ResNet-18, which would make these tests slow."""
-    conv, norm = nn.Conv2d(3, 16, 7, stride=4, bias=False), nn.BatchNorm2d(16)
-    return nn.Sequential(conv, norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes))
-
-
 @pytest.fixture(autouse=True)
 def few_pictures_and_a_small_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_proofs, "training_pictures", lambda context: PICTURES)
     monkeypatch.setattr(training_proofs, "CURVE_ITERATIONS", 3)
-    monkeypatch.setattr(training_step, "architecture", small_net)
+    monkeypatch.setattr(training_step, "architecture", SmallNet)
     training_proofs.loss_curve.cache_clear()
 
 
@@ -70,20 +65,6 @@ def test_batches_that_arrive_whole_are_shown() -> None:
     said = training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
     assert "12 batches of 16 bit for bit what the host sent" in said
     assert "0 were still being copied" in said, "on a CPU"
-
-
-def test_copies_that_never_ran_beside_a_use_show_nothing() -> None:
-    for device, beside in (("cuda", 1), ("cpu", 0)):
-        training_proofs._demand_overlap(torch.device(device), beside)
-    with pytest.raises(DisprovedError, match="each of 12 copies was over before the batch before it was in use"):
-        training_proofs._demand_overlap(torch.device("cuda"), 0)
-
-
-def test_what_must_compute_the_same_is_compared_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda *given, **how: pytest.fail("compiled"))
-    compiled = Recipe(compiled=True)
-    rung, below = (replace(one, recipe=compiled) for one in (COPY_STREAM, replace(COPY_STREAM, prefetched=False)))
-    assert "losses bit for bit" in training_proofs.same_losses(CONTEXT, rung, below)
 
 
 class FlipsABit(Prefetcher):

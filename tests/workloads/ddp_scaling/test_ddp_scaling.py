@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from gpugate.faults import ranks as faults
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply, mutate
 from gpugate.judging.bill import broken_limit
-from gpugate.measurement.collectives import all_reduce_alone_ms, count_collectives
+from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.difference import differences
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import Difference
@@ -20,7 +19,7 @@ from gpugate.parts import Parts
 from gpugate.session.ranks import RankJob
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance
 from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, SAME_MEMORY, WIRE_BOUND, WORKLOADS, Training, rungs
-from workloads.ddp_scaling.models import draw, loss, make
+from workloads.ddp_scaling.models import draw, make
 
 CPU = torch.device("cpu")
 INPUTS = [torch.tensor([7]), torch.tensor([8])]
@@ -92,16 +91,6 @@ def test_a_rank_that_keeps_its_own_gradient_is_wrong_in_every_weight(
     assert min(weight.relative_l2 for weight in own) > 0.5
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_model_computes_in_bf16_and_its_loss_and_gradients_are_float32(size: Training) -> None:
-    model, dtypes = make(size.model, CPU), []
-    model.register_forward_hook(lambda module, inputs, logits: dtypes.append(logits.dtype))
-    value = loss(model, *draw(2, 0, 0, CPU))
-    value.backward()  # type: ignore[no-untyped-call]
-    assert [*dtypes, value.dtype] == [torch.bfloat16, torch.float32]
-    assert {weight.grad.dtype for weight in model.parameters() if weight.grad is not None} == {torch.float32}
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "found"),
     [
@@ -118,27 +107,6 @@ def test_a_fault_between_ranks_shows(
 ) -> None:
     case = mutate(Case(TRANSFORMER, TRANSFORMER.optimization(name), "cpu"), Fault(kind), CPU)
     assert problems(case, job, expected) == found
-
-
-def test_a_rank_on_a_cpu_adds_in_one_order_whatever_the_number_of_threads(job: RankJob) -> None:
-    case = Case(TRANSFORMER, TRANSFORMER.optimization("overlap"), "cpu")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    side = build_side("overlap", case.optimization.build, context(case, job), INPUTS[0])
-    side.close()
-    torch.set_num_threads(threads)
-    assert side.flags.num_threads == 1
-
-
-@pytest.mark.parametrize("last", [True, False])
-def test_a_slow_rank_waits_as_long_as_its_step_took(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits_s: list[float] = []
-    monkeypatch.setattr(faults, "_is_last_rank", lambda: last)
-    monkeypatch.setattr(faults, "sleep", waits_s.append)
-    monkeypatch.setattr(faults, "perf_counter", iter((3.0, 5.0)).__next__)
-    build = apply(Fault("slow-rank"), lambda context: Side(lambda inputs: inputs))
-    assert build(Context(CPU, 1, 0, Path())).step(INPUTS[0]) is INPUTS[0]
-    assert waits_s == ([2.0] if last else [])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -203,8 +171,3 @@ def test_the_model_has_the_gradients_that_the_tables_count(
     found = [4 * sum(weight.numel() for weight in some) for some in (weights, in_blocks)]
     assert found == [size.gradient_bytes[kind], size.block_bytes[kind]]
     assert {len(weight) % RANKS[0] for weight in weights} == {0}  # FSDP2 would fill up other shares
-
-
-def test_an_all_reduce_by_itself_takes_its_time(job: RankJob) -> None:
-    job.announce("all_reduce_alone", byte_count=4096)
-    assert all_reduce_alone_ms(CPU, 4096) > 0

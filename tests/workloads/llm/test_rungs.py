@@ -1,10 +1,6 @@
 """Each check of the ladder catches the faults that it is for."""
 
-import gc
-import re
-import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +16,9 @@ from workloads.llm.model import Decoder
 from workloads.llm.proofs import compare_with_fp32
 from workloads.llm.quantized import ATTENTION, FP8, describe_type_problem, quantize
 from workloads.llm.quantized import INT8 as INT8_TYPE
-from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, text, token
+from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, token
 
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
-STATIC = SMALL.optimization("static")
 
 
 def logits(context: Context, side: Side) -> Tensor:
@@ -115,44 +110,6 @@ def test_a_step_that_runs_eagerly_in_secret_is_named(tiny: Context, monkeypatch:
     assert rungs.compiled(tiny).engaged() == "0 graphs were compiled, not 1: the step ran eagerly or again"
 
 
-class FakeGraph:
-    """A graph that, as a real one, knows the work that it captured by nothing but its memory."""
-
-    def __init__(self, work: Callable[[], Tensor]) -> None:
-        self.logits = [work() for _ in range(4)][-1].clone()
-        self.work = weakref.ref(work)
-
-    def replay(self) -> None:
-        work = self.work()
-        assert work is not None, "the memory of the captured work was freed"
-        self.logits.copy_(work())
-
-
-def fake_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(work: Callable[[], Tensor], stream: object) -> tuple[FakeGraph, Tensor]:
-        graph = FakeGraph(work)
-        return graph, graph.logits
-
-    monkeypatch.setattr(rungs, "recorded", record)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-
-
-def test_a_captured_step_keeps_the_text_and_the_memory_that_its_graph_reads(
-    tiny: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_capture(monkeypatch)
-
-    def build() -> Side:
-        caches_of_text, model = rungs.make_static_caches(tiny, tiny.items), rungs.decoder(tiny)
-        rungs.read_text(model, caches_of_text, text(tiny, tiny.items))
-        return rungs.capture_step(tiny, model, caches_of_text)
-
-    side = build()
-    gc.collect()
-    assert difference(tiny, side, logits(tiny, rungs.growing(tiny))) <= STATIC.tolerated.relative_l2
-    assert side.engaged() is None
-
-
 def test_the_bytes_of_a_token_are_those_of_the_matrices_and_the_cache(tiny: Context) -> None:
     def stored(narrow: torch.dtype | None, kept: str = "") -> int:
         model, caches_of_text = rungs.decoder(tiny), rungs.make_static_caches(tiny, tiny.items)
@@ -187,12 +144,3 @@ def test_int8_names_matrices_that_kept_their_type(tiny: Context, monkeypatch: py
     assert problem is not None
     assert problem.startswith("layers.0.self_attn.q_proj, ")
     assert problem.endswith("lm_head: the weights are not torch.int8")
-
-
-def test_the_page_about_workloads_shows_the_code_that_runs() -> None:
-    page = Path(__file__).parents[3] / "docs/workload.md"
-    shown = re.search(r"# workloads/llm/rungs.py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert shown is not None
-    source = Path(rungs.__file__).read_text(encoding="utf-8")
-    for part in shown[1].strip().split("\n\n\n"):
-        assert part in source

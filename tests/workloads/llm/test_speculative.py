@@ -6,7 +6,7 @@ import torch
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from workloads.llm import speculative
-from workloads.llm.speculative import SPAN_TOKENS, Span, count_checks, span, tokens_per_check
+from workloads.llm.speculative import SPAN_TOKENS, count_checks, span, tokens_per_check
 
 
 def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,10 +56,3 @@ def test_checks_of_a_draft_that_is_always_or_never_right(right: bool, checks: in
 def test_the_mean_of_tokens_a_check_is_that_of_the_formula(acceptance: float) -> None:
     right = torch.rand(20_000, generator=torch.Generator().manual_seed(0)) < acceptance
     assert len(right) / count_checks(right) == pytest.approx(tokens_per_check(acceptance, 4), rel=0.02)
-
-
-def test_spans_end_within_the_text(tiny: Context) -> None:
-    for index in range(200):
-        inputs = span(tiny, index)
-        assert isinstance(inputs, Span)
-        assert 128 <= int(inputs.start) < speculative.TEXT_TOKENS - SPAN_TOKENS

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from workloads.parts import prefetcher
-from workloads.parts.prefetcher import Copy, CudaOrder, HostOrder, Prefetcher
+from workloads.parts.prefetcher import Copy, HostOrder, Prefetcher
 
 CPU = torch.device("cpu")
 
@@ -114,63 +112,3 @@ def test_no_batch_is_used_before_it_is_there() -> None:
         copying.append(fetcher.copying())
     assert copying == [True] * 6 + [False], "the last one has none after it"
     assert [numbers.tolist() for _, numbers in found] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
-
-
-class Recorded:
-    """Streams, events and tensors that only write down what is asked of them."""
-
-    def __init__(self, log: list[str], name: str) -> None:
-        self.log, self.name = log, name
-
-    def __getattr__(self, asked: str) -> Callable[..., None]:
-        def note(*others: Recorded, **how: bool) -> None:
-            self.log.append(" ".join([self.name, asked, *(other.name for other in others), *how]))
-
-        return note
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Records the calls of CudaOrder to CUDA, in order; the copy stream is `copies`, the caller's `compute`."""
-    lines: list[str] = []
-    names = iter(["arrived 0", "arrived 1", "used 0", "used 1"])
-
-    @contextlib.contextmanager
-    def current(stream: Recorded) -> Iterator[None]:
-        lines.append(f"on {stream.name}:")
-        yield
-        lines.append("back")
-
-    fake = {
-        "Stream": lambda device: Recorded(lines, "copies"),
-        "Event": lambda: Recorded(lines, next(names)),
-        "current_stream": lambda device: Recorded(lines, "compute"),
-        "stream": current,
-    }
-    for name, stand_in in fake.items():
-        monkeypatch.setattr(prefetcher.torch.cuda, name, stand_in)
-    return lines
-
-
-def test_on_cuda_copies_and_uses_wait_for_each_other_by_events(log: list[str]) -> None:
-    order = CudaOrder(torch.device("cuda"))
-    buffer, host = Recorded(log, "buffer"), Recorded(log, "host")
-    order.made((buffer,))
-    order.copy(1, [(buffer, host), (buffer, host)])
-    order.begin_use(1)
-    order.end_use(1)
-    order.copying(1)
-    order.join()
-    assert log == [
-        "copies wait_stream compute",
-        "buffer record_stream copies",
-        "copies wait_event used 1",
-        "on copies:",
-        *["buffer copy_ host non_blocking"] * 2,
-        "back",
-        "arrived 1 record copies",
-        "compute wait_event arrived 1",
-        "used 1 record compute",
-        "arrived 1 query",
-        "copies synchronize",
-    ]

@@ -1,20 +1,17 @@
 """Clips: what is drawn depends on its arguments alone, with a fair share of foreground; what is coded is kept whole."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from workloads.video.clip import clip as clip_module
 from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path, rendered
 from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.scene import scene
 from workloads.video.clip.video_file import examine
-from workloads.video.encode.compressed_only import FRAME_BYTES, compressed_only
 
 av = pytest.importorskip("av", reason="PyAV writes and reads clips: pip install av")
 
@@ -120,14 +117,3 @@ def test_clips_with_other_parameters_have_other_names(monkeypatch: pytest.Monkey
 def test_a_clip_that_cannot_be_made_is_refused(size: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Clip(*size)
-
-
-def test_what_a_gpu_may_send_back_is_derived_from_a_picture_of_the_clip() -> None:
-    """Takes the size of libjpeg with the sampling of nvJPEG: encoders differ by some per cent, never by half."""
-    rgb, _ = rendered(FULL, 300)
-    coded = io.BytesIO()
-    Image.fromarray(rgb).save(coded, "JPEG", quality=90, subsampling=0)
-    assert pytest.approx(coded.tell(), rel=0.03) == FRAME_BYTES
-    limit = compressed_only(10, FRAME_BYTES)
-    assert limit.counter == "device_to_host_bytes"
-    assert 10 * coded.tell() < limit.at_most < 10 * 1920 * 1080 * 3 // 2 / 3

@@ -1,14 +1,10 @@
 """OpenCV's frames and torchcodec's, in batches."""
 
 import dataclasses
-import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -108,69 +104,6 @@ def test_an_opencv_that_would_show_other_colours_is_not_asked(clip: Path, monkey
         HostDecoder(clip)
     monkeypatch.setattr(cv2, "__version__", "5.0.0")
     HostDecoder(clip).close()
-
-
-class FakeRawFrame:
-    """Returns frames as torchcodec does: strided views of the planes, U and V interleaved as on a GPU."""
-
-    def __init__(self, frame: av.VideoFrame) -> None:
-        y, u, v = (np.array(plane).reshape(-1, plane.line_size)[:, : plane.width] for plane in frame.planes)
-        interleaved = torch.from_numpy(np.stack([u, v], -1))
-        self.planes = (torch.from_numpy(y), interleaved[..., 0], interleaved[..., 1])
-
-
-class FakeDemuxer:
-    """torchcodec.decoders.Demuxer, with FFmpeg behind it as there, by way of PyAV."""
-
-    def __init__(self, source: Path, *, streams: str) -> None:
-        assert streams == "video"
-        self._container = av.open(source)
-        self.streams = [SimpleNamespace(make_decoder=lambda device: self)]
-
-    def __iter__(self) -> Iterator[object]:
-        return (packet for packet in self._container.demux(video=0) if packet.size)
-
-    def decode(self, packet: av.Packet) -> list[FakeRawFrame]:
-        try:
-            return [FakeRawFrame(frame) for frame in packet.decode()]
-        except av.FFmpegError as error:
-            raise RuntimeError("Failed to send packet to decoder") from error
-
-    def drain(self) -> list[FakeRawFrame]:
-        return [FakeRawFrame(frame) for frame in self._container.streams.video[0].decode(None)]
-
-
-@pytest.fixture
-def torchcodec(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = SimpleNamespace(Demuxer=FakeDemuxer)
-    monkeypatch.setitem(sys.modules, "torchcodec", SimpleNamespace(decoders=library))
-    monkeypatch.setitem(sys.modules, "torchcodec.decoders", library)
-
-
-@pytest.mark.usefixtures("torchcodec")
-def test_torchcodec_gives_nv12(clip: Path) -> None:
-    decoder = TorchCodecDecoder(clip, torch.device("cpu"), loop=True)
-    nv12 = torch.cat([decoder.read(32) for _ in range(5)])
-    assert nv12.shape == (160, 144, 160)
-    assert nv12.dtype == torch.uint8
-    assert read_numbers(planes(nv12)[0]).tolist() == [number % 75 for number in range(160)]
-    with av.open(clip) as container:
-        wanted = FakeRawFrame(next(container.decode(video=0))).planes
-    luma, chroma = planes(nv12[:1])
-    assert torch.equal(luma[0], wanted[0])
-    assert torch.equal(chroma[0], torch.stack(wanted[1:], -1))
-    decoder.close()
-    with pytest.raises(ValueError, match="the decoder is closed"):
-        decoder.read(1)
-
-
-def test_frames_that_stay_on_the_host_are_looked_at_there(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the step's stamps, and so its records, are on a device; a meta tensor mixes with no other."""
-    monkeypatch.setitem(CLIPS, "meta", CLIP)  # type: ignore[misc]
-    context = Context(torch.device("meta"), 8, 0, cache_dir)
-    side = decode_stage.to_nv12(decode_stage.planes, "h264", context)
-    assert side.step(torch.ones(8, device="meta")).shape == (8, 2)
-    side.close()
 
 
 def test_decoded_frames_of_every_session_are_compared(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from tests.support import fake_nvdec
-from tests.support.copied_clips import cut_short, with_open_groups
+from tests.support.copied_clips import cut_short
 from tests.support.fake_nvdec import FakeEvent, NoEngineError
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.colour import planes
 from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.video_file import VideoError, examine
 from workloads.video.decode import nvdec
-from workloads.video.decode.nvdec import ParallelDecoder, ThreadedDecoder
-from workloads.video.decode.sessions import Segment
+from workloads.video.decode.nvdec import ParallelDecoder
 
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
 HEVC = dataclasses.replace(CLIP, codec="hevc")
@@ -41,7 +40,7 @@ def numbers_of(nv12: torch.Tensor) -> list[int]:
     return read_numbers(planes(nv12)[0]).tolist() if len(nv12) else []
 
 
-def to_the_end(decoder: ParallelDecoder | ThreadedDecoder, batch: int, numbers: list[int]) -> list[int]:
+def to_the_end(decoder: ParallelDecoder, batch: int, numbers: list[int]) -> list[int]:
     """The numbers, with those of all frames that are left, as far as it gets."""
     while len(nv12 := decoder.read(batch)):
         numbers += numbers_of(nv12)
@@ -82,18 +81,6 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
     assert {slot.used for slot in library.slots} <= set(used)
 
 
-def test_frames_of_another_segment_are_left_out(cache_dir: Path, library: SimpleNamespace) -> None:
-    path = cache_dir / "open.mp4"
-    second = with_open_groups(path)
-    session = nvdec.SegmentDecoder(examine(path), DEVICE, slots=1)
-    levels = [
-        float(slot.frame[:96].float().mean())
-        for slot in session.read(Segment(second, second + 5), lambda: session.slots[0])
-    ]
-    assert levels == pytest.approx([16 + 219 / 255 * 10 * number for number in range(second, second + 5)], abs=2)
-    session.close()
-
-
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_sessions_tell_of_a_clip_that_was_cut_short(
     cache_dir: Path, tmp_path: Path, library: SimpleNamespace, sessions: int
@@ -110,17 +97,6 @@ def test_sessions_tell_of_a_clip_that_was_cut_short(
     decoder.close()
 
 
-@pytest.mark.parametrize("batch", [1, 8, 50])
-def test_the_threaded_decoder_gives_every_frame_once(cache_dir: Path, library: SimpleNamespace, batch: int) -> None:
-    decoder = ThreadedDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=False)
-    assert to_the_end(decoder, batch, []) == [*range(75)]
-    decoder.close()
-    decoder.close()
-    assert decoder._decoder.ended
-    with pytest.raises(ValueError, match="the decoder is closed"):
-        decoder.read(1)
-
-
 def test_a_missing_engine_is_told_in_a_sentence(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,10 +106,7 @@ def test_a_missing_engine_is_told_in_a_sentence(
     info = examine(clip_path(cache_dir, CLIP))
     told = r"there is no NVDEC to decode with \(CreateDecoder : Error code : 100\): start the container with NVIDIA_"
     monkeypatch.setattr(library, "CreateDecoder", refuse)
-    monkeypatch.setattr(library, "ThreadedDecoder", refuse)
     decoder = ParallelDecoder(info, DEVICE, 3, False)
     with pytest.raises(RuntimeError, match=told):
         decoder.read(8)
     decoder.close()
-    with pytest.raises(RuntimeError, match=told):
-        ThreadedDecoder(info, DEVICE, False)

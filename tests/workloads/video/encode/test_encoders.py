@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("torchvision")
 pytest.importorskip("cv2")
 pytest.importorskip("av")
 import av
 
-from workloads.video.clip.clip import Clip, rendered
-from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.clip.video_file import VideoError
 from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video.encode.motion_jpeg import MotionJpeg
@@ -26,8 +23,7 @@ from workloads.video.encode.quality import quality
 from workloads.video.encode.x264 import X264, X264Settings
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
-CLIP = Clip(160, 96, 12)
-VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
+VIDEO = VideoFormat(160, 96, Fraction(25))
 ENCODERS: dict[str, Callable[[Path], Any]] = {  # by the name of the codec
     "mpeg4": lambda path: Mp4v(path, VIDEO),
     "h264": lambda path: X264(path, VIDEO, X264Settings(crf=18)),
@@ -36,13 +32,10 @@ ENCODERS: dict[str, Callable[[Path], Any]] = {  # by the name of the codec
 NV12 = "nv12"
 
 
-@pytest.fixture(scope="module")
-def clip() -> dict[str, Any]:
+@pytest.fixture
+def clip(bgr, nv12, rgb) -> dict[str, Any]:
     """The frames in the form that each encoder takes."""
-    rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
-    nv12 = nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
-    bgr = np.ascontiguousarray(rgb[..., ::-1])
-    return {NV12: nv12.numpy(), "mpeg4": bgr, "h264": nv12, "mjpeg": rgb_from_nv12(nv12, "bt601")}
+    return {NV12: nv12.numpy(), "mpeg4": np.ascontiguousarray(bgr), "h264": nv12, "mjpeg": rgb}
 
 
 @pytest.fixture(params=ENCODERS)

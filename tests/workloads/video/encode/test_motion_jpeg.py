@@ -17,24 +17,13 @@ pytest.importorskip("av")
 import av
 
 from tests.support.patience import HANGS_S
-from workloads.video.clip.clip import Clip, rendered
-from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
-from workloads.video.clip.video_file import VideoError
 from workloads.video.encode import motion_jpeg as motion_jpeg_module
 from workloads.video.encode.encoding import EncodingError, VideoFormat
 from workloads.video.encode.motion_jpeg import MotionJpeg
 from workloads.video.encode.quality import decoded, quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
-CLIP = Clip(160, 96, 12)
-VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
-
-
-@pytest.fixture(scope="module")
-def rgb() -> Tensor:
-    """uint8 [12, 3, 96, 160]: the clip as it comes out of a decoder, one pair of chroma for 2 x 2 pixels."""
-    frames = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
-    return rgb_from_nv12(nv12_from_rgb(torch.from_numpy(frames).permute(0, 3, 1, 2).contiguous(), "bt601"), "bt601")
+VIDEO = VideoFormat(160, 96, Fraction(25))
 
 
 def test_a_player_shows_the_colours_that_were_given(tmp_path):
@@ -73,14 +62,13 @@ def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     return given
 
 
-def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, rgb, permits):
+def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rgb, permits):
     with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
         for part in torch.split(rgb, 4):
             encoder.write(part)  # none of the first is complete
         permits.release(12)
     assert encoder.close().frames == 12
-    found = quality(tmp_path / "out.mov", dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
-    assert found.numbers == tuple(range(12))
+    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), "nv12").numbers == tuple(range(12))
 
 
 def test_settled_it_has_written_every_picture(tmp_path, rgb, permits):
@@ -115,6 +103,4 @@ def test_what_cannot_be_encoded(tmp_path, rgb):
     encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
     with pytest.raises(EncodingError, match=r"needs contiguous uint8 \[n, 3, 96, 160\]"):
         encoder.write(rgb.permute(0, 2, 3, 1))
-    with pytest.raises(VideoError, match="without a frame"):
-        encoder.close()
-    assert not list(tmp_path.iterdir())
+    encoder.abort()

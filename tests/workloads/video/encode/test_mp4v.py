@@ -8,24 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 pytest.importorskip("cv2")
 pytest.importorskip("av")
 
 from tests.support.full_disk import files_up_to
-from workloads.video.clip.clip import Clip, rendered
 from workloads.video.encode.encoding import EncodingError, VideoFormat
 from workloads.video.encode.mp4v import Mp4v
 
-CLIP = Clip(160, 96, 12)
-VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
-
-
-@pytest.fixture(scope="module")
-def bgr() -> NDArray[np.uint8]:
-    """uint8 [12, 96, 160, 3]: the clip."""
-    return np.stack([rendered(CLIP, number)[0][:, :, ::-1] for number in range(CLIP.frames)])
+VIDEO = VideoFormat(160, 96, Fraction(25))
 
 
 def test_a_full_disk_is_seen_with_the_batch_that_filled_it(tmp_path, bgr, monkeypatch):

@@ -17,16 +17,13 @@ from torch import Tensor
 pytest.importorskip("av")
 import av
 
-from workloads.video.clip.clip import Clip, rendered
-from workloads.video.clip.colour import nv12_from_rgb
 from workloads.video.encode import nvenc
 from workloads.video.encode.encoding import Encoded, VideoFormat
 from workloads.video.encode.nvenc import Nvenc, NvencSettings, arguments
 from workloads.video.encode.quality import quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
-CLIP = Clip(160, 96, 24)
-VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
+VIDEO = VideoFormat(160, 96, Fraction(25))
 GPU = torch.device("cuda", 0)
 IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
 LIBRARIES = {"h264": "libx264", "hevc": "libx265"}
@@ -99,13 +96,6 @@ def library(monkeypatch) -> SimpleNamespace:
     return module
 
 
-@pytest.fixture(scope="module")
-def nv12() -> Tensor:
-    """uint8 [24, 144, 160]: the clip."""
-    rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
-    return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
-
-
 @pytest.mark.parametrize("reordered", [-1, 0, 2])
 @pytest.mark.parametrize(("codec", "suffix"), [("h264", ".mp4"), ("h264", ".mkv"), ("hevc", ".mp4")])
 def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, library, codec, suffix, reordered):
@@ -116,9 +106,9 @@ def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, li
         for part in torch.split(nv12, 7):
             encoder.write(part)
 
-    assert encoder.close() == Encoded(path, 24, path.stat().st_size, 24 / 25)
+    assert encoder.close() == Encoded(path, 12, path.stat().st_size, 12 / 25)
     found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
-    assert found.numbers == tuple(range(24))
+    assert found.numbers == tuple(range(12))
     assert min(found.psnr_db.values()) > 35
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -126,8 +116,8 @@ def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, li
         keyframes = [packet.pts for packet in container.demux(stream) if packet.size and packet.is_keyframe]
         container.seek(0)
         times = [float(frame.time) for frame in container.decode(stream)]
-    assert times == pytest.approx([number / 25 for number in range(24)], abs=0.001)
-    assert len(keyframes) == 3  # frames 0, 10 and 20
+    assert times == pytest.approx([number / 25 for number in range(12)], abs=0.001)
+    assert len(keyframes) == 2  # frames 0 and 10
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -139,41 +129,32 @@ def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, code
         encoder.write(nv12)
     with av.open(str(path)) as container:
         coding = container.streams.video[0].codec_context
-        assert (coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range) == (
-            code,
-            code,
-            code,
-            1,
-        )
+        colours = coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range
+        assert colours == (code, code, code, 1)
 
 
-def test_arguments_hold_a_quantizer():
-    asked = arguments(NvencSettings(qp=22, frames_between_keyframes=60), VideoFormat(64, 64, Fraction(30000, 1001)), 3)
-    assert asked == {
-        "gpu_id": 3,
-        "codec": "h264",
-        "preset": "P4",
-        "tuning_info": "high_quality",
-        "fps": 30,
-        "gop": 60,
-        "idrperiod": 60,
-        "rc": "constqp",
-        "constqp": 22,
-    }
+RATE = {"bitrate": 12_000_000}
 
 
-@pytest.mark.parametrize(("rate_control", "most"), [("cbr", 12_000_000), ("vbr", 18_000_000)])
-def test_arguments_hold_a_bit_rate_above_the_library_s_own_limit(rate_control, most):
-    """PyNvVideoCodec's default for the largest rate and the buffer is 10 Mbit."""
-    asked = arguments(NvencSettings(rate_control=rate_control, bit_rate_mbit_s=12), VIDEO, 0)
-    rates = {name: asked.get(name) for name in ("rc", "bitrate", "maxbitrate", "vbvbufsize", "constqp")}
-    assert rates == {
-        "rc": rate_control,
-        "bitrate": 12_000_000,
-        "maxbitrate": most,
-        "vbvbufsize": most,
-        "constqp": None,
-    }
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({"qp": 22}, {"rc": "constqp", "constqp": 22}),
+        # PyNvVideoCodec's default for the largest rate and the buffer is 10 Mbit.
+        (
+            {"rate_control": "cbr", "bit_rate_mbit_s": 12},
+            {"rc": "cbr", **RATE, "maxbitrate": 12_000_000, "vbvbufsize": 12_000_000},
+        ),
+        (
+            {"rate_control": "vbr", "bit_rate_mbit_s": 12},
+            {"rc": "vbr", **RATE, "maxbitrate": 18_000_000, "vbvbufsize": 18_000_000},
+        ),
+    ],
+)
+def test_arguments_hold_a_quantizer_or_a_bit_rate(settings, rates):
+    asked = arguments(NvencSettings(**settings, frames_between_keyframes=60), VideoFormat(64, 64), 3)
+    common = {"gpu_id": 3, "codec": "h264", "preset": "P4", "tuning_info": "high_quality"}
+    assert asked == {**common, "fps": 30, "gop": 60, "idrperiod": 60, **rates}
 
 
 def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):
@@ -194,12 +175,12 @@ def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):
 
     library.CreateEncoder = lambda width, height, *_, **asked: Watched(width, height, reordered=2, **asked)
     with Nvenc(tmp_path / "out.mp4", VIDEO, GPU) as encoder:
-        for number in range(24):
+        for number in range(12):
             frame = nv12[number : number + 1].clone()
             alive[number] = weakref.ref(frame)
             encoder.write(frame)
             del frame
-    assert coded == set(range(24))
+    assert coded == set(range(12))
     assert not freed_too_early
     assert not kept_too_long
     assert all(frame() is None for frame in alive.values())

@@ -6,7 +6,6 @@ import threading
 import time
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,8 +14,6 @@ pytest.importorskip("av")
 import av
 
 from tests.support.patience import HANGS_S, wait_until
-from workloads.video.clip.clip import Clip, rendered
-from workloads.video.clip.colour import nv12_from_rgb
 from workloads.video.encode import x264 as x264_module
 from workloads.video.encode.encoding import VideoFormat
 from workloads.video.encode.pending_frames import PendingFrames
@@ -24,15 +21,7 @@ from workloads.video.encode.quality import quality
 from workloads.video.encode.x264 import KEPT_FRAMES, X264, X264Settings
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
-CLIP = Clip(160, 96, 12)
-VIDEO = VideoFormat(CLIP.width, CLIP.height, Fraction(25))
-
-
-@pytest.fixture(scope="module")
-def nv12() -> Tensor:
-    """uint8 [12, 144, 160]: the clip."""
-    rgb = np.stack([rendered(CLIP, number)[0] for number in range(CLIP.frames)])
-    return nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), "bt601")
+VIDEO = VideoFormat(160, 96, Fraction(25))
 
 
 def test_more_frames_than_libx264_looks_ahead_are_all_flushed(tmp_path, nv12):
@@ -46,17 +35,13 @@ def test_more_frames_than_libx264_looks_ahead_are_all_flushed(tmp_path, nv12):
 @pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
 def test_colours_are_tagged_in_limited_range(tmp_path, nv12, matrix, code):
     path = tmp_path / "out.mp4"
-    with X264(path, VideoFormat(CLIP.width, CLIP.height, Fraction(30000, 1001), matrix)) as encoder:
+    with X264(path, VideoFormat(160, 96, Fraction(30000, 1001), matrix)) as encoder:
         encoder.write(nv12)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         coding = stream.codec_context
-        assert (coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range) == (
-            code,
-            code,
-            code,
-            1,
-        )
+        colours = coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range
+        assert colours == (code, code, code, 1)
         assert coding.pix_fmt == "yuv420p"
         assert Fraction(stream.average_rate.numerator, stream.average_rate.denominator) == Fraction(30000, 1001)
 

@@ -16,7 +16,7 @@ from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.source_clip import source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
 from workloads.video.pipeline import composite_grids as grids_file
-from workloads.video.pipeline.chain import Batch, Chain, decoder_of
+from workloads.video.pipeline.chain import Chain, decoder_of
 from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.plan import BASELINE
 from workloads.video.segment.segmenter import segmenter
@@ -80,20 +80,3 @@ def test_other_weights_and_another_video_have_grids_of_their_own(
     }
     monkeypatch.setattr(grids_file, "FORMAT", grids_file.FORMAT + 1)
     assert len({*keys, grids_file._key(context, clip)}) == 5
-
-
-def test_tf32_is_off_while_they_are_computed_and_as_before_afterwards(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    class Watched(Chain):
-        def compute(self, batch: Batch) -> Batch:
-            seen.append(torch.backends.cudnn.allow_tf32)
-            return super().compute(batch)
-
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(grids_file, "Chain", Watched)
-    composite_grids(context, source(context))
-    assert seen == [False] * 3
-    assert torch.backends.cudnn.allow_tf32

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from workloads.video.clip.clip import Clip
 from workloads.video.clip.frame_number import strip_height
 from workloads.video.clip.source_clip import source
 from workloads.video.composite import compositing
-from workloads.video.encode.x264 import X264, stock_frames
 from workloads.video.pipeline import chain
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import proofs as end_to_end_proofs
@@ -32,10 +30,9 @@ from workloads.video.pipeline import sides as end_to_end
 from workloads.video.pipeline.chain import Batch, Chain
 from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.plan import Plan
-from workloads.video.pipeline.promises import END_TO_END, LADDER
+from workloads.video.pipeline.promises import END_TO_END
 from workloads.video.pipeline.proofs import file_is_whole
 from workloads.video.pipeline.sides import build, x264_alone
-from workloads.video.segment import sides as segmenting
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Plan(preprocess="torch", composite="torch", encode="x264")
@@ -61,25 +58,6 @@ def context(cache_dir: Path) -> Context:
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
-
-
-def test_every_rung_changes_one_stage() -> None:
-    ladder = (
-        plans.BASELINE,
-        plans.SEGMENT,
-        plans.COMPOSITE,
-        plans.PREPROCESS,
-        plans.DECODE,
-        plans.ENCODE,
-        plans.NVJPEG,
-    )
-    stages = ("decode", "preprocess", "segment", "composite", "encode", "overlapped")
-    changed = [
-        [stage for stage in stages if getattr(one, stage) != getattr(other, stage)] for one, other in pairwise(ladder)
-    ]
-    assert changed == [["segment"], ["composite"], ["preprocess"], ["decode"], ["encode"], ["overlapped"]]
-    rungs = [each for each in END_TO_END.optimizations if each.name in dict.fromkeys(r.name for r in LADDER)]
-    assert [rung.compared_with for rung in rungs] == ["baseline", *(rung.name for rung in rungs[:-1])]
 
 
 def test_stages_that_do_not_fit_are_refused() -> None:
@@ -241,13 +219,6 @@ def test_what_cannot_be_built_leaves_nothing(context: Context, monkeypatch: pyte
     assert list(context.cache_dir.glob("recording-*")) == []
 
 
-def test_what_libx264_has_in_hand_is_taken_before_a_block_begins(context: Context) -> None:
-    side = build(IN_NV12, context)
-    side.close()
-    assert 8 * (side.stock_steps - 1) < stock_frames() <= 8 * side.stock_steps
-    assert end_to_end._stock_steps(plans.BASELINE, context) == 0
-
-
 @pytest.mark.parametrize("make", [build, x264_alone])
 def test_a_round_lasts_until_a_file_is_complete(context: Context, make: Callable[..., Side]) -> None:
     side = make(IN_NV12, context)
@@ -318,64 +289,3 @@ def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.
     monkeypatch.setattr(end_to_end_proofs, "Flow", Short)
     with pytest.raises(DisprovedError, match="16 of 24 frames: all of them are wanted"):
         file_is_whole(plans.BASELINE).show(context)
-
-
-def test_frames_in_another_order_are_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Chain.decode
-
-    def backwards(self: Chain, decoder: Any) -> Batch | None:
-        batch = whole(self, decoder)
-        return batch if batch is None or batch.first != 16 else replace(batch, bgr=batch.on_host[::-1].copy())
-
-    monkeypatch.setattr(Chain, "decode", backwards)
-    with pytest.raises(DisprovedError, match="frame 16 of the file carries the number 23"):
-        file_is_whole(plans.BASELINE).show(context)
-
-
-@pytest.mark.parametrize("number", [20, 23])
-def test_a_frame_that_looks_otherwise_in_the_file_is_told(
-    number: int, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = X264.write
-
-    def spoilt(self: X264, frames: torch.Tensor) -> None:
-        if self._written <= number < self._written + len(frames):
-            frames = frames.clone()
-            frames[number - self._written, 32:] = 16  # below its bar code
-        whole(self, frames)
-        self._written += len(frames)
-
-    monkeypatch.setattr(X264, "_written", 0, raising=False)
-    monkeypatch.setattr(X264, "write", spoilt)
-    with pytest.raises(DisprovedError, match=r"24 of 24 frames, .*: 35 dB are wanted"):
-        file_is_whole(IN_NV12).show(context)
-
-
-def test_the_decoder_works_ahead_while_the_rest_is_built_and_rests_while_a_graph_is_captured(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Replaying needs a GPU; the order in which things are built does not."""
-    done: list[str] = []
-    make = end_to_end.decoder_of
-
-    def opened(*arguments: Any, **more: Any) -> Any:
-        decoder = make(*arguments, **more)
-        done.append("opened")
-        settle = decoder.settle
-        decoder.settle = lambda: done.append("rests") or settle()
-        return decoder
-
-    def fused(context: Context, example: torch.Tensor, before_capture: Any) -> Any:
-        done.append("found")
-        before_capture()
-        done.append("captured")
-        return replace(segmenting.baseline(context), engaged=lambda: "cuDNN fuses nothing")
-
-    monkeypatch.setattr(end_to_end, "decoder_of", opened)
-    monkeypatch.setattr(segmenting, "cudnn_fused", fused)
-    side = build(replace(IN_NV12, segment="cudnn-fused"), context)
-    assert done == ["opened", "found", "rests", "captured"]
-    assert side.engaged() == "cuDNN fuses nothing"
-    assert side.step(torch.ones(8)).tolist() == [[1, 1]] * 8
-    side.finish()
-    side.close()

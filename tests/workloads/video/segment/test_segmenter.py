@@ -19,7 +19,7 @@ from gpugate.workload import Context
 from tests.support import bad_checkpoints
 from workloads.video.clip.clip import FULL, SMALL, Clip
 from workloads.video.segment import fitted_weights as fitting
-from workloads.video.segment.architectures import ARCHITECTURES, coarse_network
+from workloads.video.segment.architectures import ARCHITECTURES
 from workloads.video.segment.fitted_weights import FITTED, calibrate, fitted_weights, seeded_network
 from workloads.video.segment.mask_agreement import intersection_over_union
 from workloads.video.segment.network_frames import fit_numbers, frames_with_truth, unseen_numbers
@@ -35,11 +35,6 @@ def nothing_remembered() -> Iterator[None]:
     yield
     fitted_weights.cache_clear()
     stored_weights.cache_clear()
-
-
-@pytest.fixture(scope="module")
-def fcn(cache_dir: Path) -> Segmenter:
-    return segmenter("cuda", Context(CPU, 8, 0, cache_dir), TINY)
 
 
 @pytest.fixture
@@ -74,24 +69,6 @@ def test_the_logits_are_torchvisions_own(kind):
     whole.load_state_dict(coarse.state_dict())
     frames = frames_with_truth(TINY, (3, 4), CPU)[0]
     torch.testing.assert_close(Segmenter(coarse)(frames), whole(frames)["out"])
-
-
-@torch.inference_mode()
-def test_half_precision_stays_in_range_and_close(fcn):
-    largest: list[float] = []
-    for module in fcn.coarse.modules():
-        if isinstance(module, nn.Conv2d | nn.BatchNorm2d):
-            module.register_forward_hook(lambda _, __, out: largest.append(float(out.abs().max())))
-    frames = frames_with_truth(TINY, unseen_numbers(TINY)[:2], CPU)[0]
-    exact = fcn(frames)
-    assert max(largest) < 100, "FP16 ends at 65504"
-    half = coarse_network("cuda").eval()
-    half.load_state_dict(fcn.coarse.state_dict())
-    logits = Segmenter(half.half().to(memory_format=torch.channels_last))(frames.half())
-    assert logits.dtype == torch.float32
-    assert (logits - exact).norm() / exact.norm() < 3e-3, "1.7e-3 to 2.1e-3, by how many threads fitted it"
-    assert (logits - exact).abs().max() / exact.abs().max() < 1e-2
-    assert intersection_over_union(foreground(logits), foreground(exact)) > 0.99
 
 
 def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
@@ -164,13 +141,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     assert str(path) in str(raised.value)
     assert "fcn_resnet101" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_checkpoint_cannot_run_code(context, tmp_path):
-    torch.save(bad_checkpoints.Touches(tmp_path / "ran"), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match="--perf-set segmenter-weights"):
-        segmenter("cuda", replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
-    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "ran").exists(), "a checkpoint cannot run code"
 
 
 def _fitted(context: Context, clip: Clip = TINY) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -18,14 +17,11 @@ pytest.importorskip("torchvision")
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.small_clips import clip_on_cpu
-from workloads.parts import model_sides
 from workloads.parts.cudnn_fusion import (
     CUDNN,
-    STEM_CHANNELS,
     Geometry,
     Operators,
 )
-from workloads.parts.model_sides import Replay
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.frame_bank import bgr_frames
 from workloads.video.clip.source_clip import CLIPS
@@ -96,86 +92,6 @@ def test_the_baseline_segments(context):
     assert intersection_over_union(foreground(logits), masks) > 0.6, "of 64 x 104 pixels, it sees every eighth"
     assert torch.equal(frames, untouched)
     assert side.engaged() is None
-
-
-@pytest.mark.usefixtures("flags")
-def test_without_a_graph_the_same_kernels_run_one_by_one(context):
-    frames = segmenting.inputs(context, 0)
-    side = segmenting.cuda_graph(replace(context, capture_graphs=False))
-    assert torch.equal(side.step(frames), segmenting.channels_last_fp16(context).step(frames))
-
-
-def test_a_graph_gets_its_frames_padded_in_channels_last_half(context, monkeypatch):
-    """Replaying needs a GPU; what is captured, and what a step copies to it, do not."""
-    read, buffers = [], []
-
-    class Network(nn.Identity):
-        def forward(self, buffer: Tensor) -> Tensor:
-            buffers.append(buffer)
-            return buffer
-
-    class Graph:
-        def replay(self) -> None:
-            read.append(buffers[0].clone())
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(model_sides, "recorded", lambda work, stream: (Graph(), work()))
-    example, frames = segmenting.inputs(context, 1), segmenting.inputs(context, 0)
-    side = model_sides.captured(context, Network(), STEM_CHANNELS, example)
-    assert torch.equal(buffers[0][:, :3], example.half()), "warmed up on frames, not on zeros"
-    assert isinstance(side.step, Replay)
-    assert side.step(frames) is side.step.logits
-    assert torch.equal(read[0][:, :3], frames.half())
-    assert not read[0][:, 3:].any()
-    assert read[0].is_contiguous(memory_format=torch.channels_last)
-
-
-class _Recorded(nn.Module):
-    """A network that notes what it was asked for."""
-
-    def __init__(self, done: list[object]) -> None:
-        super().__init__()
-        self.done = done
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.done.append((x.dtype, tuple(x.shape), x.is_contiguous(memory_format=torch.channels_last)))
-        return x
-
-
-@pytest.mark.usefixtures("flags")
-def test_algorithms_are_found_before_the_device_is_to_rest_and_the_graph_captured(context, monkeypatch):
-    done: list[object] = []
-
-    def captured(_: Context, network: nn.Module, channels: int, example: Tensor) -> Side:
-        done.append(("captured", channels, tuple(example.shape)))
-        return Side(nn.Identity(), network)
-
-    monkeypatch.setattr(segmenting, "fused", lambda *_: _Recorded(done))
-    monkeypatch.setattr(segmenting, "captured", captured)
-    side = segmenting.cudnn_fused(context, before_capture=lambda: done.append("rests"))
-    assert done == [
-        (torch.float16, (2, STEM_CHANNELS, HEIGHT, WIDTH), True),
-        "rests",
-        ("captured", STEM_CHANNELS, (2, 3, HEIGHT, WIDTH)),
-    ]
-    assert side.engaged() is None
-
-
-def test_a_tensorrt_side_is_one_engine_and_the_interpolation(context, monkeypatch):
-    seen = []
-
-    def build_engine(model: nn.Module, example: Tensor, precision: str, cache_dir: Path):
-        seen.append((example.shape, precision, cache_dir))
-        engine = MagicMock(side_effect=lambda frames: seen.append(frames.dtype) or frames[:, :2, ::8, ::8])
-        engine.layers = lambda: ["conv1 + relu"]
-        return engine
-
-    monkeypatch.setattr(segmenting, "build_engine", build_engine)
-    side = segmenting.tensorrt_fp16(context)
-    logits = side.step(segmenting.inputs(context, 0))
-    assert seen == [((2, 3, HEIGHT, WIDTH), "fp16", context.cache_dir), torch.float32]
-    assert (logits.dtype, logits.shape) == (torch.float32, (2, 2, HEIGHT, WIDTH))
-    assert side.layers() == ["conv1 + relu"]
 
 
 def _drawing(change) -> Side:
