@@ -84,15 +84,12 @@ def test_on_a_cpu_there_are_operators_and_the_host() -> None:
     assert told[1] == "where it went: operators +1.00 ms, host +1.00 ms"
 
 
-def test_without_a_profile_of_both_nothing_is_told_apart() -> None:
-    assert account(replace(THEN, profile=None), now(12.0)) is None
-    assert account(THEN, replace(THEN, profile=None)) is None
-    without = replace(THEN, profile=None)
-    for then, later in ((without, now(12.0)), (THEN, now(12.0, profile=None)), (without, now(12.0, profile=None))):
-        assert (
-            autopsy(then, later, "then").lines[-1]
-            == "the parts of the difference are unknown: both states need a step profile"
-        )
+@pytest.mark.parametrize(("before", "after"), [(None, PROFILE), (PROFILE, None), (None, None)])
+def test_without_a_profile_of_both_nothing_is_told_apart(before: StepProfile | None, after: StepProfile | None) -> None:
+    then, later = replace(THEN, profile=before), now(12.0, profile=after)
+    assert account(then, later) is None
+    unknown = "the parts of the difference are unknown: both states need a step profile"
+    assert autopsy(then, later, "then").lines[-1] == unknown
 
 
 def test_what_is_new_and_what_is_gone_is_known() -> None:
@@ -115,12 +112,10 @@ CAUSES = [
     (now(mismatch=STALE, **WRONG), "stale output", "returns the output of the step before"),
     (now(mismatch=HALF, **WRONG), "work left out", "only 50 % of the rows"),
     (now(mismatch=NOISE, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is allowed)"),
-    (now(output_error=0.8, **WRONG), "numerics", "off all over"),
     (now(**WRONG), "wrong output", "relative L2 0.8"),
     (now(mismatch=Mismatch(1.5, 0.07), **WRONG), "numerics", "off all over"),
     (now(mismatch=HALF, output_error=0.7, **WRONG), "work left out", "only 50 % of the rows"),
     (now(mismatch=HALF, output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
-    (now(mismatch=NOISE, output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
     (now(mismatch=Mismatch(0.05, 0.0), output_error=0.2, **WRONG), "numerics", "off all over"),
     (now(mismatch=Mismatch(0.05, 0.0), output_error=0.9, **WRONG), "stale output", "of the step before"),
     (now(disproved="it learns: 12 %"), "disproved", "a proof failed: it learns: 12 %"),
@@ -143,11 +138,6 @@ CAUSES = [
         "0 -> 1 calls per step, more of them in cudaDeviceSynchronize",
     ),
     (
-        now(12.0, replace(PROFILE, waits={}), counters={"synchronizing_calls": 1.0}),
-        "synchronization",
-        "0 -> 1 calls per step",
-    ),
-    (
         now(12.0, profile=None, counters={"synchronizing_calls": 1.0}),
         "synchronization",
         "0 -> 1 calls per step",
@@ -164,11 +154,6 @@ CAUSES = [
         "slower kernels",
         "conv, +3.00 ms (+3.00 ms per step, and other parts -2.00 ms)",
     ),
-    (
-        now(8.0, kernels(conv=3.0, relu=2.0)),
-        "slower kernels",
-        "(-3.00 ms per step, and other parts +1.00 ms",
-    ),
     (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take less time, most of all conv, -3.00 ms"),
     (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
     (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),
@@ -178,16 +163,16 @@ CAUSES = [
         "slower kernels",
         "; besides, more kernels run: 10 -> 11 per step, among them tiny",
     ),
-    (
-        now(13.0, SLOWER, {"synchronizing_calls": 1.0}),
-        "slower kernels",
-        "; besides, the host waits for the device more",
-    ),
     (now(13.0, kernels(conv=6.5, relu=2.0), {"synchronizing_calls": 1.0}), "synchronization", "0 -> 1 calls"),
     (now(13.0, profile=None), "not profiled", "(+30 %); the cause is unknown without a step profile of both states"),
     (now(12.0), "host", "takes longer while the device waits"),
     (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
-    (now(10.01), "nothing", "takes as long as before"),
+    (replace(THEN, counters={}), "nothing", "takes as long as before, and nothing that is counted changed"),
+    (
+        now(10.01, counters={"kernels": 8.0, "kernel_launches": 0.0}),
+        "nothing",
+        "and what is counted changed: 2 -> 0 kernel launches, 10 -> 8 kernels per step",
+    ),
 ]
 
 
@@ -236,18 +221,6 @@ def test_the_kernel_that_comes_more_often_is_named_not_one_that_another_was_take
     assert found.words == f"more kernels run: 10 -> 11 per step, among them {named}"
 
 
-def test_what_one_of_them_did_not_count_is_no_change() -> None:
-    assert likely_cause(replace(THEN, counters={}), now(10.0)).kind == "nothing"
-
-
-def test_fewer_of_what_is_counted_in_the_same_time_is_not_nothing() -> None:
-    cause = likely_cause(THEN, now(10.0, counters={"kernels": 8.0, "kernel_launches": 0.0}))
-    assert cause.kind == "nothing"
-    assert cause.words == (
-        "a step takes as long as before, and what is counted changed: 2 -> 0 kernel launches, 10 -> 8 kernels per step"
-    )
-
-
 def test_what_would_be_written_as_nothing_is_left_out() -> None:
     still = kernels(conv=6.00001, relu=2.5)
     lines = autopsy(THEN, now(10.5, still), "then").lines
@@ -258,7 +231,11 @@ def test_what_would_be_written_as_nothing_is_left_out() -> None:
 def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
     slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
     assert (slower_machine.step_ms, slower_machine.profile.kernel_ms) == (20.0, 16.0)
-    assert autopsy(ON_A_CPU, slower_machine, "then").kind == "nothing"
+    found = autopsy(ON_A_CPU, slower_machine, "then")
+    assert found.kind == "nothing"
+    assert found.lines[0] == (
+        "the machine's pace changed, by the time of the reference: the earlier 10.00 ms are scaled to 20.00 ms"
+    )
     assert autopsy(ON_A_CPU, replace(slower_machine, step_ms=24.0), "then").kind == "host"
     assert THEN.in_the_pace_of(now(reference_ms=60.0)) is THEN
 
@@ -268,8 +245,6 @@ def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:
     ("reference_ms", "step_ms", "words"),
     [
         (43.5, 10.0, "one of the reference 30.00 ms -> 43.50 ms (+45 %)"),
-        (43.5, 10.35, "+45 %); besides, the host takes longer"),
-        (27.0, 10.0, "one of the reference 30.00 ms -> 27.00 ms (-10 %)"),
         (27.0, 9.8, "-10 %); besides, the host takes less time"),
     ],
 )
@@ -303,14 +278,6 @@ def test_page_faults_and_other_work_stand_beside_a_move_of_their_side() -> None:
     assert autopsy(then, compiled, "then").lines[-1] == "torch.compile: compiled graphs 3, graph breaks 2"
     as_before = autopsy(then, replace(then, counters=FAULTS, reference_counters=FAULTS), "then")
     assert not any("faults" in line for line in as_before.lines)
-
-
-def test_another_pace_of_the_machine_is_told() -> None:
-    slower_machine = ON_A_CPU.in_the_pace_of(replace(ON_A_CPU, step_ms=20.0, reference_ms=60.0))
-    assert autopsy(ON_A_CPU, slower_machine, "then").lines[0] == (
-        "the machine's pace changed, by the time of the reference: the earlier 10.00 ms are scaled to 20.00 ms"
-    )
-    assert "pace" not in " ".join(autopsy(ON_A_CPU, ON_A_CPU, "then").lines)
 
 
 def test_operators_of_a_cpu_take_no_longer_than_its_step() -> None:
