@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from gpugate.machine.torch_profiler import profiled_events, run_profiler
 from gpugate.workload import Build, Context, Side
 
 PROFILED_STEPS, MOST_PROFILED = 3, 8  # a profile right after another one can lose its kernels
@@ -100,14 +100,14 @@ def _profile(
 ) -> tuple[Any, Profiled | None]:  # cuda only
     """Profiles a step and the kernel of each of DEGREES; the second value is None where the profile lost kernels."""
     torch.cuda.synchronize(device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
+    with run_profiler(device) as profiler:
         output = step()
         for degree in DEGREES:
             launch(degree)
         torch.cuda.synchronize(device)
-    on_device = [one for one in profiler.events() if one.device_type.name == "CUDA" and not one.is_user_annotation]
-    kernels = [one for one in on_device if not one.name.startswith(("Memcpy", "Memset"))]
-    extra = sorted((one for one in kernels if NAME in one.name), key=lambda one: one.time_range.start)
-    own_ms = sum(one.time_range.elapsed_us() for one in kernels if NAME not in one.name) / 1e3
-    extra_ms = tuple(one.time_range.elapsed_us() / 1e3 for one in extra)
+    kernels = sorted(
+        (one for one in profiled_events(profiler) if one.get("cat") == "kernel"), key=lambda one: one["ts"]
+    )
+    own_ms = sum(one["dur"] for one in kernels if NAME not in one["name"]) / 1e3
+    extra_ms = tuple(one["dur"] / 1e3 for one in kernels if NAME in one["name"])
     return output, Profiled(own_ms, extra_ms) if own_ms and len(extra_ms) == len(DEGREES) else None

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from gpugate.measurement.counters import detach, profiled_events, run_profiler
+from gpugate.machine.torch_profiler import detach, profiled_events, run_profiler
 from gpugate.measurement.cuda_calls import COMMUNICATION
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.ranks import Job

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from time import sleep
 from typing import Any
 
 import torch
-from torch.autograd.profiler import profile as cpu_profile
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from gpugate.errors import SideError
+from gpugate.machine.torch_profiler import detach, profiled_events, run_profiler
 from gpugate.measurement import trace
 from gpugate.measurement.cold_inputs import HOT_SETS
 from gpugate.measurement.device_timer import Timer
@@ -27,14 +20,10 @@ from gpugate.measurement.unprofiled import enqueue_ms, grown_bytes, measure_data
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
-DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 NO_KERNEL = (
     "no kernel, so none can be counted: end every other profiler of this GPU, and see by gpugate doctor that CUPTI is "
     "permitted"
 )
-# Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
-# detach when a profile ends. CUPTI detaches inside some later CUDA call, see `detach`.
-os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
 def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None]) -> list[int]:
@@ -90,24 +79,6 @@ def _count_once(sides: Sequence[BuiltSide], inputs: Sequence[Any], steps: Sequen
     return [replace(one, attached=attached) for one in found]
 
 
-@contextmanager
-def run_profiler(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
-    """Runs PyTorch's profiler, without messages and without its list of events, which takes 50 us of Python each."""
-    if device.type != "cuda":
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler warns on stderr that there is no GPU
-    if device.type != "cuda" and not record_shapes:
-        # `torch.profiler.profile` adds a schedule to this profiler, and imports torch's compiler: 3 s of a session.
-        with cpu_profile(use_kineto=True) as profiler:
-            yield profiler
-        return
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with ExitStack() as stack:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
-            profiler = stack.enter_context(profile(activities=activities, record_shapes=record_shapes))
-        yield profiler
-
-
 def _window(number: int) -> str:
     return f"{WINDOW} {number}"
 
@@ -147,23 +118,6 @@ def kernels_by_join(  # cuda only
     activities = [read_activity(events, steps, _window(number)) for number in range(3)]
     lost = any(map(trace.lost_kernels, activities))
     return [0 if lost else len(one.kernels) + len(one.copies) for one in activities]
-
-
-def detach(device: torch.device) -> None:
-    """Makes the CUDA calls in which CUPTI detaches, so that no timed block pays for it later."""
-    if device.type == "cuda":
-        for _ in range(DETACH_CALLS):  # cuda only
-            torch.cuda.synchronize(device)
-            sleep(DETACH_PAUSE_S)
-
-
-def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
-    """All events of a finished profile, as its trace has them."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-trace-") as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        content: dict[str, list[dict[str, Any]]] = json.loads(path.read_bytes())
-    return content["traceEvents"]
 
 
 def collect(

@@ -14,8 +14,9 @@ from torch.profiler import record_function
 
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import mutate
+from gpugate.machine.torch_profiler import detach, run_profiler
 from gpugate.measurement.cold_inputs import Inputs, make_inputs
-from gpugate.measurement.counters import FLUSH_STEPS, MOST_COUNTED, detach, fit_steps, run_profiler
+from gpugate.measurement.counters import FLUSH_STEPS, MOST_COUNTED, fit_steps
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blame, build_side, release, synchronize

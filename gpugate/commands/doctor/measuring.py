@@ -95,7 +95,8 @@ def _count_kernels(device: torch.device) -> int:  # cuda only
     """Counts the kernels of a few additions by the profiler that counts those of a gate."""
     import torch
 
-    from gpugate.measurement.counters import FLUSH_STEPS, profiled_events, run_profiler
+    from gpugate.machine.torch_profiler import profiled_events, run_profiler
+    from gpugate.measurement.counters import FLUSH_STEPS
 
     value = torch.ones(256, device=device)
     with run_profiler(device) as profiler:
