@@ -15,10 +15,13 @@ from gpugate.store.writable_folder import choose_folder
 VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
 FILE_NAME, PROOFS = "store.sqlite", "proofs"
-_QUERY, _TAIL = re.compile(r"\?"), re.compile("[?#;=]|%(?:3[BDF]|23)", re.IGNORECASE)  # begin what follows an address
-_SECRET = re.compile("pass|secret|key|token", re.IGNORECASE)
-SHORTEST_SECRET = 3  # characters of a value whose key does not say that it is one
+SHORTEST_SECRET = 3  # characters of a value in the query
 EXAMPLE = "postgresql://user@host/gpugate"
+_SQLITE, _NAME = re.compile(r"sqlite(\+\w+)?://"), re.compile(r"[\w./+-]+")
+_URL = re.compile(  # of a server
+    r"(?P<scheme>[\w+]+://)(?:(?P<user>[^:/?#@]*)(?::(?P<secret>[^?]*))?(?=@))?"
+    r"(?P<place>@?(?:\[[\da-fA-F:.]+\]|[\w.-]*)(?::\d+)?(?:/[\w.-]*)?)(?:\?[^@]*)?"
+)
 
 
 class StoreUrlError(GpugateError):
@@ -47,37 +50,34 @@ def find_url(given: str | None) -> str | None:
 
 
 def describe_url(url: str) -> str:
-    """The URL for people: `***` for its password and for all that follows its address, also where SQLAlchemy cannot
-    read it. A log keeps what is printed."""
-    scheme, separator, rest = url.rpartition("://")
-    address, tail = _split_tail(rest, _QUERY if scheme.startswith("sqlite") else _TAIL)
-    if "@" in tail:  # it begins inside the password
-        return f"{scheme}{separator}***"
-    if not scheme.startswith("sqlite"):
-        user, at, place = address.rpartition("@")
-        name, secret, _ = user.partition(":" if ":" in user else "/")
-        address = f"{name}:***@{place}" if at and secret else address
-        address = re.sub(r":(?!\d+(?:/|$)|\*\*\*@)[^\]]*$", ":***", address, flags=re.S)  # a port that is none
-    return f"{scheme}{separator}{address}{f'{tail[0]}***' if tail else ''}"
+    """The URL for people, without its password and all that follows its address: a log keeps what is printed.
+
+    Of text that is no such URL nobody knows which part is secret: only its scheme is shown, or a plain name.
+    """
+    address, mark, _ = url.partition("?")
+    if _SQLITE.match(url):
+        return f"{address}?***" if mark else url
+    found = _URL.fullmatch(url)
+    if found is None:
+        scheme, separator, _ = url.partition("://")
+        return url if _NAME.fullmatch(url) else f"{scheme}://***" if separator and _NAME.fullmatch(scheme) else "***"
+    user = found["user"] or ""
+    return f"{found['scheme']}{user}{':***' if found['secret'] else ''}{found['place']}{'?***' if mark else ''}"
 
 
 def hide_secrets(words: str, url: str) -> str:
     """The words, such as an error of a driver, with `***` for the URL's password and the values behind its address."""
-    words, rest = words.replace(url, describe_url(url)), url.rpartition("://")[2]
-    address, tail = _split_tail(rest, _TAIL)
-    values = (piece.rpartition("=") for piece in re.split("[?&;#]", tail))
-    secrets = [value for key, _, value in values if len(value) >= SHORTEST_SECRET or _SECRET.search(key)]
-    secrets += [re.split("[:/]", rest.rpartition("@")[0], maxsplit=1)[-1] if "@" in rest else "", tail[1:]]
-    secrets += re.findall(r":((?!\d+(?:/|$))[^@/\]]+)", address)
-    forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret)) if form}
+    found = _URL.fullmatch(url)
+    if found is None and not _SQLITE.match(url):
+        return "***"
+    values = (piece.rpartition("=")[2] for piece in re.split("[&;#]", url.partition("?")[2]))
+    secrets = [value for value in values if len(value) >= SHORTEST_SECRET]
+    secrets += [found["secret"]] if found is not None and found["secret"] else []
+    words = words.replace(url, describe_url(url))
+    forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
     for form in sorted(forms, key=len, reverse=True):
         words = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", "***", words)
     return words
-
-
-def _split_tail(rest: str, begins: re.Pattern[str]) -> tuple[str, str]:
-    found = begins.search(rest)
-    return (rest, "") if found is None else (rest[: found.start()], rest[found.start() :])
 
 
 def url_of(root: Path) -> str:

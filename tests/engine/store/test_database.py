@@ -371,7 +371,7 @@ def test_the_tables_of_another_gpugate_are_refused(other: str, url: str) -> None
         ("nonsense://host/a", "'nonsense://host/a' is no URL of a store"),
         ("mysql://me@host/a", "'mysql://me@host/a' is no URL of a store (mysql is neither sqlite nor postgresql)"),
         ("nonsense://me:secret@host/a", "'nonsense://me:***@host/a' is no URL of a store"),
-        ("postgresql//me:secret@host/a", "'postgresql//me:***@host/a' is no URL of a store"),
+        ("postgresql//me:secret@host/a", "'***' is no URL of a store (***)"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
         (
