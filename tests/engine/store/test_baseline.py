@@ -3,16 +3,10 @@
 import json
 import re
 import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -28,10 +22,7 @@ from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, write
 from gpugate.store.codec import to_json
-from gpugate.store.json_file import parse
-from gpugate.store.source_hash import source_hash
-from gpugate.workload import Optimization, Size, Workload
-from tests.support.patience import HANGS_S
+from gpugate.workload import Size
 
 MACHINE = "nvidia-h200"
 H200 = Environment("cuda", "NVIDIA H200", "AMD EPYC", 16, "3.12.3", {"torch": "2.11.0"}, gpu_index=0, driver="580.1")
@@ -343,16 +334,10 @@ def test_the_text_does_not_depend_on_the_order_of_the_run(folder: Path) -> None:
 
 
 REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
-NEWER = "was written by a newer gpugate (format 9, this one reads up to 5): upgrade gpugate or record again"
 DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     "truncated": (
         lambda text: text[: text.index('"workload"') + 12],
         f"cannot be used because it is cut off or not JSON (line 4, column 15: Expecting value): {REPAIR}",
-    ),
-    "newer": (lambda text: text.replace('"format_version": 5', '"format_version": 9, "future": {}'), NEWER),
-    "older": (
-        lambda text: text.replace('"format_version": 5', '"format_version": 3'),
-        "was written by an older gpugate (format 3, this one reads 4 and newer): record again",
     ),
     "bills of other processes": (
         lambda text: text.replace('"measured": [true, ', '"measured": ['),
@@ -382,11 +367,6 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
         f"cannot be used because cases.tf32/cuda.anchor.started_at has not one time for each process: {REPAIR}",
     ),
-    "unknown kind of device": (
-        lambda text: text.replace('"tf32/cuda"', '"tf32/tpu"'),
-        f"cannot be used because a name in cases is 'tf32/tpu', not a name for files and tests "
-        f"(OPTIMIZATION/cuda or OPTIMIZATION/cpu): {REPAIR}",
-    ),
 }
 
 
@@ -407,13 +387,6 @@ def test_a_damaged_file_is_named_and_nothing_overwrites_it(folder: Path, recorde
         assert str(refused.value) == f"{recorded} {sentence}"
         assert recorded.read_text() == damaged
     assert sorted(path.name for path in folder.iterdir()) == ["net.json"]
-
-
-def test_a_file_that_is_no_text_is_named(folder: Path, recorded: Path) -> None:
-    recorded.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BaselineError) as refused:
-        load_all(folder, ["net"])
-    assert str(refused.value) == f"{recorded} cannot be read (it is not UTF-8 text): {REPAIR}"
 
 
 def test_a_family_has_a_folder(folder: Path) -> None:
@@ -438,35 +411,39 @@ def because(problem: str) -> tuple[Reason, ...]:
     return (Reason(ReasonCode.NOT_ENGAGED, {"problem": problem}),)
 
 
-def with_verdict(outcome: Outcome) -> CaseResult:
-    return replace(case("tf32", 2.0), verdicts=[Verdict("counters", "net/tf32/cuda", outcome, because("because"))])
+def judged(outcome: Outcome) -> RunResult:
+    verdict = Verdict("counters", "net/tf32/cuda", outcome, because("because"))
+    return run(replace(case("tf32", 2.0), verdicts=[verdict]))
 
 
-FAILED = replace(case("tf32", 2.0), measurement=None, error="optimized failed while building: ValueError: no")
-THROTTLED = replace(case("tf32", 2.0), environment_problem="the copy ran at 60 %")
-EMPTY = case("tf32", 2.0, pairs=0)
-OTHER_DRIVER = replace(H200, driver="590.2")
-UNFIT = {
-    "net/tf32/cuda failed (optimized failed while building: ValueError: no): mend that and record again": run(FAILED),
-    "net/tf32/cuda is WRONG in the check of counters (because): mend that and record again": run(
-        with_verdict(Outcome.WRONG)
-    ),
-    "net/tf32/cuda is NOT_ENGAGED in the check of counters (because): mend that and record again": run(
-        with_verdict(Outcome.NOT_ENGAGED)
-    ),
-    "net/tf32/cuda is ENV_INVALID in the check of counters (because): mend that and record again": run(
-        with_verdict(Outcome.ENV_INVALID)
-    ),
-    "net/tf32/cuda has no valid times (the copy ran at 60 %): mend that and record again": run(THROTTLED),
-    "net/tf32/cuda has no samples: give it a larger --perf-budget and record again": run(EMPTY),
-    (
-        "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more processes"
-    ): run(),
-    "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine": run(environment=OTHER_DRIVER),
-    "the source of 'net' changed between the runs: record again without editing": replace(
-        run(case("tf32", 2.0)), source_hashes={"net": "fedc"}
-    ),
-}
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        *(
+            (judged(outcome), f"net/tf32/cuda is {outcome.value} in the check of counters (because): mend that and")
+            for outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+        ),
+        (run(replace(case("tf32", 2.0), measurement=None, error="no memory")), "net/tf32/cuda failed (no memory): "),
+        (
+            run(replace(case("tf32", 2.0), environment_problem="the copy ran at 60 %")),
+            "net/tf32/cuda has no valid times (the copy ran at 60 %): mend that",
+        ),
+        (run(case("tf32", 2.0, pairs=0)), "net/tf32/cuda has no samples: give it a larger --perf-budget and record"),
+        (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more"),
+        (
+            run(environment=replace(H200, driver="590.2")),
+            "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine",
+        ),
+        (
+            replace(run(case("tf32", 2.0)), source_hashes={"net": "fedc"}),
+            "the source of 'net' changed between the runs: record again without editing",
+        ),
+    ],
+)
+def test_what_must_not_become_a_baseline_is_refused(last: RunResult, sentence: str) -> None:
+    with pytest.raises(BaselineError) as refused:
+        record_runs(None, "net", [*five_runs()[:4], last], FIRST)
+    assert str(refused.value).startswith(sentence)
 
 
 def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
@@ -490,13 +467,6 @@ def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> Non
     assert len(file.cases["tf32/cuda"].current.processes) == 5
 
 
-@pytest.mark.parametrize("sentence", UNFIT)
-def test_what_must_not_become_a_baseline_is_refused(sentence: str) -> None:
-    with pytest.raises(BaselineError) as refused:
-        record_runs(None, "net", [*five_runs()[:4], UNFIT[sentence]], FIRST)
-    assert str(refused.value) == sentence
-
-
 def test_nothing_to_record_is_refused() -> None:
     with pytest.raises(BaselineError, match="every case was skipped, so no baseline was written"):
         record_runs(None, "net", [run(replace(case("tf32", 2.0), measurement=None, skipped="no GPU"))], FIRST)
@@ -512,12 +482,6 @@ def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_have_a_reason
         BaselineError, match=r"^net/fp16/cuda was measured by 4 of the 9 .*; net/tf32/cuda was measured"
     ):
         baseline.record_cases({}, [run(good, case("fp16", 3.0))] * 4, FIRST, 9)
-
-
-def test_another_index_on_the_same_machine_is_no_difference() -> None:
-    runs = [*five_runs()[:4], run(case("tf32", 2.0), environment=replace(H200, gpu_index=1))]
-    assert len(record_runs(None, "net", runs, FIRST).cases["tf32/cuda"].current.processes) == 5
-    assert len(record_runs(None, "net", runs[:1], FIRST, min_processes=1).cases["tf32/cuda"].current.processes) == 1
 
 
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
@@ -565,147 +529,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     file = record_runs(None, "net", five_runs(), FIRST)
     with pytest.raises(BaselineError) as refused:
         write(folder, file)
-    problem = "(Not a directory): make room or mend its permissions"
-    assert str(refused.value) == f"{folder / 'net.json'} cannot be written {problem}"
+    assert str(refused.value).startswith(f"{folder / 'net.json'} cannot be written (Not a directory): ")
     with pytest.raises(BaselineError) as refused, exclusive(folder):
         pytest.fail("nobody gets in")
     assert str(refused.value).startswith(f"{folder} cannot be written (Not a directory): ")
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from gpugate.store.baseline import exclusive, load_all, write
-folder = Path(sys.argv[1])
-with exclusive(folder):
-    files = load_all(folder, ["net", "other"])
-    if "write" in sys.argv:
-        write(folder, files["net"])
-    print("inside", flush=True)
-    time.sleep(3600)
-"""
-
-
-@contextmanager
-def another_process(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", HOLDER, str(folder), *words]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "inside\n"
-            yield holder
-        finally:
-            holder.kill()
-
-
-def test_ctrl_c_between_two_files_leaves_both_whole(folder: Path, recorded: Path) -> None:
-    write(
-        folder,
-        record_runs(None, "other", [replace(one, source_hashes={}) for one in five_runs(workload="other")], FIRST),
-    )
-    before = {path.name: path.read_bytes() for path in folder.glob("*.json")}
-    with another_process(folder, "write") as holder:
-        holder.send_signal(signal.SIGINT)
-        assert holder.wait(timeout=HANGS_S) != 0
-    assert {path.name: path.read_bytes() for path in folder.glob("*.json")} == before
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", "net.json", "other.json"]
-    with exclusive(folder):
-        assert set(load_all(folder, ["net", "other"])) == {"net", "other"}
-
-
-def test_two_runs_that_update_take_turns(folder: Path) -> None:
-    """The second, once let in, sees what the first one wrote."""
-    script = """
-import sys, time
-from pathlib import Path
-from gpugate.store.baseline import exclusive
-from gpugate.errors import BaselineError
-folder, count = Path(sys.argv[1]), 0
-while count < 20:
-    try:
-        with exclusive(folder):
-            path = folder / "count"
-            value = int(path.read_text()) if path.exists() else 0
-            time.sleep(0.001)
-            path.write_text(str(value + 1))
-            count += 1
-    except BaselineError:
-        time.sleep(0.0005)
-"""
-    command = [sys.executable, "-c", script, str(folder)]
-    both = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
-    assert [one.wait(timeout=HANGS_S) for one in both] == [0, 0]
-    assert (folder / "count").read_text() == "40"
-
-
-SOURCES = {
-    "__init__.py": "",
-    "net.py": "from {top}.sizes import SIZE\nimport json\ndef build(context): ...\ndef inputs(context, seed): ...\n",
-    "fused.py": "from . import rewrite\ndef build(context):\n    from {top} import engine\n    return engine\n",
-    "sizes.py": "from .units import MS\nSIZE = 1\n",
-    "units.py": "MS = 1\n",
-    "rewrite.py": "",
-    "engine.py": "",
-    "unrelated.py": "",
-}
-
-
-@pytest.fixture
-def make_workload(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Workload]]:
-    """Imports the package `hashed` from a folder, anew."""
-
-    def forget() -> None:
-        for name in [name for name in sys.modules if name.split(".")[0] == "hashed"]:
-            del sys.modules[name]
-
-    def make(root: Path) -> Workload:
-        forget()
-        monkeypatch.syspath_prepend(root)
-        sys.path_importer_cache.clear()
-        modules: list[ModuleType] = [__import__(f"hashed.{name}", fromlist=["build"]) for name in ("net", "fused")]
-        fused = Optimization("fused", partial(modules[1].build), {"cpu": 1.0})
-        return Workload("hashed", modules[0].build, modules[0].inputs, {"cpu": SIZE}, (fused,))
-
-    yield make
-    forget()
-
-
-def write_sources(root: Path) -> Path:
-    (root / "hashed").mkdir(parents=True)
-    for name, text in SOURCES.items():
-        (root / "hashed" / name).write_text(text.format(top="hashed"))
-    return root
-
-
-def test_the_hash_survives_a_move_of_the_checkout(tmp_path: Path, make_workload: Callable[[Path], Workload]) -> None:
-    hashes = [source_hash(make_workload(write_sources(tmp_path / place))) for place in ("here", "there/deeper")]
-    assert hashes[0] == hashes[1]
-    assert len(hashes[0]) == 16
-    assert set(hashes[0]) <= set("0123456789abcdef")
-
-
-def test_hashing_imports_nothing_that_a_workload_imports_late(
-    tmp_path: Path, make_workload: Callable[[Path], Workload]
-) -> None:
-    workload = make_workload(write_sources(tmp_path))
-    source_hash(workload)
-    assert "hashed.engine" not in sys.modules
-
-
-def test_a_workload_of_the_command_line_has_a_hash() -> None:
-    space: dict[str, Callable[..., None]] = {}
-    exec("def build(context): ...", {"__name__": "typed_in"}, space)  # noqa: S102
-    fused = Optimization("fused", space["build"], {"cpu": 1.0})
-    workload = Workload("typed", space["build"], space["build"], {"cpu": SIZE}, (fused,))
-    assert len(source_hash(workload)) == 16
-
-
-def test_a_file_says_what_it_is(recorded: Path) -> None:
-    document = parse(recorded.read_text())
-    assert isinstance(document, dict)
-    assert list(document) == ["format", "format_version", "workload", "machine", "cases"]
-    assert isinstance(load_all(recorded.parent, ["net"])["net"], BaselineFile)
-    assert time.strptime(document["cases"]["tf32/cuda"]["anchor"]["recorded_at"][:10], "%Y-%m-%d")
 
 
 def test_git_sees_records_alone_in_a_project_without_settings_of_ours(tmp_path: Path) -> None:

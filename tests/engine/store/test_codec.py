@@ -65,22 +65,19 @@ def there_and_back(measurement: Measurement) -> Measurement:
     return from_json(Measurement, parse(pretty(to_json(measurement))))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(10))
 def test_what_is_written_is_read_back(seed: int) -> None:
     measurement = random_measurement(random.Random(seed))  # noqa: S311
     assert there_and_back(measurement) == measurement
 
 
-def test_numbers_of_a_verdict_keep_their_kinds() -> None:
-    numbers = {"low": 1.25, "class": "sm_90", "minimum": None, "error": math.inf}
-    verdict = Verdict("speedup", "net/tf32/cuda", Outcome.PASS, numbers=numbers)
-    assert from_json(Verdict, parse(pretty(to_json(verdict)))) == verdict
-
-
 def test_a_verdict_may_rest_on_nan_and_the_file_stays_json() -> None:
-    text = pretty(to_json(Verdict("equivalence", "net/tf32/cuda", Outcome.WRONG, numbers={"error": math.nan})))
-    assert json.loads(text, parse_constant=pytest.fail)["numbers"] == {"error": "NaN"}
-    assert math.isnan(float(from_json(Verdict, parse(text)).numbers["error"] or 0))
+    numbers = {"low": 1.25, "class": "sm_90", "minimum": None, "error": math.inf, "other": math.nan}
+    text = pretty(to_json(Verdict("equivalence", "net/tf32/cuda", Outcome.WRONG, numbers=numbers)))
+    assert json.loads(text, parse_constant=pytest.fail)["numbers"] == {**numbers, "error": "Infinity", "other": "NaN"}
+    found = dict(from_json(Verdict, parse(text)).numbers)
+    assert math.isnan(float(found.pop("other") or 0))
+    assert found == {name: value for name, value in numbers.items() if name != "other"}
 
 
 def measured(*instances: TimedBuild) -> Measurement:
@@ -117,6 +114,7 @@ def test_a_column_is_one_line() -> None:
         (["input_sets"], 2.0, "input_sets is 2.0, not a valid integer"),
         (["wall_s"], True, "wall_s is True, not a valid number"),
         (["wall_s"], math.nan, "wall_s is nan, not a finite number"),
+        (["wall_s"], json.loads("1e999"), "wall_s is inf, not a finite number"),
         (["wall_s"], "Infinity", "wall_s is 'Infinity', not a valid number"),
         (["differences"], {}, "differences is {}, not a list"),
         (
@@ -203,16 +201,3 @@ def test_what_cannot_be_read_is_not_written(value: object, sentence: str) -> Non
     with pytest.raises(FormatError) as refused:
         to_json(value)
     assert str(refused.value) == sentence
-
-
-def test_a_number_too_large_for_a_float_is_refused() -> None:
-    for text in ("1e999", "1" + "0" * 400):
-        with pytest.raises(FormatError, match=r"^values\.copy_gbs is .*, not a (finite|valid) number$"):
-            from_json(Yardstick, parse(f'{{"values": {{"copy_gbs": {text}}}, "taken": "before"}}'))
-
-
-def test_a_field_that_older_files_lack_is_stored_only_where_it_has_a_value() -> None:
-    machine = Environment("cpu", "Xeon", "Xeon", 2, "3.11.7")
-    assert "cpu_quota" not in to_json(machine)
-    for one in (machine, replace(machine, cpu_quota=0.5)):
-        assert from_json(Environment, to_json(one)) == one

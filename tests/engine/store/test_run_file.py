@@ -3,9 +3,11 @@
 import json
 import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,7 @@ def run() -> RunResult:
 
 def test_everything_comes_back(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
+    begun(path, run)
     run_file.write(path, run)
     assert run_file.read(path) == run
     assert list(tmp_path.iterdir()) == [path]
@@ -124,21 +127,6 @@ def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, ru
     assert len(run_file.read(path).cases) == 100
 
 
-def test_the_end_leaves_one_file(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    begun(path, run)
-    run_file.write(path, run)
-    assert list(tmp_path.iterdir()) == [path]
-    assert run_file.read(path) == run
-
-
-def test_a_line_that_was_cut_off_costs_its_case_alone(tmp_path: Path, run: RunResult) -> None:
-    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    begun(path, run)
-    lines.write_bytes(lines.read_bytes()[:-10])
-    assert list(run_file.read(path).cases) == list(run.cases)[:-1]
-
-
 def test_a_resumed_run_keeps_its_cases_and_adds_to_them(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
     first, second, third = run.cases.values()
@@ -169,6 +157,7 @@ def test_a_line_whose_writer_was_killed_does_not_spoil_the_next_one(tmp_path: Pa
     for each in (first, second):
         run_file.append(path, each, [], run)
     lines.write_bytes(lines.read_bytes()[:-10])
+    assert list(run_file.read(path).cases.values()) == [first]
     run_file.append(path, third, [], run)
     assert list(run_file.read(path).cases.values()) == [first, third]
 
@@ -225,32 +214,28 @@ def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monk
     assert list(run_file.read(path).cases.values()) == [first, second]
 
 
-def test_a_run_of_the_format_before_has_no_memory_of_the_gpu(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    run_file.write(path, replace(run, memory_bytes=None))
-    document = json.loads(path.read_text(encoding="utf-8"))
-    del document["memory_bytes"]
-    path.write_text(json.dumps({**document, "format_version": 10}), encoding="utf-8")
-    assert run_file.read(path) == replace(run, memory_bytes=None)
+def date_no_proof(document: dict[str, Any]) -> None:
+    del document["cases"]["net/tf32/cpu"]["measurement"]["proofs"][0]["proved_at"]
 
 
-def test_the_proofs_of_an_older_run_are_its_own(tmp_path: Path, run: RunResult) -> None:
+@pytest.mark.parametrize(
+    ("version", "change"),
+    [
+        (10, lambda document: document.pop("memory_bytes")),
+        (12, date_no_proof),
+        (13, lambda document: document.update(ladders=[{"workload": "net"}], sweeps=[])),
+    ],
+)
+def test_a_run_of_an_older_format_is_read(
+    tmp_path: Path, run: RunResult, version: int, change: Callable[[dict[str, Any]], object]
+) -> None:
     path, one = tmp_path / "run.json", run.cases["net/tf32/cpu"]
     assert one.measurement is not None
     one.measurement = replace(one.measurement, proofs=(ProofResult("it learns", "98 %"),))
     run_file.write(path, run)
     document = json.loads(path.read_text(encoding="utf-8"))
-    del document["cases"]["net/tf32/cpu"]["measurement"]["proofs"][0]["proved_at"]
-    path.write_text(json.dumps({**document, "format_version": 12}), encoding="utf-8")
-    assert run_file.read(path) == run
-
-
-def test_the_ladders_and_sweeps_of_an_older_run_follow_from_its_cases(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    run_file.write(path, run)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    older = {**document, "format_version": 13, "ladders": [{"workload": "net"}], "sweeps": []}
-    path.write_text(json.dumps(older), encoding="utf-8")
+    change(document)
+    path.write_text(json.dumps({**document, "format_version": version}), encoding="utf-8")
     assert run_file.read(path) == run
 
 

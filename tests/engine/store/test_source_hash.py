@@ -91,6 +91,13 @@ def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
     assert elsewhere.stdout.strip() == source_hash(WORKLOADS[0])
 
 
+def test_a_workload_of_the_command_line_has_a_hash() -> None:
+    space: dict[str, Callable[..., Side]] = {}
+    exec("def build(context): ...", {"__name__": "typed_in"}, space)  # noqa: S102
+    fast = Optimization("fast", space["build"], {"cpu": 1.0})
+    assert len(source_hash(replace(WORKLOAD, baseline=space["build"], inputs=inputs, optimizations=(fast,)))) == 16
+
+
 PROOF = """
 from functools import wraps
 from learning import lessons

@@ -102,40 +102,16 @@ def test_an_error_or_ctrl_c_removes_the_folder(project: Path, tmp_path: Path) ->
     assert (worktrees(project), list((tmp_path / "cache").iterdir())) == (1, [])
 
 
-def interrupt_git(project: Path) -> None:
-    """Lets git interrupt this process while it writes the files of a new worktree, which it keeps locked meanwhile."""
-    (project / ".gitattributes").write_text("value filter=interrupts\n")
-    commit(project, "a filter")
-    assert git(project, "config", "filter.interrupts.smudge", f"kill -INT {os.getpid()}; sleep 2; cat") is not None
-
-
-def test_ctrl_c_while_git_writes_the_folder_removes_it(project: Path, tmp_path: Path) -> None:
-    interrupt_git(project)
-    with pytest.raises(KeyboardInterrupt), check_out("main", project, tmp_path / "cache"):
-        pass
-    assert (worktrees(project), list((tmp_path / "cache").iterdir())) == (1, [])
-
-
 def test_a_locked_folder_of_a_killed_process_is_removed_although_git_cannot(project: Path, tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = tmp_path / f"0123456789ab-{ended.pid}-x"
-    for words in (("add", "-q", "--detach", str(left)), ("lock", str(left))):
+    left, mine = (tmp_path / f"0123456789ab-{process}-x" for process in (ended.pid, os.getpid()))
+    for words in (*(("add", "-q", "--detach", str(path)) for path in (left, mine)), ("lock", str(left))):
         assert git(project, "worktree", *words) is not None
     (left / ".git").unlink()  # git then refuses to remove it
     with check_out("main", project, tmp_path):
-        assert not left.exists()
-        assert worktrees(project) == 2
-
-
-def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(project: Path, tmp_path: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left, mine = (tmp_path / f"0123456789ab-{process}-x" for process in (ended.pid, os.getpid()))
-    for path in (left, mine):
-        subprocess.run(["git", "-C", str(project), "worktree", "add", "-q", "--detach", str(path)], check=True)
-    with check_out("main", project, tmp_path):
         assert (left.exists(), mine.exists()) == (False, True)
+        assert worktrees(project) == 3
 
 
 def test_a_project_in_a_part_of_the_repository_is_that_part(project: Path, tmp_path: Path) -> None:
