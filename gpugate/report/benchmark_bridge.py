@@ -7,8 +7,7 @@ timer to 0 before and to the recorded sample after, so that pytest-benchmark see
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol, cast
 
@@ -37,33 +36,23 @@ class Benchmark(Protocol):
 
 
 class ReplayClock:
-    """A timer in seconds that stands at recorded times during a replay and is `time.perf_counter` otherwise.
+    """A timer in seconds that stands at `shown_s` during a replay and is `time.perf_counter` otherwise.
 
     It must run when nothing is replayed: pytest-benchmark reads a timer until it moves to learn its precision.
     """
 
-    def __init__(self) -> None:
-        self._shown_s: float | None = None
+    shown_s: float | None = None
 
     def __call__(self) -> float:
-        return time.perf_counter() if self._shown_s is None else self._shown_s
+        return time.perf_counter() if self.shown_s is None else self.shown_s
 
     @property
     def __name__(self) -> str:
         """The name of a test's timer, which pytest-benchmark prints and stores."""
         return "replay_of_recorded_samples"
 
-    def show(self, seconds: float) -> None:
-        self._shown_s = seconds
-
-    @contextmanager
-    def standing(self) -> Iterator[None]:
-        """Stands still inside, at 0 to begin with, and runs again afterwards."""
-        self._shown_s = 0.0
-        try:
-            yield
-        finally:
-            self._shown_s = None
+    def show(self, seconds: float | None) -> None:
+        self.shown_s = seconds
 
 
 REPLAY_CLOCK = ReplayClock()
@@ -80,24 +69,22 @@ def replay(
     """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of a benchmark of this name.
 
     --benchmark-group-by groups by the strings `params`, by default by `workload`. The test must carry
-    `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be JSON-ready. Raises
-    ValueError without samples. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and
+    `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be JSON-ready. Where
+    pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and
     records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
     """
-    if not samples_s:
-        raise ValueError("no samples to replay: measure first")
     benchmark.name = benchmark.fullname = name
     benchmark.group = params["workload"]
     benchmark.params = {**(benchmark.params or {}), **params}
     benchmark.extra_info.update(extra_info)
     left = iter(samples_s)
-    with clock.standing():
+    clock.show(0.0)
+    try:
         benchmark.pedantic(
-            lambda: clock.show(next(left, 0.0)),
-            setup=lambda: clock.show(0.0),
-            rounds=len(samples_s),
-            iterations=1,
+            lambda: clock.show(next(left, 0.0)), setup=lambda: clock.show(0.0), rounds=len(samples_s), iterations=1
         )
+    finally:
+        clock.show(None)
 
 
 def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:

@@ -17,10 +17,6 @@ from gpugate.report.visible_text import show_controls
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
-def _nothing() -> None:
-    """The default of `make_room`."""
-
-
 class LiveLine:
     """One line that is redrawn in place, and gone afterwards; silent where `console` is not a terminal.
 
@@ -32,7 +28,7 @@ class LiveLine:
     def __init__(
         self,
         console: Console,
-        make_room: Callable[[], None] = _nothing,
+        make_room: Callable[[], object] = object,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # rich calls a log a terminal where FORCE_COLOR is set; a log cannot redraw a line.

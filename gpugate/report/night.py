@@ -1,14 +1,16 @@
 """The files of `--perf-report DIR`: the whole run as JSON, one screen of Markdown, and a page.
 
-pytest writes `DIR/junit.xml`, where its `--junitxml` points.
+The page compares the night with the newest earlier one of the same machine beside it. pytest writes `DIR/junit.xml`,
+where its `--junitxml` points.
 """
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.report.last_night import NoLastNightError, find_last_night
+from gpugate.machine.environment import machine_name
 from gpugate.report.view import RunView, view_run
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
@@ -74,6 +76,41 @@ def _page(folder: Path, view: RunView) -> bytes:
         return night_page(view, find_last_night(folder, view.run))
     except NoLastNightError as error:
         return night_page(view, None, str(error))
+
+
+class NoLastNightError(GpugateError):
+    """A run has no earlier night that it can be compared with."""
+
+
+def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult]:
+    """The folder's name and the run of the newest earlier night of this machine beside `folder`, which is of `run`.
+
+    Recordings, runs with a fault on purpose, shards and runs that were cut off do not count, nor does a run of a
+    format that is too old. Raises NoLastNightError where there is no night, or the newest one cannot be read.
+    """
+    machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
+    found, unreadable = list[tuple[datetime.datetime, Path]](), list[str]()
+    for path in folder.resolve().parent.glob(f"*/{RUN}"):
+        if path.parent == folder.resolve():
+            continue
+        try:
+            start = run_file.read_start(path)
+            time = datetime.datetime.fromisoformat(start.started_at)
+            if machine_name(start.environment) == machine and not start.interrupted and time < started:
+                found.append((time, path))
+        except (GpugateError, TypeError, ValueError) as error:
+            unreadable.append(f"{path.parent.name}: {error}")
+    for _, path in sorted(found, reverse=True):
+        try:
+            earlier = run_file.read(path)
+        except GpugateError as error:
+            raise NoLastNightError(f"last night cannot be read, so nothing is compared with it: {error}") from error
+        if not earlier.recording and earlier.mutated is None and earlier.shard is None:
+            return path.parent.name, earlier
+    raise NoLastNightError(
+        f"no earlier night of {machine} is beside this folder, so nothing is compared with last night"
+        + (f" ({len(unreadable)} cannot be read, such as {min(unreadable)})" if unreadable else "")
+    )
 
 
 def _unwritable(folder: Path, error: OSError) -> NightReportError:

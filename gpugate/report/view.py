@@ -6,19 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
-from gpugate.report.bill_table import bill_table
-from gpugate.report.gains import bounds, describe_gains, reasons, whole_runs
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
-from gpugate.report.tables import results_tables, series_tables
+from gpugate.report.tables import bill_table, results_tables, series_tables
 from gpugate.report.worth import (
+    bounds,
     code_comparisons,
     describe_cost,
+    describe_gains,
     is_not_gated,
     list_longest,
+    reasons,
     remembered_proofs,
     sharpness,
+    whole_runs,
 )
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode

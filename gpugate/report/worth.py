@@ -1,22 +1,181 @@
-"""The worth and the cost of a run: its sharpness, its duets with the recorded code, remembered proofs, and its time."""
+"""The worth of a run in sentences, about its optimizations and about its verdicts. Pure.
+
+An optimization gains by its interval, and is bounded by a device, a bus or the host. Verdicts are worth their
+sharpness, their duets with the recorded code and their proofs; they cost the time of their processes.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from gpugate import units
-from gpugate.judging.evidence import duet_of
-from gpugate.results.case import CaseResult
+from gpugate.explaining.bottleneck import Kind, bottleneck
+from gpugate.judging.evidence import WIDEST_HALF_WIDTH, duet_of
+from gpugate.judging.machine_state import busy_cores
+from gpugate.measurement.derived import whole_run
+from gpugate.report.machine import describe_load
+from gpugate.report.next_step import advised_step, describe_next_step
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
+from gpugate.results.series import sweeps
+from gpugate.results.verdict import NextStep, Outcome
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
 LONGEST = 10  # cases by name
+MOST_NAMED = 3  # optimizations by name
+NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
+MATTERS = 0.01  # share of the page-locked copy rate: a side with a smaller share has no line for its copies
+ALIKE = 0.05  # where the active share differs less from the share of kernels or copies, one figure is enough
+TERMS = {
+    "active": "the GPU's busy time",
+    "hidden": "copying time under which a kernel ran",
+    "bus": "bytes over the bus, of what page-locked copies carry in that time",
+    "pageable": "copies per step from or to memory that is not page-locked",
+    "data path": "a step on cached data, of its real time",
+    "waits": "calls per step with which the host waits for the GPU",
+}
+
+
+def describe_gains(run: RunResult) -> list[str]:
+    """The findings of the run about its optimizations in one or two sentences; none without a time that is evidence."""
+    found = {
+        f"{case.workload}/{case.optimization}": one.summary.speedup
+        for case in run.cases.values()
+        if (one := decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
+    }
+    if not found:
+        return []
+    gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
+    losses = [name for name, speedup in found.items() if speedup.high < 1]
+    verb = "gains" if 1 in (len(gains), len(found)) else "gain"
+    words = f"{len(gains)} of {units.number_of(len(found), 'optimization')} {verb} here"
+    if gains:
+        best = max(gains, key=lambda name: gains[name].low)
+        most = ", most of all " if len(gains) > 1 else ": "
+        words += f"{most}{best}, {units.ratio(gains[best].median)}"
+    if losses:
+        words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
+    knees = [
+        f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in sweeps(run.cases) if sweep.knee
+    ]
+    return [words + _describe_undecided(run) + _describe_other_work(run), *knees]
+
+
+def _has_no_result(case: CaseResult) -> bool:
+    """True for times that are impossible, or beside a slowed reference."""
+    return any(one.next_step in (NextStep.CHECK_SIZE, NextStep.KEEP_APART) for one in case.verdicts)
+
+
+def _describe_other_work(run: RunResult) -> str:
+    """The end of the sentence on a CPU whose cores other processes used: a speedup of such times is no evidence."""
+    on_cpu = (case.measurement for case in run.cases.values() if case.device_kind == "cpu" and case.measurement)
+    busy = [one for one in on_cpu if busy_cores(one) is not None]
+    step = "repeat the run on idle cores before you rely on a speedup"
+    return "".join(f"; {load}: {step}" for load in describe_load(busy))
+
+
+def _describe_undecided(run: RunResult) -> str:
+    """The end of the sentence; with the command that measures longer, where that is the step of all of them."""
+    found = [one for case in run.cases.values() for one in case.verdicts if one.outcome is Outcome.UNDECIDED]
+    if not found:
+        return ""
+    verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
+    words = f"; {len(found)} {verb} UNDECIDED: {which} wider than +-{units.percent(WIDEST_HALF_WIDTH)}"
+    if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
+        return words
+    return f"{words}, and `{describe_next_step(found, run)}` measures longer"
+
+
+def whole_runs(run: RunResult) -> list[str]:
+    """The time of a run from its start to its end, with its start-up, one line a case; empty where no run has an end.
+
+    `net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; see
+    `gpugate.measurement.derived.whole_run`.
+    """
+    return [line for case in run.cases.values() if (line := _whole_run(case)) is not None]
+
+
+def _whole_run(case: CaseResult) -> str | None:
+    found = case.measurement
+    whole = whole_run(case.size, found) if found is not None else None
+    if found is None or whole is None:
+        return None
+    return (
+        f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in {whole.optimized_s:.1f} s "
+        f"instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; start-up "
+        f"{found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
+    )
+
+
+def bounds(run: RunResult) -> list[str]:
+    """`two-layer-net/all: launch-bound: ...`, each side once, and what the terms mean; empty where nothing was counted.
+
+    Several cases may share a side: the line is that of the first case whose counters are known.
+    """
+    lines: dict[str, str] = {}
+    terms: set[str] = set()
+    for case in run.cases.values():
+        for side, words, figures in _describe_sides(case):
+            if side not in lines:
+                path = ", ".join(f"{term} {figure}" for term, figure in figures.items())
+                lines[side] = f"{side}: {words}; {path}" if path else f"{side}: {words}"
+                terms.update(figures)
+    meanings = "; ".join(f"{term}: {meaning}" for term, meaning in TERMS.items() if term in terms)
+    return [*lines.values(), *([f"({meanings})"] if meanings else [])]
+
+
+def reasons(run: RunResult) -> list[str]:
+    """The author's reason for the speedup of every measured case that is no rung; a ladder shows its own reasons.
+
+    Cases of one workload with one reason, such as the points of a sweep, share a line.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for case in run.cases.values():
+        if case.summary is not None and case.why and case.rung is None:
+            found.setdefault((case.workload, case.why), []).append(case.optimization)
+    return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in found.items()]
+
+
+def _describe_sides(case: CaseResult) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Each side with its bottleneck in words, and the further figures by the terms of TERMS."""
+    if case.measurement is None or case.summary is None:
+        return
+    found, summary = case.measurement, case.summary
+    sides = (
+        (case.compared_with, found.reference_counters, summary.reference_ms),
+        (case.optimization, found.optimized_counters, summary.optimized_ms),
+    )
+    for name, counters, time in sides:
+        bound = bottleneck(counters, time.median)
+        if bound is not None:
+            figures = dict([*_device(counters, bound.kind), *_host(counters, bound.kind)])
+            yield f"{case.workload}/{name}", f"{bound.kind}: {bound.figures}", figures
+
+
+def _device(counters: Mapping[str, float], kind: Kind) -> Iterator[tuple[str, str]]:
+    """The figures of the GPU and the bus that the bottleneck does not name."""
+    active = counters.get("active_fraction", 0.0)
+    longest = max(counters.get("kernel_fraction", 0.0), counters.get("copy_fraction", 0.0))
+    if kind == "data-bound" or (kind in ("copy-bound", "kernel-bound") and active - longest >= ALIKE):
+        yield "active", units.percent(active)
+    if counters.get("bus_share", 0.0) >= MATTERS:
+        yield "hidden", units.percent(counters.get("overlap_fraction", 0.0))
+        yield "bus", units.percent(counters["bus_share"])
+        if counters.get("pageable_copies", 0.0):
+            yield "pageable", f"{counters['pageable_copies']:g}"
+
+
+def _host(counters: Mapping[str, float], kind: Kind) -> Iterator[tuple[str, str]]:
+    if "data_path_efficiency" in counters and kind != "data-bound":
+        yield "data path", units.percent(counters["data_path_efficiency"])
+    if counters.get("synchronizing_calls", 0.0) >= 1 and kind != "sync-bound":
+        yield "waits", f"{counters['synchronizing_calls']:g}"
 
 
 def sharpness(run: RunResult) -> str | None:

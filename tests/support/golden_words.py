@@ -20,7 +20,6 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.last_night import LastNight
 from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
@@ -49,8 +48,8 @@ def texts() -> dict[str, str]:
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
     runs |= {"gpu": gpu_session(), "cpu": cpu_session(), "night": _night()}
     last = {
-        "faulty": LastNight("clean-night", runs["clean"]),
-        "night": LastNight("2026-11-22", _of_few_workloads(recorded_night(0, Faults(absent={LOST}), commit="a" * 40))),
+        "faulty": ("clean-night", runs["clean"]),
+        "night": ("2026-11-22", _of_few_workloads(recorded_night(0, Faults(absent={LOST}), commit="a" * 40))),
     }
     return {
         name: words.replace(__version__, "VERSION")
@@ -74,7 +73,7 @@ def _of_few_workloads(run: RunResult) -> RunResult:
     return replace(run, cases={name: case for name, case in run.cases.items() if case.workload in _WORKLOADS})
 
 
-def _texts(name: str, run: RunResult, last: LastNight | None) -> Iterator[tuple[str, str]]:
+def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Iterator[tuple[str, str]]:
     view = view_run(run)
     yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
     yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)

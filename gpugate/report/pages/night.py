@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
-from gpugate.report.last_night import LastNight
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
@@ -28,55 +27,14 @@ MOST_ACTIVITIES = 3  # of a case, in the table of costs
 NO_RECORD = "no record"
 
 
-@dataclass(frozen=True)
-class CheckRow:
-    """One verdict that is not PASS, with its reason and its next step."""
-
-    check: str
-    outcome: str
-    reason: str
-    next_step: str
-    strip: Strip | None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A case with a verdict that is not PASS, or one that failed before its verdicts; `worst` is the most severe."""
-
-    case_id: str
-    worst: str
-    repeat: str  # the command that measures the case again
-    checks: tuple[CheckRow, ...] = ()
-    autopsy: tuple[str, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class CaseRow:
-    """A measured case: its verdicts by outcome, and its figures against its record."""
-
-    case_id: str
-    verdict: str
-    checks: tuple[tuple[str, str], ...]
-    strip: Strip | None
-    figures: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Bars:
-    """A table whose rows have a bar each: a share of the longest bar."""
-
-    table: Table
-    shares: tuple[float | None, ...]
-
-
-def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = "") -> bytes:
+def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_compare: str = "") -> bytes:
     """The page of one night, with the changes since the last one; without one, `nothing_to_compare` says why."""
-    changes = Changes(facts_of_run(last.run), facts_of_run(view.run)) if last else None
+    changes = Changes(facts_of_run(last[1]), facts_of_run(view.run)) if last else None
     run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
     rows += [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if _is_unjudged(case)]
+    strips = [row["strip"] for row in rows if row["strip"] is not None]
     failures = _failures(view, decided)
     return render(
         "night.html",
@@ -94,9 +52,9 @@ def night_page(view: RunView, last: LastNight | None, nothing_to_compare: str = 
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
         judged=any(case.verdicts for case in run.cases.values()),
         failures=failures,
-        links={failure.case_id: f"f{number}" for number, failure in enumerate(failures, 1)},
+        links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
-        scale=Scale(reach_of([row.strip for row in rows if row.strip is not None], 0.95, most=0.5), of_roots=True),
+        scale=Scale(reach_of(strips, 0.95, most=0.5), of_roots=True),
         strip_scale=lambda strip: Scale(reach_of([strip])),
         ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
@@ -129,19 +87,20 @@ def _is_unjudged(case: CaseResult) -> bool:
     return case.measurement is not None and not case.verdicts
 
 
-def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
+def _case_row(case: CaseResult, decided: Decider | None) -> dict[str, Any]:
+    """A measured case: its verdicts by outcome, and its figures against its record."""
     by_outcome: dict[Outcome, list[str]] = {}
     for verdict in case.verdicts:
         by_outcome.setdefault(verdict.outcome, []).append(verdict.check)
     checks = tuple((one.value, ", ".join(by_outcome[one])) for one in SEVERITY if one in by_outcome)
     allowed, detectable = case.number("time_tolerance"), case.detectable_slowdown
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
-    return CaseRow(
-        case_id=case.case_id,
-        verdict=outcome_word(case.worst),
-        checks=checks,
-        strip=_speedup_strip(case, decided),
-        figures=(
+    return {
+        "case_id": case.case_id,
+        "verdict": outcome_word(case.worst),
+        "checks": checks,
+        "strip": _speedup_strip(case, decided),
+        "figures": (
             units.ratio(now.speedup.median) if now else "",
             units.interval(now.speedup.low, now.speedup.high) if now else "",
             units.ratio(then.speedup) if then else NO_RECORD,
@@ -150,7 +109,7 @@ def _case_row(case: CaseResult, decided: Decider | None) -> CaseRow:
             units.milliseconds(now.optimized_ms.median) if now else "",
             units.milliseconds(then.optimized_ms) if then else "",
         ),
-    )
+    }
 
 
 def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
@@ -183,30 +142,39 @@ def _describe_strip(
     return words
 
 
-def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[Failure]:
-    """The cases with a verdict other than PASS, the worst first, and those that failed, before all others."""
+def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[dict[str, Any]]:
+    """The cases that failed, then those with a verdict other than PASS, the worst first, each with the command that
+    measures it again."""
     run = view.run
-    found = [Failure(case_id, "FAILED", _repeat(run, case_id), error=error) for case_id, error in view.errors.items()]
     judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
-    for case in sorted(judged, key=lambda case: SEVERITY.index(case.worst or Outcome.INCONCLUSIVE)):
-        not_pass = [one for one in case.verdicts if one.outcome is not Outcome.PASS]
-        checks = [_check_row(run, case, decided.get(case.case_id), one) for one in not_pass]
-        worst = case.worst or Outcome.INCONCLUSIVE
-        repeat, cause = _repeat(run, case.case_id), view.autopsies.get(case.case_id, ())
-        found.append(Failure(case.case_id, worst.value, repeat, tuple(checks), cause))
-    return found
+    judged.sort(key=lambda case: SEVERITY.index(case.worst or Outcome.INCONCLUSIVE))
+    return [
+        {
+            "case_id": case.case_id,
+            "worst": "FAILED" if case.error is not None else (case.worst or Outcome.INCONCLUSIVE).value,
+            "repeat": _repeat(run, case.case_id),
+            "checks": [
+                _check_row(run, case, decided.get(case.case_id), one)
+                for one in case.verdicts
+                if one.outcome is not Outcome.PASS
+            ],
+            "autopsy": view.autopsies.get(case.case_id, ()),
+            "error": case.error,
+        }
+        for case in [*(run.cases[case_id] for case_id in view.errors), *judged]
+    ]
 
 
 def _repeat(run: RunResult, case_id: str) -> str:
     return describe_next_step([Verdict("speedup", case_id, next_step=NextStep.REPEAT)], run)
 
 
-def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdict: Verdict) -> CheckRow:
+def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdict: Verdict) -> dict[str, Any]:
     strips = {"speedup": _speedup_strip, "throughput": _time_strip}
     strip = strips[verdict.check](case, decided) if verdict.check in strips else None
     step = describe_next_step([verdict], run)
     step = "" if step == _repeat(run, case.case_id) else step  # which the whole case has
-    return CheckRow(verdict.check, verdict.outcome.value, verdict.reason, step, strip)
+    return {"verdict": verdict, "outcome": verdict.outcome.value, "next_step": step, "strip": strip}
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
@@ -223,18 +191,20 @@ def _moved_cells(moved: Moved) -> tuple[str, ...]:
     return moved_cells(moved.case_id, speedups, times, arrow="→")
 
 
-def _ladder_bars(ladder: Ladder) -> Bars:
+def _ladder_bars(ladder: Ladder) -> dict[str, Any]:
     totals = [rung.total.median if rung.total else None for rung in ladder.rungs]
     return _bars(ladder_table(ladder), totals)
 
 
-def _sweep_bars(sweep: Sweep) -> Bars:
+def _sweep_bars(sweep: Sweep) -> dict[str, Any]:
     return _bars(sweep_table(sweep), [point.speedup for point in sweep.points])
 
 
-def _bars(table: Table, values: Sequence[float | None]) -> Bars:
+def _bars(table: Table, values: Sequence[float | None]) -> dict[str, Any]:
+    """A table whose rows have a bar each: a share of the longest bar."""
     longest = max((value for value in values if value is not None), default=1.0)
-    return Bars(table, tuple(None if value is None else round(100 * value / longest, 1) for value in values))
+    shares = [None if value is None else round(100 * value / longest, 1) for value in values]
+    return {"table": table, "shares": shares}
 
 
 def _provenance(run: RunResult) -> list[tuple[str, str]]:

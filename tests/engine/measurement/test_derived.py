@@ -7,11 +7,11 @@ import pytest
 
 from gpugate.measurement.derived import YARDSTICK, with_bus_share, with_whole_run
 from gpugate.measurement.record import Measurement, SideCost
-from gpugate.report.gains import whole_runs
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
 from gpugate.report.view import view_run
+from gpugate.report.worth import whole_runs
 from gpugate.results.case import CaseResult
 from gpugate.workload import Size
 from tests.support.stored_runs import case, measured, stored

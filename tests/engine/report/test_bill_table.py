@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from gpugate.report.bill_table import bill_table
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details
+from gpugate.report.tables import bill_table
 from gpugate.report.terminal import render_text
 from gpugate.report.view import view_run
 from gpugate.results.bill import Bill, Bills

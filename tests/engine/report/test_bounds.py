@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugate.measurement.record import Counters
-from gpugate.report.gains import bounds, reasons
+from gpugate.report.worth import bounds, reasons
 from gpugate.results.case import CaseResult
 from gpugate.workload import Point
 from tests.support.stored_runs import case, stored

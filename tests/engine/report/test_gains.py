@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.report.gains import describe_gains
+from gpugate.report.worth import describe_gains
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult

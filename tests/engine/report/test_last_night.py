@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.last_night import NoLastNightError, find_last_night
+from gpugate.report.night import NoLastNightError, find_last_night
 from gpugate.results.run import RunResult
 from gpugate.results.shard import Shard
 from gpugate.store import run_file
@@ -40,7 +40,7 @@ def test_it_is_the_newest_earlier_night_of_the_same_machine_beside_the_folder(tm
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / RUN).write_text("{", encoding="utf-8")
     found = find_last_night(tmp_path / "tonight", tonight())
-    assert (found.name, found.run.started_at[:10]) == ("newest", "2030-01-07")
+    assert (found[0], found[1].started_at[:10]) == ("newest", "2030-01-07")
 
 
 def test_without_an_earlier_night_one_sentence_names_the_machine_and_what_cannot_be_read(tmp_path: Path) -> None:

@@ -1,20 +1,21 @@
 """The files of `--perf-report`: a run that can be read again, and one screen that a morning begins with."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpugate.report.markdown import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
-from gpugate.report.night import NightReportError, prepare_night, write_night
+from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
 from gpugate.report.view import view_run
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.shard import Shard
 from gpugate.store import run_file
-from gpugate.store.night_files import RUN, SUMMARY
+from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from gpugate.workload import Point
 from tests.conftest import H200
 from tests.support.made_up_nights import timed
@@ -51,17 +52,16 @@ def rows(words: str, first: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in tables[0][2:]] if tables else []
 
 
-def test_the_headline_says_whether_it_is_a_gate_and_what_is_bad(gpu_run: RunResult) -> None:
-    assert (
-        night_summary(view_run(gpu_run)).splitlines()[0]
-        == "### run without --gate: 1 REGRESSED, 2 NO_BASELINE, 1 failed of 6 cases"
-    )
-    assert night_summary(view_run(run_with(timed("fused", 3.0)))).startswith(
-        "### run without --gate: nothing was judged\n"
-    )
-    assert night_summary(view_run(run_with(gate=True))).startswith("### gate: nothing was measured\n")
-    of_shard = night_summary(view_run(run_with(gate=True, shard=Shard(1, 4))))
-    assert of_shard.startswith("### gate, shard 1 of 4: nothing was measured\n")
+@pytest.mark.parametrize(
+    ("run", "headline"),
+    [
+        (run_with(timed("fused", 3.0)), "run without --gate: nothing was judged"),
+        (run_with(gate=True), "gate: nothing was measured"),
+        (run_with(gate=True, shard=Shard(1, 4)), "gate, shard 1 of 4: nothing was measured"),
+    ],
+)
+def test_the_headline_of_a_run_without_a_verdict(run: RunResult, headline: str) -> None:
+    assert night_summary(view_run(run)).startswith(f"### {headline}\n")
 
 
 def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
@@ -143,8 +143,34 @@ def test_words_of_others_stay_text(tmp_path: Path) -> None:
     assert r"| `a\|b` | 1 |" in words
 
 
-@pytest.mark.parametrize("do", [prepare_night, lambda folder: write_night(folder, run_with())])
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, do) -> None:
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name != ".gitignore"}
+
+
+def test_a_session_without_a_case_says_so_and_leaves_an_earlier_night(tmp_path: Path, gpu_run: RunResult) -> None:
+    night = tmp_path / "new/night"
+    prepare_night(night)
+    (name, words), *others = contents(night).items()
+    assert (name, others) == (SUMMARY, [])
+    assert words.startswith("**No case began**: none was selected")
+    assert (night / ".gitignore").read_text(encoding="utf-8") == "*\n"
+    write_night(night, gpu_run)
+    before = contents(night)
+    prepare_night(night)
+    assert contents(night) == before
+
+
+def test_what_an_earlier_session_left_does_not_pass_for_one_that_was_killed(tmp_path: Path, gpu_run: RunResult) -> None:
+    write_night(tmp_path, gpu_run)
+    (tmp_path / JUNIT).write_text("<testsuites/>", encoding="utf-8")
+    (tmp_path / "doctor.txt").write_text("kept", encoding="utf-8")
+    begin_night(tmp_path)
+    assert sorted(contents(tmp_path)) == ["doctor.txt", SUMMARY]
+    assert contents(tmp_path)[SUMMARY].startswith("**The run was cut off**")
+
+
+@pytest.mark.parametrize("do", [prepare_night, begin_night, lambda folder: write_night(folder, run_with())])
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, do: Callable[[Path], None]) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises((NightReportError, run_file.RunFileError), match=r"file.* cannot be written \(.*\): give"):
         do(tmp_path / "file/night")

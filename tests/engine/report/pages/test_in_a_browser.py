@@ -15,7 +15,6 @@ import pytest
 from gpugate.commands.compare.report import compare_page
 from gpugate.commands.history.trends import build_histories
 from gpugate.commands.site import write_site
-from gpugate.report.last_night import LastNight
 from gpugate.report.pages.night import night_page
 from gpugate.report.view import view_run
 from gpugate.results.run import RunResult
@@ -55,7 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, made in hostile.items():
         made.case_id = made.workload = name
     contents = {
-        "night": night_page(view_run(run), LastNight("2026-11-24", last)),
+        "night": night_page(view_run(run), ("2026-11-24", last)),
         "hostile": night_page(view_run(RunResult(MACHINE, STARTED, 1, cases=hostile)), None, "no earlier night"),
         "compare": compare_page(compared()),
     }
