@@ -44,7 +44,6 @@ COMMANDS = {
 }
 # The modules that are not named as their subcommand.
 MODULES = {
-    "doctor": "doctor.command",
     "compare": "compare.command",
     "bisect": "compare.bisect",
     "history": "history.command",

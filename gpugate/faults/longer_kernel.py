@@ -63,7 +63,7 @@ class _Kernel:
         if len(self.profiled) == PROFILED_STEPS:
             self.degree = find_degree(self.profiled, self.share)
         elif self.tried == MOST_PROFILED:
-            raise ValueError("the profiler saw no kernels, and longer-kernel is a share of them: see gpugate doctor")
+            raise ValueError("the profiler saw no kernels, and longer-kernel is a share of them: end other profilers")
 
 
 def lengthen(build: Build, share: float) -> Build:

@@ -21,8 +21,8 @@ from gpugate.measurement.unprofiled import enqueue_ms, grown_bytes, measure_data
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
 NO_KERNEL = (
-    "no kernel, so none can be counted: end every other profiler of this GPU, and see by gpugate doctor that CUPTI is "
-    "permitted"
+    "no kernel, so none can be counted: end every other profiler of this GPU, or load the driver with "
+    "NVreg_RestrictProfilingToAdminUsers=0"
 )
 
 

@@ -31,13 +31,11 @@ def test_it_names_the_gpu_and_looks_at_everything(alone):
     assert alone["environment"]["device_name"] == torch.cuda.get_device_name(0)
     found = findings(alone)
     assert found["GPU"]["state"] == "ok"
-    assert {"CUPTI", "other processes", "clocks", "yardsticks"} <= found.keys()
+    assert {"other processes", "clocks", "yardsticks"} <= found.keys()
 
 
-def test_the_profiler_and_the_yardsticks_see_the_gpu(alone):
-    found = findings(alone)
-    assert found["CUPTI"]["state"] == "ok"
-    assert "pinned copy" in found["yardsticks"]["sentence"]
+def test_the_yardsticks_see_the_gpu(alone):
+    assert "pinned copy" in findings(alone)["yardsticks"]["sentence"]
 
 
 def test_cuda_still_works_in_this_process_after_the_doctor(capsys):

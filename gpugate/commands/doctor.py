@@ -1,42 +1,64 @@
-"""The doctor's findings: what this machine is, the packages and tools it has, and whether a gate here can be trusted.
+"""`gpugate doctor`: examines this machine in a child process, and reports whether a gate run here can be trusted.
+
+A driver may hang, and a library may crash: only the child is lost then, and its last message has what is known. It runs
+this file, and sends the facts so far after each step.
 
 A missing baseline is `bad`: a gate fails on NO_BASELINE, so it could not be green. A busy machine is `bad`, with or
 without a GPU: pairs remove drift, not the work of other programs, and a step that is launch-bound or fed by the host
 waits for the same cores. Only the gate reports the workloads without a baseline and those that need an `absent` part,
-since only the gate knows the selection.
+since only the gate knows the selection. The exit status is 0 only where a gate run can be trusted.
 """
 
 from __future__ import annotations
 
-import re
+import argparse
+import os
 import shlex
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from gpugate.commands.doctor.measuring import Facts
-from gpugate.errors import BaselineError
+from rich.console import Console
+from rich.text import Text
+
+from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import SLOW_LAUNCH, describe_throttling, fallen_yardstick, launch_slowdown
-from gpugate.machine.cores import read_or_empty
-from gpugate.machine.environment import Environment, compare, machine_name, missing_needs
+from gpugate.machine import children
+from gpugate.machine.environment import Environment, compare, describe, machine_name, missing_needs
+from gpugate.machine.nvml import foreign_processes, gpu_count
 from gpugate.measurement.record import Yardstick
-from gpugate.profiling.nsight_tools import PERMISSION, find_tool
+from gpugate.profiling.nsight_tools import find_tool
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
-from gpugate.session.options import DEFAULT_BASELINES
+from gpugate.report.table import STYLES, Column, Table
+from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.visible_text import Rendered
+from gpugate.session.options import DEFAULT_BASELINES, device_name
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import Record
+from gpugate.store.codec import from_json, to_json
+from gpugate.store.json_file import pretty, with_header
 from gpugate.units import list_names, number_of, yardstick_label, yardstick_value
 from gpugate.workload import Needs
 
+if TYPE_CHECKING:
+    import torch
+
+NOT_TRUSTWORTHY = 1
+MEASURING_S = 120.0  # mostly the import of torch, from a cold disk
+FORMAT = "gpugate-doctor"
+# History: 1: the environment and a list of findings.
+FORMAT_VERSION = 1
+LONGEST_ERROR = 160  # characters
+WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
+LOAD_MATMUL = 4096
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
 SHOWN = 3  # names or differences in one sentence
-DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
-OWN_STATUS = Path("/proc/self/status")
-CAP_SYS_ADMIN = 21  # its bit, see capabilities(7)
 # The optional packages, as Environment.packages names them, with the commands that install them.
 PACKAGES = {
     "torch-tensorrt": "pip install 'gpugate[torch-tensorrt]'",
@@ -49,6 +71,24 @@ TOOLS: Mapping[Literal["nsys", "ncu"], str] = {"nsys": "Nsight Systems", "ncu": 
 # `absent` fails a gate only where a selected workload needs the missing part; `bad` makes every verdict doubtful.
 State = Literal["ok", "absent", "bad"]
 Answer = tuple[State, str]  # with the value and, unless the state is ok, the next step
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The machine as it was measured so far. Empty on a CPU, and where NVML does not report it: `clock_mhz`,
+    `throttled_by`, `foreign`."""
+
+    load: float  # the load average of the minute before
+    cores: int  # of the whole machine, as `load` is
+    environment: Environment | None = None
+    driver_gpus: int = 0  # that the driver shows; torch may see fewer
+    clock_mhz: tuple[int, ...] = ()  # of the SMs, sampled during one second of matmuls
+    throttled_by: tuple[str, ...] = ()
+    foreign: tuple[int, ...] = ()  # ids of other processes on the GPU
+    yardsticks: tuple[Mapping[str, float], ...] = ()  # two probes, one after the other
+    quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
+    refused: str | None = None  # the sentence about a device that does not exist
+    error: str | None = None  # of the step after the last one that is known, in one line
 
 
 @dataclass(frozen=True)
@@ -74,8 +114,62 @@ class Diagnosis:
         return [finding.name for finding in self.findings if finding.state == "bad"]
 
 
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit status: 0 a gate run here would be trustworthy, 1 it would not, 2 wrong options"
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument(
+        "--baselines",
+        metavar="DIR",
+        type=Path,
+        default=Path(DEFAULT_BASELINES),
+        help="where baselines are (default: %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the diagnosis. Raises OptionError for a device that does not exist."""
+    device = device_name(arguments.device)
+    with Console(stderr=True).status("looking at this machine"):
+        diagnosis = diagnose(device, arguments.baselines)
+    if arguments.json:  # without environment variables, and without output of the child other than its error
+        body = {"trustworthy": not diagnosis.bad, **to_json(diagnosis)}
+        sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
+    else:
+        sys.stdout.write(_text(diagnosis))
+    return NOT_TRUSTWORTHY if diagnosis.bad else 0
+
+
+def diagnose(asked: str, baselines_path: Path) -> Diagnosis:
+    """Examines the machine for a device `asked`, as `--device` takes it. Raises OptionError where the device does not
+    exist."""
+    began = time.perf_counter()
+    ended = children.run_module("gpugate.commands.doctor", task=asked, timeout_s=MEASURING_S)
+    facts = from_json(Facts, ended.messages[-1]) if ended.messages else _know_nothing()
+    if facts.refused is not None:
+        raise OptionError(facts.refused)
+    if facts.error is None:
+        facts = replace(facts, error=f"it {ended.cause}"[:LONGEST_ERROR])
+    return Diagnosis(facts.environment, tuple(list_findings(facts, asked, baselines_path)), time.perf_counter() - began)
+
+
+def _text(diagnosis: Diagnosis) -> str:
+    """A group of lines for each group of findings, and a last line that sums up."""
+    rows = tuple((one.group, one.name, one.state, one.sentence) for one in diagnosis.findings)
+    table, width = Table("", (Column("", left=True),) * 4, rows, grouped=True), terminal_columns()
+    sentence = f"would not be trustworthy: {', '.join(diagnosis.bad)}" if diagnosis.bad else "would be trustworthy"
+    end = Text(f"a gate run here {sentence}", style=STYLES["bad" if diagnosis.bad else "ok"])
+    return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()).lstrip("\n"))
+
+
+# --- the findings -----------------------------------------------------------------------------------------------------
+
+
 def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Finding]:
-    """Yields the findings in the order of reading. A CPU has no findings about kernels, clocks and other processes."""
+    """Yields the findings in the order of reading. A CPU has no findings about clocks and other processes."""
     environment = facts.environment
     if environment is None:
         sentence = f"torch cannot describe it ({facts.error}): install torch anew, or look after the driver"
@@ -87,10 +181,10 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     for name, install in PACKAGES.items():
         version = environment.packages.get(name)
         yield Finding("packages", name, "ok" if version else "absent", version or f"not installed: {install}")
-    yield Finding("tools", "nsys", *find_profiler("nsys"))
-    yield Finding("tools", "ncu", *find_profiler("ncu"))
-    if on_gpu:
-        yield Finding("tools", "CUPTI", *judge_kernels(facts))
+    for tool, title in TOOLS.items():
+        path = find_tool(tool)
+        sentence = path or f"not found: install {title}, or put its {tool} on PATH"
+        yield Finding("tools", tool, "ok" if path else "absent", sentence)
     missing = missing_needs(Needs(cpp_compiler=True), environment)
     found = "found, as Inductor needs one"
     yield Finding("tools", "C++ compiler", "absent" if missing else "ok", missing.reason if missing else found)
@@ -101,9 +195,14 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     except BaselineError as error:
         records = {}
         yield Finding("trust", "baselines", "bad", str(error))
-    yield Finding("trust", "load", *judge_load(facts))
+    load = f"load average {facts.load:.1f} of the last minute on {facts.cores} cores"
+    busy = facts.load > BUSY_SHARE * facts.cores
+    step = ": end what else is running, or wait a minute if it has just ended" if busy else ""
+    yield Finding("trust", "load", "bad" if busy else "ok", f"{load}{step}")
     if on_gpu:
-        yield Finding("trust", "other processes", *judge_other_processes(facts))
+        ids = ", ".join(map(str, facts.foreign))
+        others = f"process {ids} also uses the GPU: end it, wait for it, or choose another --device"
+        yield Finding("trust", "other processes", "bad" if ids else "ok", others if ids else "none on the GPU")
         yield Finding("trust", "clocks", *judge_clocks(facts))
     yield Finding("trust", "yardsticks", *judge_yardsticks(facts, environment, records))
 
@@ -123,33 +222,6 @@ def judge_gpu(environment: Environment, driver_gpus: int, asked: str) -> Answer:
     return "ok", ", ".join(words)
 
 
-def find_profiler(tool: Literal["nsys", "ncu"]) -> Answer:
-    """Finds a profiler without running it. Without permission, nsys still traces kernels and ncu measures nothing."""
-    path = find_tool(tool)
-    if path is None:
-        return "absent", f"not found: install {TOOLS[tool]}, or put its {tool} on PATH"
-    if tool == "ncu" and not may_read_counters():
-        return "absent", f"{path} may not read hardware counters: {PERMISSION}"
-    return "ok", path
-
-
-def may_read_counters() -> bool:
-    """Reads from the driver's settings whether it keeps hardware counters from users without CAP_SYS_ADMIN."""
-    restricted = re.search(r"^RmProfilingAdminOnly: 1$", read_or_empty(DRIVER_SETTINGS), re.MULTILINE)
-    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", read_or_empty(OWN_STATUS), re.MULTILINE)
-    return not restricted or (capabilities is not None and bool(int(capabilities[1], 16) >> CAP_SYS_ADMIN & 1))
-
-
-def judge_kernels(facts: Facts) -> Answer:
-    """Judges CUPTI, through which the gate counts kernels and copies; an unchecked contract is no pass."""
-    if facts.kernels is None:
-        step = "and a gate counts kernels with it: install a CUDA build of torch"
-        return "bad", f"torch's profiler failed ({facts.error}), {step}"
-    if facts.kernels == 0:
-        return "bad", f"torch's profiler sees no kernel, and a gate counts them with it: {PERMISSION}"
-    return "ok", "torch's profiler sees kernels"
-
-
 def judge_baselines(path: Path, environment: Environment, records: Mapping[str, Record]) -> Answer:
     """Checks that there are records of this machine, and of enough processes for a variation."""
     where = "" if str(path) == DEFAULT_BASELINES else f" {BASELINES} {shlex.quote(str(path))}"
@@ -167,20 +239,6 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
         loosely = "recorded under other software, so times are judged loosely"
         return "ok", f"{counts}, {loosely}: {list_names(differing, SHOWN)}"
     return "ok", f"{counts}, recorded with the present software"
-
-
-def judge_load(facts: Facts) -> Answer:
-    words = f"load average {facts.load:.1f} of the last minute on {facts.cores} cores"
-    if facts.load > BUSY_SHARE * facts.cores:
-        return "bad", f"{words}: end what else is running, or wait a minute if it has just ended"
-    return "ok", words
-
-
-def judge_other_processes(facts: Facts) -> Answer:
-    if facts.foreign:
-        ids = ", ".join(str(pid) for pid in facts.foreign)
-        return "bad", f"process {ids} also uses the GPU: end it, wait for it, or choose another --device"
-    return "ok", "none on the GPU"
 
 
 def judge_clocks(facts: Facts) -> Answer:
@@ -212,8 +270,7 @@ def judge_yardsticks(facts: Facts, environment: Environment, records: Mapping[st
         return "bad", f"{problems[-1]} recorded: repeat when the machine is idle and cool"
     if (times := launch_slowdown(probes, recorded) or 0.0) > SLOW_LAUNCH:
         slow = f"slow host: launches take {times:.2g} times the recorded time"
-        step = "repeat when the machine is idle"
-        return "bad", f"{slow}, so that no wall time would be compared with its record: {step}"
+        return "bad", f"{slow}, so that no wall time would be compared with its record: repeat when the machine is idle"
     if not recorded and any(problems):
         return "bad", f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool"
     # The higher launch latency is not the better one.
@@ -225,3 +282,61 @@ def judge_yardsticks(facts: Facts, environment: Environment, records: Mapping[st
 def _highest(probes: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(chain.from_iterable(probes))
     return {name: max(values[name] for values in probes if name in values) for name in names}
+
+
+# --- the child --------------------------------------------------------------------------------------------------------
+
+
+def measure(asked: str) -> Iterator[Facts]:
+    """Yields all facts so far after each step, for a device `asked` as `--device` takes it."""
+    facts = _know_nothing()
+    try:
+        from gpugate.measurement.other_work import OtherWork
+        from gpugate.measurement.yardsticks import probe
+        from gpugate.session.opening import choose_device
+
+        device = choose_device(asked)
+        yield (facts := replace(facts, environment=describe(device), driver_gpus=gpu_count()))
+        if device.type == "cuda":
+            yield (facts := _load_gpu(device, facts))
+        with (work := OtherWork()).measure():
+            yardsticks = (probe(device, "before").values, probe(device, "after").values)
+        yield replace(facts, yardsticks=yardsticks, quota_throttled=work.throttled)
+    except OptionError as error:
+        yield replace(facts, refused=str(error))
+    except Exception as error:
+        yield replace(facts, error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_ERROR])
+
+
+def _know_nothing() -> Facts:
+    return Facts(os.getloadavg()[0], os.cpu_count() or 1)
+
+
+def _load_gpu(device: torch.device, facts: Facts) -> Facts:  # cuda only
+    """Adds SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
+    import torch
+
+    from gpugate.measurement.gpu_clock import clock_reader
+
+    left, right = torch.randn(2, LOAD_MATMUL, LOAD_MATMUL, device=device, dtype=torch.bfloat16)
+    read, readings = clock_reader(device), []
+    began = time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < WARM_UP_S + LOADED_S:
+        for _ in range(20):
+            torch.mm(left, right)
+        reading = read()  # while the matmuls run
+        torch.cuda.synchronize(device)
+        if elapsed >= WARM_UP_S:
+            readings.append(reading)
+    return replace(
+        facts,
+        clock_mhz=tuple(reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None),
+        throttled_by=tuple(sorted({reason for reading in readings for reason in reading.throttled_by})),
+        foreign=tuple(foreign_processes(device.index or 0)),
+    )
+
+
+if __name__ == "__main__":
+    for known in measure(children.task):
+        children.parent.send(to_json(known))
+    os._exit(0)  # a library may crash or hang while Python shuts down
