@@ -53,14 +53,9 @@ class CompareError(GpugateError):
 class FreshProcessError(GpugateError):
     """A child process that was to measure ended without a run; `printed` is the end of its output."""
 
-    def __init__(self, how: str, printed: str) -> None:
+    def __init__(self, cause: str, printed: str) -> None:
         self.printed = printed
-        super().__init__(f"a fresh process {how}")
-
-    @property
-    def cause(self) -> str:
-        """The last line of the output that names an error, else its last line."""
-        return error_line(self.printed.splitlines())
+        super().__init__(f"a fresh process {cause}")
 
 
 def error_line(lines: Sequence[str]) -> str:

@@ -47,7 +47,11 @@ class Messages:
 
     def send(self, message: object) -> None:
         """Raises OSError where the other end has closed, a BlockingIOError where it reads nothing for too long."""
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        self.send_encoded(encode(message))
+
+    def send_encoded(self, line: bytes) -> None:
+        """Sends a message that is for several children."""
+        self._socket.sendall(line)
 
     def limit_sending(self, timeout_s: float) -> None:
         """Limits the time that a message may wait for the other end to read earlier ones."""
@@ -64,6 +68,10 @@ class Messages:
             for line in self._lines:
                 if line.endswith(b"\n"):  # a process that is killed may leave a part of one
                     yield json.loads(line)
+
+
+def encode(message: object) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 # In a module that runs in a child:

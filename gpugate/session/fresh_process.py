@@ -37,7 +37,7 @@ def run_fresh(
         words += ["--perf-baselines", nothing]
         ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
     if ended.status not in (0, 1) or not json_path.exists():
-        raise FreshProcessError(ended.reason, "\n".join(ended.last_lines()))
+        raise FreshProcessError(ended.cause, "\n".join(ended.last_lines()))
     return run_file.read(json_path)
 
 

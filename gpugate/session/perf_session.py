@@ -466,7 +466,7 @@ class PerfSession:
                 run = run_fresh(options, self.device, self.root, node_ids, json_path, timeout_s)
                 found = run.cases[case.id]
             except FreshProcessError as error:
-                return Confirmation(None, f"{error}: {error.cause}")
+                return Confirmation(None, str(error))
             except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
                 return Confirmation(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
         return Confirmation(found.measurement, found.error or found.skipped or found.environment_problem)

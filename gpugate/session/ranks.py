@@ -1,4 +1,5 @@
-"""A job of ranks: this process is rank 0, and every other rank is a child process that repeats its calls.
+"""A job of ranks: this process is rank 0, and every other rank is a child process that runs this file and repeats its
+calls.
 
 The engine measures rank 0 as it measures any side: pairs, order, outputs, counters and faults need no second form. A
 step is announced in one message to each other rank, which does the same step of its own side. The messages are read in
@@ -13,11 +14,13 @@ others are killed, and what rank 0 waits for is aborted, so that its error names
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,14 +30,17 @@ import torch
 import torch.distributed as dist
 
 from gpugate.errors import RankError
-from gpugate.faults.mutate import FaultyBuild
-from gpugate.machine.children import CLOSING_S, Child, kill_group
+from gpugate.faults.fault import OF_RANKS, Fault
+from gpugate.faults.mutate import FaultyBuild, apply
+from gpugate.machine import children
+from gpugate.machine.children import CLOSING_S, Child, encode, kill_group
+from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives, whole_step
 from gpugate.measurement.ranks import RankedSide, await_all_ranks
+from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Build, Context, Side
 
 TIMEOUT_S = 60.0  # to meet, and of a collective
 CAUSE_S = 4.0  # for the cause to arrive, once communication failed
-RANK_MODULE = "gpugate.session.rank_process"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2"}
@@ -63,7 +69,7 @@ class RankJob:
             self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
             for number in range(1, self.count):
                 task = {**orders, "rank": number, "device": str(_device_of(number, self._device))}
-                child = Child(RANK_MODULE, task=task, environment=_of_rank(number, self.count))
+                child = Child("gpugate.session.ranks", task=task, environment=_of_rank(number, self.count))
                 self._others[number] = self._stack.enter_context(child)
                 child.messages.limit_sending(self._timeout_s)
             for number in self._others:
@@ -95,9 +101,10 @@ class RankJob:
     def announce(self, do: str, **arguments: object) -> None:
         if self._failure is not None:
             raise RankError(self._failure)
+        line = encode({"do": do, **arguments})
         for number, child in self._others.items():
             try:
-                child.messages.send({"do": do, **arguments})
+                child.messages.send_encoded(line)
             except BlockingIOError:
                 self._fail(number, f"it read no announcement within {self._timeout_s:g} s: it hangs")
             except OSError:  # the end of the process is found by its watcher, with its cause
@@ -194,6 +201,102 @@ class RankJob:
                 dist.distributed_c10d._abort_process_group()  # else the kernel of a collective waits without end
 
 
+def _describe(build: Build) -> dict[str, Any]:
+    """Describes a build function so that another process finds it: its module, its name and its keyword values."""
+    fault = None
+    if isinstance(build, FaultyBuild):
+        fault, build = str(build.fault), build.build
+    keywords: Mapping[str, Any] = {}
+    function: Any = build
+    if isinstance(build, partial):
+        function, keywords = build.func, build.keywords
+        if build.args:
+            raise RankError(f"{build} has values without names: name them, other ranks build it from JSON")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "?")
+    if module is None or not name.isidentifier():
+        raise RankError(f"other ranks cannot import {name}: make it a function of a module")
+    return {"module": module, "name": name, "keywords": dict(keywords), "fault": fault}
+
+
+# --- another rank ----------------------------------------------------------------------------------------------------
+
+
+class RankServer:
+    """The sides of a rank other than 0. Each method without an underscore is what rank 0 may announce."""
+
+    def __init__(self, orders: Mapping[str, Any]) -> None:
+        self._orders, self._device = orders, torch.device(orders["device"])
+        self._sides: dict[int, tuple[Side, TorchFlags]] = {}
+        self._current = 0  # the side whose flags are set
+        self._watching = ExitStack()
+        self._watched, self._found = False, dict[str, float]()
+
+    def join(self) -> None:
+        if torch.__version__ != self._orders["torch"]:
+            ours, theirs = torch.__version__, self._orders["torch"]
+            raise ValueError(f"it has torch {ours}, and rank 0 has {theirs}: give both one environment")
+
+    def meet(self) -> None:
+        orders = self._orders
+        join(orders["file"], orders["rank"], orders["count"], self._device, orders["timeout_s"])
+
+    def build(
+        self, side: int, module: str, name: str, keywords: Mapping[str, Any], fault: str | None, **context: Any
+    ) -> None:
+        TorchFlags().apply()
+        build: Build = partial(getattr(importlib.import_module(module), name), **keywords)
+        if fault is not None and Fault.parse(fault).kind in OF_RANKS:
+            build = apply(Fault.parse(fault), build)
+        cache_dir = Path(context.pop("cache"))
+        built = build(Context(device=self._device, cache_dir=cache_dir, **context))
+        gc.collect()
+        self._sides[side], self._current = (built, TorchFlags.current()), side
+
+    def step(self, side: int, inputs: Any) -> None:
+        with whole_step(self._device) if self._watched else nullcontext():
+            self._use(side).step(torch.tensor(inputs))
+
+    def finish(self, side: int) -> None:
+        self._use(side).finish()
+
+    def align(self) -> None:
+        gc.collect(1)  # what the last block left: a whole collection would keep all ranks waiting
+        await_all_ranks()
+
+    def close(self, side: int) -> None:
+        built, _ = self._sides.pop(side)
+        built.close()
+        del built
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()  # cuda only
+
+    def watch(self) -> None:
+        watched = watch_collectives(self._device, self._orders["count"])
+        self._watched, self._found = True, self._watching.enter_context(watched)
+
+    def report(self) -> dict[str, float]:
+        self._watching.close()
+        self._watched = False
+        return dict(self._found)
+
+    def all_reduce_alone(self, byte_count: int) -> None:
+        all_reduce_alone_ms(self._device, byte_count)
+
+    def leave(self) -> None:
+        dist.destroy_process_group()
+
+    def _use(self, side: int) -> Side:
+        built, flags = self._sides[side]
+        if side != self._current:
+            flags.apply()
+            self._current = side
+        return built
+
+
+# --- every rank -------------------------------------------------------------------------------------------------------
+
+
 def join(file: str, rank: int, count: int, device: torch.device, timeout_s: float) -> None:
     """Meets the other ranks at the file; all are there when it returns."""
     if device.type == "cuda":
@@ -242,18 +345,25 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _describe(build: Build) -> dict[str, Any]:
-    """Describes a build function so that another process finds it: its module, its name and its keyword values."""
-    fault = None
-    if isinstance(build, FaultyBuild):
-        fault, build = str(build.fault), build.build
-    keywords: Mapping[str, Any] = {}
-    function: Any = build
-    if isinstance(build, partial):
-        function, keywords = build.func, build.keywords
-        if build.args:
-            raise RankError(f"{build} has values without names: name them, other ranks build it from JSON")
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "?")
-    if module is None or not name.isidentifier():
-        raise RankError(f"other ranks cannot import {name}: make it a function of a module")
-    return {"module": module, "name": name, "keywords": dict(keywords), "fault": fault}
+def main() -> None:
+    """Repeats what rank 0 announces, until the messages end."""
+    server = RankServer(children.task)
+    gc.disable()  # a collection in a timed block would make every rank wait
+    for request in children.parent:
+        do = request.pop("do")
+        try:
+            reply = getattr(server, do)(**request)
+        except BaseException as error:
+            text = (str(error).strip().splitlines() or ["no message"])[0]
+            children.parent.send({"error": f"{type(error).__name__}: {text}"})
+            os._exit(1)
+        if do in ("join", "report"):
+            children.parent.send(reply or {})
+        if do == "join":
+            server.meet()
+        if do == "leave":
+            return
+
+
+if __name__ == "__main__":
+    main()

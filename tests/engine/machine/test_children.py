@@ -112,6 +112,25 @@ def test_the_end_has_a_reason_and_last_words(status: int | None, reason: str) ->
     assert Ended(status, "ERROR: no such case\nstopped", 60.0).explain("it") == "no such case"
 
 
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("\nno tests ran in 0.00s\nERROR: file or directory not found: a.py\n", "file or directory not found: a.py"),
+        ("a.py:1: in <module>\nE   ValueError: bad value\nERROR a.py\n1 error in 0.06s", "ValueError: bad value"),
+        ("INTERNALERROR>   raise it\nINTERNALERROR> m.BadError: no\n\nno tests ran in 0.02s", "m.BadError: no"),
+        (
+            "ERROR: usage: pytest [options]\npytest: error: unrecognized: -x\n  rootdir: /",
+            "pytest: error: unrecognized: -x",
+        ),
+        ("Fatal Python error: Aborted\n\nThread 0x7:\n  File a.py", "Fatal Python error: Aborted"),
+        ("compiling\nstill compiling", "still compiling"),
+        ("", ""),
+    ],
+)
+def test_its_own_error_is_the_cause(said: str, cause: str) -> None:
+    assert Ended(4, said).cause == f"ended with status 4{cause and f': {cause}'}"
+
+
 def test_a_child_is_killed_at_its_time_limit_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -360,7 +360,7 @@ def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, m
     session.node_ids = {CASE.id: "test_it.py::test_it"}
 
     for error, told in (
-        (FreshProcessError("ended with status 3", "it went on\nout of memory"), "ended with status 3: out of memory"),
+        (FreshProcessError("ended with status 3: out of memory", ""), "ended with status 3: out of memory"),
         (OSError("No space left"), "gave no result (OSError: No space left)"),
         (KeyError(CASE.id), "gave no result (KeyError: 'net/fast/cpu')"),
     ):
