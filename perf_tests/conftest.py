@@ -11,6 +11,7 @@ import pytest
 from gpugate.session.selection import cases_of, deselect
 
 CHECKED_ONLY = (
+    "compile-modes/",
     "ddp-scaling/",
     "driving/",
     "driving-workers/",

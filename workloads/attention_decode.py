@@ -1,0 +1,96 @@
+"""Decoding from a cache in pages: the newest query of each text attends to all tokens of its text.
+
+A server stores keys and values in pages that lie anywhere in memory, so that texts grow without a copy (Kwon et al.,
+PagedAttention, 2023). PyTorch's attention wants one piece, which a step gathers from the pages. FlexAttention reads
+each page where it lies, because a table of pages is a list of blocks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Side, Size, Workload
+from workloads.parts.compiled import compile_anew
+
+HEADS, HEAD = {"cuda": 16, "cpu": 4}, {"cuda": 128, "cpu": 32}
+DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
+PAGE = 128  # tokens
+CACHED = {"cuda": 262_144, "cpu": 4096}  # tokens of all texts, which have equal shares
+
+
+def _draw(context: Context, index: int, *shape: int) -> Tensor:
+    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+    values = torch.randn(shape, device=context.device, generator=random)
+    return values.to(DTYPE[context.device.type])
+
+
+def queries_and_pages(context: Context, index: int) -> tuple[Tensor, Tensor]:
+    """The newest query of each text [texts, heads, 1, head]; keys and values [2, 1, heads, cached tokens, head]."""
+    kind = context.device.type
+    queries = _draw(context, 2 * index, context.items, HEADS[kind], 1, HEAD[kind])
+    return queries, _draw(context, 2 * index + 1, 2, 1, HEADS[kind], CACHED[kind], HEAD[kind])
+
+
+def page_table(context: Context) -> Tensor:
+    """The pages of each text, in the order of its tokens: int32 [texts, pages]. They lie anywhere in the cache."""
+    random = torch.Generator().manual_seed(context.seed)
+    pages = torch.randperm(CACHED[context.device.type] // PAGE, generator=random)
+    return pages.view(context.items, -1).to(context.device, torch.int32)
+
+
+def gathered_pages(context: Context) -> Side:
+    """The pages of each text are copied into one piece, which PyTorch's attention reads."""
+    table = page_table(context)
+
+    @torch.no_grad()
+    def step(inputs: tuple[Tensor, Tensor]) -> Tensor:
+        queries, cache = inputs
+        paged = cache[:, 0].view(2, cache.shape[2], -1, PAGE, cache.shape[4])  # [2, heads, pages, PAGE, head]
+        own = paged[:, :, table].permute(0, 2, 1, 3, 4, 5).flatten(3, 4)  # [2, texts, heads, tokens, head]
+        return F.scaled_dot_product_attention(queries, own[0], own[1])
+
+    return Side(step)
+
+
+def pages_in_place(context: Context) -> Side:
+    """FlexAttention reads each page where it lies: the table is the list of a text's blocks, all of them whole."""
+    table, cached = page_table(context), CACHED[context.device.type]
+    texts, pages = table.shape
+    count = torch.full((texts, 1, 1), pages, device=context.device, dtype=torch.int32)
+    whole = torch.zeros((texts, 1, 1, cached // PAGE), device=context.device, dtype=torch.int32)
+    whole[:, 0, 0, :pages] = table
+    none = torch.zeros_like(count), torch.zeros_like(whole)  # no block is masked in part
+    blocks = BlockMask.from_kv_blocks(*none, count, whole, BLOCK_SIZE=(PAGE, PAGE), seq_lengths=(1, cached))
+    run = compile_anew(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks), dynamic=False, fullgraph=True)
+    return Side(torch.no_grad()(lambda inputs: run(inputs[0], *inputs[1])))
+
+
+def size(kind: str, texts: int) -> Size:
+    """FLOPs: two products of each query with the cached tokens of its text. Bytes: the cache once."""
+    values = CACHED[kind] * HEADS[kind] * HEAD[kind]
+    return Size(items=texts, flops=4.0 * values, bytes=2.0 * values * DTYPE[kind].itemsize)
+
+
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+IN_PLACE = {"cuda": Contract(limits=(Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7)))}
+COPIED = "the copy of a page reads and writes it once more than attention does"
+
+
+def _workload(name: str, texts: int) -> Workload:
+    optimization = Optimization(
+        "pages-in-place",
+        pages_in_place,
+        {"cuda": 2.0, "cpu": 1.2},
+        dtype="bfloat16",
+        needs=COMPILER,
+        contract=IN_PLACE,
+        why=COPIED,
+    )
+    sizes: dict[DeviceKind, Size] = {"cuda": size("cuda", texts), "cpu": size("cpu", 4)}
+    return Workload(name, gathered_pages, queries_and_pages, sizes, (optimization,), cold=False)
+
+
+WORKLOADS: tuple[Workload, ...] = (_workload("attention-decode-8k", 32), _workload("attention-decode-32k", 8))

@@ -1,0 +1,167 @@
+"""A stack of gated layers under each mode of torch.compile: what is compiled, how often, and for which shapes.
+
+A step runs four batches of different lengths, as requests come. Eagerly each layer is nine launches for a batch. A
+compiled layer has the same matrix products with one kernel between them, and what remains is a question of shapes:
+code for each length, or code for all of them; and of launches: one by one, or as a CUDA graph for each length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from workloads.parts.compiled import compile_anew
+
+LAYERS = 6
+WIDTH = {"cuda": 512, "cpu": 128}
+WIDER = 11 / 4  # of the gate: 8/3, rounded up to whole tiles
+SHARES = (1, 2, 3, 4)  # of the ten parts of a step's tokens: the lengths of the batches
+Step = Callable[[Tensor], Tensor]
+
+
+class Layer(nn.Module):
+    """A gated layer with a residual: RMSNorm, then SwiGLU (Shazeer, GLU Variants Improve Transformer, 2020)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = int(width * WIDER)
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = self.norm(x)
+        added: Tensor = self.down(F.silu(self.gate(normal)) * self.up(normal))
+        return x + added
+
+
+def stack(context: Context) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        layers = nn.Sequential(*(Layer(WIDTH[context.device.type]) for _ in range(LAYERS)))
+    return layers.eval().requires_grad_(False).to(context.device)
+
+
+def batches(context: Context, index: int) -> list[Tensor]:
+    """Four batches, float32 [tokens, width], of 1 to 4 tenths of the tokens."""
+    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    lengths = [context.items * share // sum(SHARES) for share in SHARES]
+    width = WIDTH[context.device.type]
+    return [torch.randn(length, width, generator=generator).to(context.device) for length in lengths]
+
+
+def size(items: int, width: int) -> Size:
+    """FLOPs: 2 per multiply-add of three products. Bytes: the weights once for each batch, its rows once."""
+    weights = LAYERS * 3 * width * int(width * WIDER)
+    values = len(SHARES) * weights + 2 * items * width
+    return Size(items=items, flops=2.0 * items * weights, bytes=4.0 * values)
+
+
+def _side(model: nn.Module, run: Step) -> Side:
+    """Runs the batches without gradients. Tensors of inference mode would be another kind, and compiled once more."""
+    return Side(torch.no_grad()(lambda inputs: [run(batch) for batch in inputs]), model)
+
+
+def eager(context: Context) -> Side:
+    model = stack(context)
+    return _side(model, model)
+
+
+def _compiled(context: Context, **options: Any) -> Side:
+    model = stack(context)
+    return _side(model, compile_anew(lambda x: model(x), **options))
+
+
+def default(context: Context) -> Side:
+    """Code for the first length; the second one compiles again, with the length as a variable from then on."""
+    return _compiled(context)
+
+
+def static(context: Context) -> Side:
+    """Code for each length."""
+    return _compiled(context, dynamic=False)
+
+
+def dynamic(context: Context) -> Side:
+    """Code for all lengths, compiled once."""
+    return _compiled(context, dynamic=True)
+
+
+def max_autotune(context: Context) -> Side:
+    """As `dynamic`, and each product by the fastest of the kernels that were timed."""
+    return _compiled(context, dynamic=True, mode="max-autotune-no-cudagraphs")
+
+
+def reduce_overhead(context: Context) -> Side:
+    """As `static`, and one CUDA graph for each length. A replay overwrites its last output, hence the copy."""
+    model = stack(context)
+    replay = compile_anew(lambda x: model(x), dynamic=False, mode="reduce-overhead")
+    return _side(model, lambda batch: replay(batch).clone())
+
+
+def regional(context: Context) -> Side:
+    """One layer is compiled, and all six run its code: a sixth of the compiler's work."""
+    model = stack(context)
+    run_layer = compile_anew(lambda layer, x: layer(x), dynamic=True)
+
+    def run(x: Tensor) -> Tensor:
+        for layer in model:
+            x = run_layer(layer, x)
+        return x
+
+    return _side(model, run)
+
+
+def ahead_of_time(context: Context) -> Side:
+    """A package that AOTInductor made once, and that a program without a compiler loads: no Dynamo, no guards."""
+    model, width = stack(context), WIDTH[context.device.type]
+    machine = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
+    facts = f"{torch.__version__} {machine} {width} {LAYERS} {context.seed}"
+    path = context.cache_dir / f"compile-modes-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.pt2"
+    if not path.exists():
+        tokens = torch.export.Dim("tokens", min=2, max=1 << 16)
+        example = torch.randn(8, width, device=context.device)
+        exported = torch.export.export(model, (example,), dynamic_shapes=({0: tokens},))
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
+    return _side(model, torch._inductor.aoti_load_package(str(path)))
+
+
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+WHOLE = Limit("graph_breaks", at_most=0)
+ONCE = (WHOLE, Limit("recompilations", at_most=0), Limit("compiled_graphs", at_most=1))
+FUSED = Limit("kernels", at_most_of_reference=0.7)
+
+
+def _rung(
+    name: str, build: Callable[[Context], Side], cuda: float, cpu: float | None, *limits: Limit, why: str = ""
+) -> Optimization:
+    promises = {"cuda": cuda} if cpu is None else {"cuda": cuda, "cpu": cpu}
+    return Optimization(
+        name, build, promises, needs=COMPILER, contract={"cuda": Contract(limits[:1], limits[1:])}, why=why
+    )
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "compile-modes",
+        eager,
+        batches,
+        {"cuda": size(1280, WIDTH["cuda"]), "cpu": size(40, WIDTH["cpu"])},
+        (
+            _rung("default", default, 1.0, 0.8, FUSED, WHOLE, Limit("recompilations", at_most=1)),
+            _rung("static", static, 1.0, 0.8, FUSED, WHOLE, Limit("recompilations", at_most=3)),
+            _rung("dynamic", dynamic, 1.0, 0.8, FUSED, *ONCE),
+            _rung("regional", regional, 1.0, 0.8, FUSED, *ONCE),
+            _rung("max-autotune", max_autotune, 1.0, None, FUSED, *ONCE),
+            _rung("reduce-overhead", reduce_overhead, 1.5, None, Limit("graph_launches", at_least=4, at_most=4)),
+            _rung("ahead-of-time", ahead_of_time, 1.0, None, FUSED),
+        ),
+        cold=False,
+    ),
+)
