@@ -11,6 +11,8 @@ import pytest
 from gpugate.session.selection import cases_of, deselect
 
 CHECKED_ONLY = (
+    "activation-memory/",
+    "attention-",
     "compile-modes/",
     "ddp-scaling/",
     "driving/",
@@ -21,6 +23,8 @@ CHECKED_ONLY = (
     "llm-decode-small/paged/",
     "llm-decode-small/whole-step/",
     "llm-prefill-small/",
+    "migration/",
+    "mixture-of-experts/",
     "resnet18-training-small/",
     "resnet50-inference/",
     "streaming-",

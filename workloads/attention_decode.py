@@ -63,7 +63,16 @@ def pages_in_place(context: Context) -> Side:
     whole = torch.zeros((texts, 1, 1, cached // PAGE), device=context.device, dtype=torch.int32)
     whole[:, 0, 0, :pages] = table
     none = torch.zeros_like(count), torch.zeros_like(whole)  # no block is masked in part
-    blocks = BlockMask.from_kv_blocks(*none, count, whole, BLOCK_SIZE=(PAGE, PAGE), seq_lengths=(1, cached))
+    owner = torch.empty(cached // PAGE, device=context.device, dtype=torch.int64)
+    owner[table.long()] = torch.arange(texts, device=context.device)[:, None]
+    blocks = BlockMask.from_kv_blocks(
+        *none,
+        count,
+        whole,
+        BLOCK_SIZE=(PAGE, PAGE),
+        mask_mod=lambda text, head, query, token: owner[token // PAGE] == text,
+        seq_lengths=(1, cached),
+    )
     run = compile_anew(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks), dynamic=False, fullgraph=True)
     return Side(torch.no_grad()(lambda inputs: run(inputs[0], *inputs[1])))
 

@@ -45,16 +45,26 @@ ALL = [
 CASES = [case for case in ALL if case.device_kind == "cpu" and not case.spans_gpus]
 ON_CPU = [workload for workload in WORKLOADS if workload in [case.workload for case in CASES]]
 # Work that is no product of matrices is counted by the workload's own tests.
-NO_PRODUCTS = ("host-preparation", "operator-", "video/decode", "video/preprocess", "video/composite", "video/encode")
-COUNTED = [one for one in ON_CPU if one.name == "operator-attention" or not one.name.startswith(NO_PRODUCTS)]
+NO_PRODUCTS = (
+    *("host-preparation", "operator-", "optimizer-", "video/decode", "video/preprocess"),
+    *("video/composite", "video/encode"),
+)
+# PyTorch counts no attention on a CPU where a gradient is wanted, nor FlexAttention's.
+NOT_COUNTED = ("activation-memory", "attention-")
+COUNTED = [
+    one for one in ON_CPU if one.name == "operator-attention" or not one.name.startswith(NO_PRODUCTS + NOT_COUNTED)
+]
 # A step of text is stated for the middle of the text, and each one attends to as many tokens as stand before it.
 STATED_FOR_THE_MIDDLE = ("llm-",)
 # Dropout draws in each step, and the layers of a decoder draw their first weights, which others replace.
 DRAWS = ("driving", "llm-")
 # Both sides read the checksums of one file, or the frames and the luma of one clip.
 READS_ONE_SOURCE = ("streaming-", "video/")
-# A step of one prompt, of a text, or of whole batches of frames has no half.
-NOT_HALVED = ("llm-", "video/end-to-end")
+# A step of one prompt, of a text, or of batches of several lengths has no half, and no update or gradient has one.
+NOT_HALVED = (
+    *("llm-", "video/end-to-end", "attention-", "compile-modes"),
+    *("migration", "optimizer-step", "activation-memory"),
+)
 
 
 def name_of(one: Case | Workload) -> str:
@@ -86,12 +96,18 @@ class Built:
 
     case: Case
     context: Context
-    inputs: list[Any]
+    made: list[Any]
     expected: list[Parts]
     baseline: BuiltSide
     optimized: BuiltSide
     kept_random_numbers: bool
     graphs: list[object]  # that were to be compiled
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The inputs, made again where a step writes to them."""
+        workload = self.case.workload
+        return [workload.inputs(self.context, index) for index in range(2)] if workload.writes_inputs else self.made
 
     def is_wrong(self, output: Parts, expected: Parts) -> bool:
         found = differences(output, expected, "fresh inputs", self.case.workload.expects_nan)
@@ -116,9 +132,10 @@ def built(request: pytest.FixtureRequest, cache_dir: Path) -> Iterator[Built]:
         patch.setattr(COMPILER, lambda graph, examples, **settings: graphs.append(graph) or graph.forward)
         before = random_numbers()
         inputs = [workload.inputs(context, index) for index in range(2)]
-        baseline = build_side(BASELINE, workload.baseline, context, inputs[0])
+        written = [workload.inputs(context, 0) for _ in range(2)] if workload.writes_inputs else [inputs[0]] * 2
+        baseline = build_side(BASELINE, workload.baseline, context, written[0])
         expected = [baseline.output_for(each, expected=True) for each in inputs]
-        optimized = build_side(case.optimization.name, case.optimization.build, context, inputs[0])
+        optimized = build_side(case.optimization.name, case.optimization.build, context, written[1])
         is_kept = random_numbers() == before
     yield Built(case, context, inputs, expected, baseline, optimized, is_kept, graphs)
     optimized.close()
@@ -160,7 +177,7 @@ def test_inputs_depend_on_seed_and_index_alone(workload: Workload, cache_dir: Pa
 
 
 def bytes_of(inputs: Any) -> list[bytes]:
-    return [tensor.contiguous().numpy().tobytes() for tensor in list_tensors(inputs)]
+    return [tensor.contiguous().view(torch.uint8).numpy().tobytes() for tensor in list_tensors(inputs)]
 
 
 def test_an_optimization_gives_the_baselines_output(built: Built) -> None:
