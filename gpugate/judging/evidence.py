@@ -385,7 +385,7 @@ def _stand_of_code(code: RecordedCode | None, duet: Duet | None) -> CodeStand:
 
 def _compare_wall(timed: Sequence[Measurement], record: Remembered | None, asked: float | None) -> Wall | None:
     """None without a record of enough processes."""
-    if record is None or not timed or (allowed := record.current.wall_tolerance(record.checks)) is None:
+    if record is None or not timed or (allowed := record.wall_tolerance) is None:
         return None
     allowed = allowed if asked is None else asked
     changes = [_change(one, record.current) for one in timed]

@@ -228,7 +228,7 @@ def below_floor(run: RunResult) -> str | None:
     """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
     asked = run.asked_tolerance
     recorded = ((case.remembered, case.case_id) for case in run.cases.values() if case.remembered and case.verdicts)
-    floors = ((then.current.wall_tolerance(then.checks) or 0.0, case_id) for then, case_id in recorded)
+    floors = ((then.wall_tolerance or 0.0, case_id) for then, case_id in recorded)
     above = [(floor, case_id) for floor, case_id in floors if asked is not None and asked < floor]
     if asked is None or not above:
         return None

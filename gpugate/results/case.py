@@ -47,6 +47,11 @@ class Remembered:
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
 
+    @property
+    def wall_tolerance(self) -> float | None:
+        """The share by which the wall time may rise by chance; None for a record of too few processes."""
+        return self.current.wall_tolerance(self.checks)
+
 
 def describe_other_reference(recorded: Counters, now: Counters) -> str | None:
     """Returns the evidence that the reference changed since its record; None where there is none.

@@ -87,15 +87,15 @@ class Usual:
     reference_ms: Milliseconds
     reference_spread: NotNegative  # of the log of the reference's time
 
-    def disturbance(self, process: ProcessSummary, same_software: bool = True) -> float:
+    def disturbance(self, process: ProcessSummary) -> float:
         """The disturbance of a process by another program on its machine: above 1 the process was disturbed.
 
         A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the
-        same in all processes; other software may slow it, too, and proves nothing.
+        same in all processes.
         """
         wider = process.speedup.half_width / _limit(ALWAYS_NARROW, self.half_width)
         slower = math.log(process.reference_ms / self.reference_ms) / _limit(ALWAYS_AS_FAST, self.reference_spread)
-        return max(wider, slower) if same_software else wider
+        return max(wider, slower)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class History:
     sm_clock_mhz: NotNegative | None = None  # median over all pairs, of a GPU
     optimized_steps_per_block: Positive = 1.0  # median over all builds
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
-    shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it, see `shrink`
+    shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it
     usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
     control: Control | None = stored_unless(None)  # of the optimized side's time; None: of an older run
     bills: ProcessBills = stored_bills()  # of each of the processes; empty: no process has one
@@ -279,42 +279,30 @@ def _pair_noise(process: Sequence[TimedBuild]) -> float:
     return robust_spread(ratios) / math.sqrt(len(ratios))
 
 
-def shrink(histories: Sequence[History], machine: Sequence[History]) -> list[History]:
-    """Shrinks the variation of each speedup towards its prediction from the noise of its pairs.
-
-    The prediction is fitted to `machine`, the current records of one machine. A history of fewer than MIN_PROCESSES
-    stays as it is.
-    """
-    prior = fit_prior([one for history in machine if (one := _observed(history)) is not None])
-    found = [_observed(history) for history in histories]
-    return [
-        history if prior is None or one is None else replace(history, shrunk=prior.shrink(one))
-        for history, one in zip(histories, found, strict=True)
-    ]
-
-
 def shrink_records(current: Sequence[History]) -> list[History]:
-    """Shrinks the variations of the current records of one machine, of their speedups and of their wall times."""
-    return shrink(_shrink_controls(current), current)
+    """Shrinks the variations of the current records of one machine towards their predictions from the noise of the
+    pairs: those of the speedups, and those of the times beyond their controls.
 
-
-def _shrink_controls(histories: Sequence[History]) -> list[History]:
-    """Shrinks the variations of the times beyond their controls, as `shrink` does those of the speedups."""
-    known = {
-        index: Observed(one.control.variation, one.pair_noise)
-        for index, one in enumerate(histories)
-        if one.control is not None and one.pair_noise is not None and one.processes >= MIN_PROCESSES
-    }
-    prior = fit_prior(list(known.values()))
+    The predictions are fitted to these records. A history of fewer than MIN_PROCESSES stays as it is.
+    """
+    of_speedups = _shrink([_observe(one, one.variation) for one in current])
+    of_times = _shrink([_observe(one, one.control.variation if one.control else None) for one in current])
     return [
-        replace(one, control=replace(one.control, variation=prior.shrink(known[index])))
-        if prior is not None and one.control is not None and index in known
-        else one
-        for index, one in enumerate(histories)
+        replace(
+            one,
+            shrunk=of_speedup,
+            control=replace(one.control, variation=of_time) if one.control and of_time else one.control,
+        )
+        for one, of_speedup, of_time in zip(current, of_speedups, of_times, strict=True)
     ]
 
 
-def _observed(history: History) -> Observed | None:
-    if history.speedup_cv is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
+def _observe(history: History, variation: Variation | None) -> Observed | None:
+    if variation is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
         return None
-    return Observed(Variation(history.speedup_cv, history.processes - 1), history.pair_noise)
+    return Observed(variation, history.pair_noise)
+
+
+def _shrink(found: Sequence[Observed | None]) -> list[Variation | None]:
+    prior = fit_prior([one for one in found if one is not None])
+    return [prior.shrink(one) if prior is not None and one is not None else None for one in found]

@@ -201,7 +201,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
 def refuse_below_floor(asked: float, remembered: Mapping[str, Remembered | None]) -> None:
     """Raises OptionError, with both numbers, where `asked` is below the smallest tolerance of a case."""
     known = {case_id: one for case_id, one in remembered.items() if one is not None}
-    floors = [(one.current.wall_tolerance(one.checks) or 0.0, case_id) for case_id, one in known.items()]
+    floors = [(one.wall_tolerance or 0.0, case_id) for case_id, one in known.items()]
     largest, case_id = max(floors, default=(0.0, ""))
     if asked < largest:
         smallest = percent_rounded_up(largest)

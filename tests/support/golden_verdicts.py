@@ -116,7 +116,7 @@ def _decided(case: Case, record: Record, measured: list[Measurement], remembered
 
 def _tolerances(remembered: Remembered) -> Json:
     then = remembered.current
-    allowed = then.wall_tolerance(remembered.checks) or 0.0
+    allowed = remembered.wall_tolerance or 0.0
     slope = then.control.slope if then.control is not None else None
     found = {"wall": allowed, "slope": slope, "detectable": then.detectable_slowdown(allowed)}
     return {"current": {name: _short(value) for name, value in found.items()}}

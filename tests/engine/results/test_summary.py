@@ -14,7 +14,6 @@ from gpugate.results.summary import (
     find_undisturbed,
     group_by_night,
     history,
-    shrink,
     shrink_records,
     summarize,
 )
@@ -152,35 +151,25 @@ def test_the_noise_of_pairs_is_the_standard_error_of_a_process() -> None:
 
 
 def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
-    """Cases of 5 processes each; the variation of one is a third of what its pairs predict."""
+    """Cases of 5 processes each; the variations of the first one are a third of what its pairs predict."""
     draw = np.random.default_rng(1)
-    cvs = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
-    machine = [History(2.0, cv, 2.0, 1.0, 0.01, 5, pair_noise=0.01) for cv in cvs]
-    quiet = replace(machine[0], speedup_cv=0.003)
-    (found,) = shrink([quiet], machine)
-    assert found.variation is not None
-    assert (found.speedup_cv, quiet.variation) == (0.003, Variation(0.003, 4))
-    assert 0.003 < found.variation.share < 0.01
-    assert found.variation.degrees_of_freedom == 4 + PRIOR_WORTH
-    others = [replace(quiet, processes=4), replace(quiet, pair_noise=None)]
-    assert shrink(others, machine) == others
-    assert shrink([quiet], machine[:9]) == [quiet]
-
-
-def test_the_variations_of_wall_times_are_shrunk_over_the_records_of_a_machine() -> None:
-    draw = np.random.default_rng(1)
-    spreads = 0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))
+    spreads = [0.003, *0.01 * np.sqrt(draw.chisquare(4, 40) / draw.chisquare(4, 40))]
     machine = [
-        History(2.0, 0.01, 2.0, 1.0, 0.01, 5, pair_noise=0.01, control=Control(0.5, Variation(one, 4.0)))
+        History(2.0, one, 2.0, 1.0, 0.01, 5, pair_noise=0.01, control=Control(0.5, Variation(one, 4.0)))
         for one in spreads
     ]
     quiet, *others = machine
-    quiet = replace(quiet, control=Control(0.5, Variation(0.003, 4.0)))
-    found, *_ = shrink_records([quiet, *others])
+    found, *_ = shrink_records(machine)
+    assert quiet.variation == Variation(0.003, 4)
     assert found.control is not None
-    assert 0.003 < found.control.variation.share < 0.01
-    assert (found.control.slope, found.control.variation.degrees_of_freedom) == (0.5, 4 + PRIOR_WORTH)
-    assert shrink_records([quiet, *others[:8]])[0].control == quiet.control  # too few records of a machine
+    assert found.variation is not None
+    assert found.control.slope == 0.5
+    for shrunk in (found.variation, found.control.variation):
+        assert 0.003 < shrunk.share < 0.01
+        assert shrunk.degrees_of_freedom == 4 + PRIOR_WORTH
+    few = [replace(quiet, processes=4), replace(quiet, pair_noise=None)]
+    assert shrink_records([*few, *others])[:2] == few
+    assert shrink_records(machine[:9]) == machine[:9]  # too few records of a machine
 
 
 def test_a_history_knows_how_much_of_a_time_its_reference_explains() -> None:
