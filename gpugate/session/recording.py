@@ -22,12 +22,12 @@ from gpugate.session.fresh_process import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.termination import delay_signals
-from gpugate.statistics.policy import SPARE_PROCESSES
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git
 from gpugate.store.writable_folder import choose_folder
 
+SPARE_PROCESSES = 2  # beyond the planned ones, where a case was disturbed in some
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]

@@ -1,4 +1,4 @@
-"""Made-up cases for the rules: measurements, records with and without a bill, duets, and any mixture of them."""
+"""Made-up cases for the rules: measurements, records with and without a bill, and duets."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import strategies as st
-
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.bill import Bill, Bills
-from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
@@ -124,80 +122,3 @@ def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> Recorded
         one = Measurement(CASE_ID, builds, "narrow", (Difference(0.0, 0.0, None, "fresh inputs"),), COST, COST)
         processes.append(DuetProcess(swapped, TWO_CORES, (CASE_ID,), {CASE_ID: one}))
     return replace(RecordedCode(COMMIT, processes=tuple(processes)), **changed)
-
-
-_MEASURED = st.builds(
-    measured,
-    st.sampled_from((8.0, 9.9, 10.0, 10.1, 10.3, 11.5)),
-    st.sampled_from((14.0, 28.0, 30.0, 45.0)),
-    st.sampled_from((0.0, 0.005, 0.2)),
-    st.sampled_from((0.0,) * 9 + (1.0,)),
-    kernels=st.sampled_from((57.0, 57.0, 57.0, 60.0)),
-)
-
-
-def _make_special(found: Measurement, special: str) -> Measurement:
-    """A measurement that shows no time, or whose time is no result."""
-    nan = (Difference(float("inf"), float("inf"), None, "timed steps", "the output has NaN"),)
-    changes: Mapping[str, dict[str, Any]] = {
-        "billed": {},
-        "dear": {},
-        "without pairs": {"instances": ()},
-        "not comparable": {"instances": (), "differences": nan, "optimized_counters": {}},
-        "not engaged": {"not_engaged": "it fell back"},
-        "inert": {"inert": True},
-        "slowed": {"reference_slowdown": 3.0},
-        "busy": {"optimized_counters": {**found.optimized_counters, "other_cores": 1.0}},
-        "not counted": {"optimized_counters": {}, "counters_missing": "the profiler is in use"},
-    }
-    items = {"billed": {}, "dear": {"kernel_ms": 9.0}}.get(special)
-    return replace(found, **changes[special]) if items is None else with_bill(found, **items)
-
-
-SPECIAL = (
-    *("billed", "billed", "billed", "dear", "without pairs", "not comparable", "not engaged", "inert", "slowed"),
-    *("busy", "not counted"),
-)
-_PROCESS = st.one_of(
-    _MEASURED,
-    _MEASURED,
-    st.builds(
-        _make_special,
-        _MEASURED,
-        st.sampled_from(SPECIAL),
-    ),
-)
-_FURTHER = st.one_of(st.builds(Confirmation, _PROCESS), st.just(Confirmation(None, "a fresh process gave no result")))
-_RECORD = st.sampled_from(
-    (None, record(), record(), billed(), billed(), record(match="same device"), record(replace(RECORDED, processes=3)))
-)
-_CODE = st.sampled_from(
-    (
-        None,
-        None,
-        None,
-        code(10.0),
-        code(10.8),
-        code(9.0),
-        code(10.0, spread=0.3),
-        code(None),
-        code(None, problem="gone"),
-    )
-)
-any_case = st.builds(
-    lambda first, others, **changed: case(first, *others, **changed),
-    _PROCESS,
-    st.lists(_FURTHER, max_size=2),
-    remembered=_RECORD,
-    recorded_code=_CODE,
-    environment_problem=st.sampled_from((None,) * 9 + ("2 pairs were throttled",)),
-    launch_slowdown=st.sampled_from((None, None, 1.0, 1.5)),
-    cores_changed=st.sampled_from((None, None, None, CoresChanged(8, 4))),
-    promise=st.builds(
-        Promise,
-        st.sampled_from((None, 1.5, 2.9)),
-        st.just(LOOSE),
-        st.sampled_from((None, Contract((Limit("graph_launches", at_most=0),), (Limit("kernels", at_most=58),)))),
-    ),
-)
-any_mode = st.sampled_from(list(Mode))

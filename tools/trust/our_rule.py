@@ -14,7 +14,8 @@ from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Verdict
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES, SPARE_PROCESSES
+from gpugate.session.recording import SPARE_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
 from gpugate.workload import Size, Tolerance
 from tools.trust.trials import Trial
 

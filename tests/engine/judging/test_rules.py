@@ -1,10 +1,8 @@
 """The rules of every check as tables: what was measured, the outcome and the code that decided."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from gpugate.judging.rules import RULES, decide
 from gpugate.measurement.record import Difference
@@ -17,8 +15,6 @@ from tests.support.judged_cases import (
     COUNTED,
     LOOSE,
     RECORDED,
-    any_case,
-    any_mode,
     billed,
     case,
     code,
@@ -31,67 +27,136 @@ from tests.support.judged_cases import (
 PASS, IMPROVED, REGRESSED = Outcome.PASS, Outcome.IMPROVED, Outcome.REGRESSED
 INCONCLUSIVE, ENV_INVALID, NOT_ENGAGED = Outcome.INCONCLUSIVE, Outcome.ENV_INVALID, Outcome.NOT_ENGAGED
 FAILED = Confirmation(None, "a fresh process gave no result")
-SLOW = measured(11.5)
 NAN = (Difference(float("inf"), float("inf"), None, "timed steps", "the output has NaN"),)
-SOFT = Contract((Limit("overlap_fraction", at_least=0.5),), (Limit("enqueue_ms", at_most=1.0),))
-LAGGING = measured(overlap_fraction=0.1, enqueue_ms=0.5)
-GRAPHS = Contract(engaged=(Limit("graph_launches", at_least=1),))
+NOT_COMPARABLE = replace(measured(), instances=(), differences=NAN, optimized_counters={})
+NOT_COUNTED = replace(measured(), optimized_counters={}, counters_missing="the profiler is in use")
 
 
 def promised(minimum: float | None, contract: Contract | None = None) -> Promise:
     return Promise(minimum, LOOSE, contract)
 
 
-def judged(found: CaseResult, check: Check, mode: Mode = Mode.GATE) -> tuple[Outcome, str]:
-    verdict = verdicts(found, mode)[check]
-    return verdict.outcome, verdict.code.value
-
-
-@pytest.mark.parametrize(
-    ("found", "outcome", "reason"),
-    [
-        (case(measured()), PASS, "outputs_agree"),
-        (case(measured(error=0.5)), Outcome.WRONG, "outputs_differ"),
-        (case(measured(), measured(error=0.5)), Outcome.WRONG, "outputs_differ"),  # in one process of several
-        (case(replace(measured(), differences=())), INCONCLUSIVE, "nothing_measured"),
-        (case(measured(error=0.5), environment_problem="hot"), Outcome.WRONG, "outputs_differ"),
-    ],
-)
-def test_outputs(found: CaseResult, outcome: Outcome, reason: str) -> None:
-    assert judged(found, "equivalence") == (outcome, reason)
-
-
+Table = list[tuple[CaseResult, Outcome, str]]
+OUTPUTS: Table = [
+    (case(measured()), PASS, "outputs_agree"),
+    (case(measured(error=0.5)), Outcome.WRONG, "outputs_differ"),
+    (case(measured(), measured(error=0.5)), Outcome.WRONG, "outputs_differ"),  # in one process of several
+    (case(replace(measured(), differences=())), INCONCLUSIVE, "nothing_measured"),
+    (case(measured(error=0.5), environment_problem="hot"), Outcome.WRONG, "outputs_differ"),
+]
 # The speedup against its promise of 1.5x. The reference takes 30 ms: 3x are measured, and 1.3x at 23 ms.
-FAST, TOO_SLOW, NEAR = measured(10.0), measured(23.0), measured(20.0, spread=0.1)
+FAST, SLOW, TOO_SLOW, NEAR = measured(10.0), measured(11.5), measured(23.0), measured(20.0, spread=0.1)
+SPEEDUP: Table = [
+    (case(FAST), PASS, "promise_kept"),
+    (case(FAST, remembered=None), PASS, "promise_kept"),  # the promise needs no record
+    (case(SLOW), PASS, "promise_kept"),  # slower than recorded, and it still pays
+    (case(TOO_SLOW, promise=promised(None)), PASS, "promise_kept"),  # nothing is promised
+    (case(TOO_SLOW), REGRESSED, "speedup_below_promise"),
+    (case(TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
+    (case(TOO_SLOW, FAST), INCONCLUSIVE, "promise_open"),
+    (case(TOO_SLOW, FAST, FAST), PASS, "promise_kept"),
+    (case(FAST, TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
+    (case(TOO_SLOW, FAILED), INCONCLUSIVE, "not_confirmed"),
+    (case(NEAR), INCONCLUSIVE, "promise_open"),
+    (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
+    (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),
+    (case(TOO_SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
+    (case(replace(TOO_SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
+    (case(replace(FAST, inert=True)), PASS, "promise_kept"),
+    (case(replace(measured(30.0), inert=True)), NOT_ENGAGED, "did_nothing"),
+    (case(replace(FAST, instances=())), INCONCLUSIVE, "nothing_measured"),
+    (case(replace(FAST, instances=(), differences=NAN)), Outcome.WRONG, "nothing_measured"),
+    (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
+]
+BILL, GREW = with_bill(measured()), with_bill(measured(), kernel_ms=9.0)
+GRAPHS = promised(1.5, Contract(engaged=(Limit("graph_launches", at_least=1),)))
+SOFT = promised(1.5, Contract((Limit("overlap_fraction", at_least=0.5),), (Limit("enqueue_ms", at_most=1.0),)))
+LAGGING, OVERLAPPED = (measured(overlap_fraction=share, enqueue_ms=0.5) for share in (0.1, 0.9))
+LATE, LATE_AND_LAGGING = (measured(overlap_fraction=share, enqueue_ms=2.0) for share in (0.9, 0.1))
+COUNTERS: Table = [
+    (case(measured()), PASS, "counted"),
+    (case(BILL, remembered=billed()), PASS, "counted"),
+    (case(GREW, remembered=billed()), REGRESSED, "item_grew"),
+    (case(GREW, GREW, remembered=billed()), REGRESSED, "item_grew"),
+    (case(GREW, BILL, remembered=billed()), PASS, "counted"),  # no further process has it
+    (case(GREW, FAILED, remembered=billed()), INCONCLUSIVE, "not_confirmed"),
+    (case(GREW, remembered=billed(), launch_slowdown=1.5), REGRESSED, "item_grew"),  # a slow host changes no bill
+    (case(GREW, remembered=None), PASS, "counted"),
+    (case(measured(graph_launches=1.0)), REGRESSED, "item_grew"),
+    (case(measured(graph_launches=1.0), environment_problem="hot"), REGRESSED, "item_grew"),
+    (case(measured(kernels=59.0)), REGRESSED, "item_grew"),
+    (case(measured(kernels=59.0), remembered=None), REGRESSED, "limit_broken"),
+    (case(measured(), promise=GRAPHS), NOT_ENGAGED, "limit_broken"),
+    (case(measured(graph_launches=1.0), measured(), promise=GRAPHS), NOT_ENGAGED, "limit_broken"),
+    (case(replace(measured(), not_engaged="it fell back")), NOT_ENGAGED, "not_engaged"),
+    (case(LAGGING, promise=SOFT), NOT_ENGAGED, "limit_broken"),
+    (case(LAGGING, OVERLAPPED, promise=SOFT), PASS, "counted"),
+    (case(LATE_AND_LAGGING, promise=SOFT, launch_slowdown=1.5), INCONCLUSIVE, "slow_host"),
+    (case(LATE, promise=SOFT, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
+    (case(LATE, promise=SOFT), REGRESSED, "limit_broken"),
+    (case(NOT_COUNTED), INCONCLUSIVE, "nothing_measured"),
+    (case(NOT_COUNTED, promise=promised(1.5)), PASS, "counted"),
+    (case(NOT_COMPARABLE), Outcome.WRONG, "nothing_measured"),
+    # A further process that counted nothing does not count.
+    (case(measured(), NOT_COUNTED), PASS, "counted"),
+    (case(measured(kernels=60.0), NOT_COUNTED), REGRESSED, "item_grew"),
+]
+BILLED = with_bill(SLOW)
+WALL: Table = [
+    (case(measured(10.05)), PASS, "wall_as_recorded"),
+    (case(measured(10.1, spread=0.02)), INCONCLUSIVE, "wall_open"),
+    # The record alone.
+    (case(SLOW), REGRESSED, "slower_than_record"),
+    (case(SLOW, SLOW), REGRESSED, "slower_than_record"),
+    (case(SLOW, measured()), INCONCLUSIVE, "wall_open"),
+    (case(SLOW, measured(), measured()), PASS, "wall_as_recorded"),
+    (case(SLOW, FAILED), INCONCLUSIVE, "not_confirmed"),
+    (case(SLOW, remembered=record(match="same device")), INCONCLUSIVE, "slower_than_record"),
+    (case(measured(9.0)), IMPROVED, "faster_than_record"),
+    # The record and its bill.
+    (case(BILLED, remembered=billed()), INCONCLUSIVE, "slower_than_record"),  # nothing shows the host or the code
+    (case(with_bill(SLOW, kernel_ms=9.0), remembered=billed()), REGRESSED, "slower_than_record"),
+    (case(with_bill(measured(9.0)), remembered=billed()), PASS, "the_machine"),
+    (case(with_bill(measured(9.0), {"sm90_xmma_fprop": 5.0}), remembered=billed()), IMPROVED, "faster_than_record"),
+    # The duet with the recorded code.
+    (case(measured(10.05), recorded_code=code(10.8)), REGRESSED, "code_slower"),
+    (case(SLOW, recorded_code=code(10.8)), REGRESSED, "code_slower"),
+    (case(SLOW, recorded_code=code(10.8), launch_slowdown=1.5), REGRESSED, "code_slower"),
+    (case(SLOW, recorded_code=code(10.8), remembered=None), REGRESSED, "code_slower"),
+    (case(SLOW, recorded_code=code(10.0)), PASS, "the_machine"),
+    (case(BILLED, recorded_code=code(10.0), remembered=billed()), PASS, "the_machine"),
+    (case(SLOW, recorded_code=code(9.0)), PASS, "the_machine"),
+    (case(SLOW, recorded_code=code(None)), PASS, "the_machine"),  # the code is that of the record
+    (case(SLOW, recorded_code=code(10.0, spread=0.3)), INCONCLUSIVE, "slower_than_record"),  # undecided
+    (case(SLOW, recorded_code=code(None, unchanged=False, problem="gone")), REGRESSED, "slower_than_record"),
+    (case(measured(), recorded_code=code(10.0, spread=0.3)), PASS, "wall_as_recorded"),
+    (case(measured(9.0), recorded_code=code(9.0)), IMPROVED, "faster_than_record"),
+    (case(measured(9.0), recorded_code=code(10.0)), PASS, "the_machine"),
+    # A slow host.
+    (case(measured(10.05), launch_slowdown=1.5), PASS, "wall_as_recorded"),
+    (case(SLOW, launch_slowdown=1.5), INCONCLUSIVE, "slow_host"),
+    (case(SLOW, launch_slowdown=1.2), REGRESSED, "slower_than_record"),
+    (case(BILLED, launch_slowdown=1.5, remembered=billed()), PASS, "the_machine"),
+    (case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)), PASS, "the_machine"),
+    (case(with_bill(SLOW, kernel_ms=9.0), launch_slowdown=1.5, remembered=billed()), INCONCLUSIVE, "slow_host"),
+    # No record, and no time.
+    (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record"),
+    (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores"),
+    (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "no_record"),
+    (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
+    (case(replace(SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
+    (case(replace(SLOW, instances=())), INCONCLUSIVE, "nothing_measured"),
+    (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
+]
+TABLES: dict[Check, Table] = {"equivalence": OUTPUTS, "speedup": SPEEDUP, "counters": COUNTERS, "throughput": WALL}
 
 
 @pytest.mark.parametrize(
-    ("found", "outcome", "reason"),
-    [
-        (case(FAST), PASS, "promise_kept"),
-        (case(FAST, remembered=None), PASS, "promise_kept"),  # the promise needs no record
-        (case(SLOW), PASS, "promise_kept"),  # slower than recorded, and it still pays
-        (case(TOO_SLOW, promise=promised(None)), PASS, "promise_kept"),  # nothing is promised
-        (case(TOO_SLOW), REGRESSED, "speedup_below_promise"),
-        (case(TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
-        (case(TOO_SLOW, FAST), INCONCLUSIVE, "promise_open"),
-        (case(TOO_SLOW, FAST, FAST), PASS, "promise_kept"),
-        (case(FAST, TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
-        (case(TOO_SLOW, FAILED), INCONCLUSIVE, "not_confirmed"),
-        (case(NEAR), INCONCLUSIVE, "promise_open"),
-        (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
-        (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),
-        (case(TOO_SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
-        (case(replace(TOO_SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
-        (case(replace(FAST, inert=True)), PASS, "promise_kept"),
-        (case(replace(measured(30.0), inert=True)), NOT_ENGAGED, "did_nothing"),
-        (case(replace(FAST, instances=())), INCONCLUSIVE, "nothing_measured"),
-        (case(replace(FAST, instances=(), differences=NAN)), Outcome.WRONG, "nothing_measured"),
-        (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
-    ],
+    ("check", "found", "outcome", "reason"), [(check, *row) for check, table in TABLES.items() for row in table]
 )
-def test_the_speedup_against_its_promise(found: CaseResult, outcome: Outcome, reason: str) -> None:
-    assert judged(found, "speedup") == (outcome, reason)
+def test_the_outcome_and_its_reason(check: Check, found: CaseResult, outcome: Outcome, reason: str) -> None:
+    verdict = verdicts(found)[check]
+    assert (verdict.outcome, verdict.code.value) == (outcome, reason)
 
 
 @pytest.mark.parametrize(
@@ -103,151 +168,8 @@ def test_the_speedup_against_its_promise(found: CaseResult, outcome: Outcome, re
     ],
 )
 def test_without_a_record_a_developer_needs_a_narrow_interval(spread: float, mode: Mode, expected: object) -> None:
-    found = case(measured(10.0, spread=spread), remembered=None)
-    assert judged(found, "speedup", mode) == expected
-
-
-@pytest.mark.parametrize(
-    ("found", "outcome", "reason"),
-    [
-        (case(measured()), PASS, "counted"),
-        (case(with_bill(measured()), remembered=billed()), PASS, "counted"),
-        (case(with_bill(measured(), kernel_ms=9.0), remembered=billed()), REGRESSED, "item_grew"),
-        (
-            case(*[with_bill(measured(), kernel_ms=9.0)] * 2, remembered=billed()),
-            REGRESSED,
-            "item_grew",
-        ),
-        (
-            case(with_bill(measured(), kernel_ms=9.0), with_bill(measured()), remembered=billed()),
-            PASS,
-            "counted",  # no further process has it
-        ),
-        (case(with_bill(measured(), kernel_ms=9.0), FAILED, remembered=billed()), INCONCLUSIVE, "not_confirmed"),
-        (
-            case(with_bill(measured(), kernel_ms=9.0), remembered=billed(), launch_slowdown=1.5),
-            REGRESSED,
-            "item_grew",  # a slow host changes no bill
-        ),
-        (case(with_bill(measured(), kernel_ms=9.0), remembered=None), PASS, "counted"),
-        (case(measured(graph_launches=1.0)), REGRESSED, "item_grew"),
-        (case(measured(graph_launches=1.0), environment_problem="hot"), REGRESSED, "item_grew"),
-        (case(measured(kernels=59.0)), REGRESSED, "item_grew"),
-        (case(measured(kernels=59.0), remembered=None), REGRESSED, "limit_broken"),
-        (case(measured(), promise=promised(1.5, GRAPHS)), NOT_ENGAGED, "limit_broken"),
-        (case(measured(graph_launches=1.0), measured(), promise=promised(1.5, GRAPHS)), NOT_ENGAGED, "limit_broken"),
-        (case(replace(measured(), not_engaged="it fell back")), NOT_ENGAGED, "not_engaged"),
-        (
-            case(measured(overlap_fraction=0.1, enqueue_ms=0.5), promise=promised(1.5, SOFT)),
-            NOT_ENGAGED,
-            "limit_broken",
-        ),
-        (
-            case(
-                LAGGING,
-                measured(overlap_fraction=0.9, enqueue_ms=0.5),
-                promise=promised(1.5, SOFT),
-            ),
-            PASS,
-            "counted",
-        ),
-        (
-            case(measured(overlap_fraction=0.1, enqueue_ms=2.0), promise=promised(1.5, SOFT), launch_slowdown=1.5),
-            INCONCLUSIVE,
-            "slow_host",
-        ),
-        (
-            case(
-                measured(overlap_fraction=0.9, enqueue_ms=2.0), promise=promised(1.5, SOFT), environment_problem="hot"
-            ),
-            ENV_INVALID,
-            "machine_unfit",
-        ),
-        (case(measured(overlap_fraction=0.9, enqueue_ms=2.0), promise=promised(1.5, SOFT)), REGRESSED, "limit_broken"),
-        (
-            case(replace(measured(), optimized_counters={}, counters_missing="the profiler is in use")),
-            INCONCLUSIVE,
-            "nothing_measured",
-        ),
-        (
-            case(
-                replace(measured(), optimized_counters={}, counters_missing="the profiler is in use"),
-                promise=promised(1.5),
-            ),
-            PASS,
-            "counted",
-        ),
-        (
-            case(replace(measured(), instances=(), differences=NAN, optimized_counters={})),
-            Outcome.WRONG,
-            "nothing_measured",
-        ),
-    ],
-)
-def test_the_bill_and_the_contract(found: CaseResult, outcome: Outcome, reason: str) -> None:
-    assert judged(found, "counters") == (outcome, reason)
-
-
-def test_a_further_process_that_counted_nothing_does_not_count() -> None:
-    without = replace(measured(), optimized_counters={}, counters_missing="the profiler is in use")
-    assert judged(case(measured(), without), "counters") == (PASS, "counted")
-    assert judged(case(measured(kernels=60.0), without), "counters") == (REGRESSED, "item_grew")
-
-
-BILLED = with_bill(SLOW)
-
-
-@pytest.mark.parametrize(
-    ("found", "outcome", "reason"),
-    [
-        (case(measured(10.05)), PASS, "wall_as_recorded"),
-        (case(measured(10.1, spread=0.02)), INCONCLUSIVE, "wall_open"),
-        # The record alone.
-        (case(SLOW), REGRESSED, "slower_than_record"),
-        (case(SLOW, SLOW), REGRESSED, "slower_than_record"),
-        (case(SLOW, measured()), INCONCLUSIVE, "wall_open"),
-        (case(SLOW, measured(), measured()), PASS, "wall_as_recorded"),
-        (case(SLOW, FAILED), INCONCLUSIVE, "not_confirmed"),
-        (case(SLOW, remembered=record(match="same device")), INCONCLUSIVE, "slower_than_record"),
-        (case(measured(9.0)), IMPROVED, "faster_than_record"),
-        # The record and its bill.
-        (case(BILLED, remembered=billed()), INCONCLUSIVE, "slower_than_record"),  # nothing shows the host or the code
-        (case(with_bill(SLOW, kernel_ms=9.0), remembered=billed()), REGRESSED, "slower_than_record"),
-        (case(with_bill(measured(9.0)), remembered=billed()), PASS, "the_machine"),
-        (case(with_bill(measured(9.0), {"sm90_xmma_fprop": 5.0}), remembered=billed()), IMPROVED, "faster_than_record"),
-        # The duet with the recorded code.
-        (case(measured(10.05), recorded_code=code(10.8)), REGRESSED, "code_slower"),
-        (case(SLOW, recorded_code=code(10.8)), REGRESSED, "code_slower"),
-        (case(SLOW, recorded_code=code(10.8), launch_slowdown=1.5), REGRESSED, "code_slower"),
-        (case(SLOW, recorded_code=code(10.8), remembered=None), REGRESSED, "code_slower"),
-        (case(SLOW, recorded_code=code(10.0)), PASS, "the_machine"),
-        (case(BILLED, recorded_code=code(10.0), remembered=billed()), PASS, "the_machine"),
-        (case(SLOW, recorded_code=code(9.0)), PASS, "the_machine"),
-        (case(SLOW, recorded_code=code(None)), PASS, "the_machine"),  # the code is that of the record
-        (case(SLOW, recorded_code=code(10.0, spread=0.3)), INCONCLUSIVE, "slower_than_record"),  # undecided
-        (case(SLOW, recorded_code=code(None, unchanged=False, problem="gone")), REGRESSED, "slower_than_record"),
-        (case(measured(), recorded_code=code(10.0, spread=0.3)), PASS, "wall_as_recorded"),
-        (case(measured(9.0), recorded_code=code(9.0)), IMPROVED, "faster_than_record"),
-        (case(measured(9.0), recorded_code=code(10.0)), PASS, "the_machine"),
-        # A slow host.
-        (case(measured(10.05), launch_slowdown=1.5), PASS, "wall_as_recorded"),
-        (case(SLOW, launch_slowdown=1.5), INCONCLUSIVE, "slow_host"),
-        (case(SLOW, launch_slowdown=1.2), REGRESSED, "slower_than_record"),
-        (case(BILLED, launch_slowdown=1.5, remembered=billed()), PASS, "the_machine"),
-        (case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)), PASS, "the_machine"),
-        (case(with_bill(SLOW, kernel_ms=9.0), launch_slowdown=1.5, remembered=billed()), INCONCLUSIVE, "slow_host"),
-        # No record, and no time.
-        (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record"),
-        (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores"),
-        (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "no_record"),
-        (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
-        (case(replace(SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
-        (case(replace(SLOW, instances=())), INCONCLUSIVE, "nothing_measured"),
-        (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
-    ],
-)
-def test_the_wall_time_against_the_record(found: CaseResult, outcome: Outcome, reason: str) -> None:
-    assert judged(found, "throughput") == (outcome, reason)
+    verdict = verdicts(case(measured(10.0, spread=spread), remembered=None), mode)["speedup"]
+    assert (verdict.outcome, verdict.code.value) == expected
 
 
 @pytest.mark.parametrize("mode", [Mode.DEVELOPER, Mode.RECORDING])
@@ -310,20 +232,28 @@ def test_the_next_step_follows_from_the_evidence(found: CaseResult, check: Check
     assert verdicts(found)[check].next_step is step
 
 
-SEEN: Counter[Outcome] = Counter()
-DECIDED: set[tuple[Check, int]] = set()
+ANY_CASE = [found for table in TABLES.values() for found, _, _ in table]
+CHANGES: list[dict[str, object]] = [
+    {},
+    {"environment_problem": "hot"},
+    {"launch_slowdown": 1.5},
+    {"remembered": None},
+    {"remembered": record(replace(RECORDED, processes=3))},
+    {"recorded_code": code(None)},
+    {"recorded_code": code(10.8)},
+]
 
 
-@settings(max_examples=1500, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(found=any_case, mode=any_mode)
-def _judge_any_case(found: CaseResult, mode: Mode) -> None:
-    by_check = verdicts(found, mode)
-    assert tuple(by_check) == CASE_CHECKS
-    for check, verdict in by_check.items():
-        SEEN[verdict.outcome] += 1
-        assert verdict.reasons
-        assert verdict.reason, verdict  # in words
-        _check_sense(found, check, verdict, mode)
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("changed", CHANGES, ids=str)
+def test_every_verdict_makes_sense(changed: dict[str, object], mode: Mode) -> None:
+    for found in (replace(one, **changed) for one in ANY_CASE):
+        by_check = verdicts(found, mode)
+        assert tuple(by_check) == CASE_CHECKS
+        for check, verdict in by_check.items():
+            assert verdict.reasons
+            assert verdict.reason, verdict  # in words
+            _check_sense(found, check, verdict, mode)
 
 
 def _check_sense(found: CaseResult, check: Check, verdict: Verdict, mode: Mode) -> None:
@@ -341,12 +271,6 @@ def _check_sense(found: CaseResult, check: Check, verdict: Verdict, mode: Mode) 
         assert found.launch_slowdown != 1.5
         assert found.measurement is not None
         assert found.recorded_code is None or not found.recorded_code.unchanged
-
-
-def test_every_outcome_is_reached_and_every_verdict_makes_sense() -> None:
-    SEEN.clear()
-    _judge_any_case()
-    assert set(SEEN) == set(Outcome)
 
 
 def test_every_check_has_its_rules() -> None:
