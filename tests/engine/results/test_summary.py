@@ -66,11 +66,6 @@ def test_the_spread_between_instances_is_that_of_their_medians() -> None:
     assert summarize(measurement(instance([2] * 4, [1] * 4))).instance_spread is None
 
 
-def test_a_measurement_without_pairs_means_nothing() -> None:
-    with pytest.raises(ValueError, match="no samples"):
-        summarize(measurement())
-
-
 def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
     processes = [[instance([2 * ms] * 8, [ms] * 8)] for ms in (9, 10, 11)]
     processes.append([instance([30] * 4, [10] * 4), instance([30] * 4, [10] * 4)])
@@ -81,30 +76,12 @@ def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
     assert found.optimized_ms_cv == pytest.approx(math.sqrt(2 / 3) / 10)
 
 
-def test_a_single_process_does_not_know_how_much_runs_vary() -> None:
-    found = history([[instance([2] * 8, [1] * 8)]])
-    assert (found.processes, found.speedup_cv, found.optimized_ms_cv) == (1, None, None)
-
-
-def test_a_history_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="no processes"):
-        history([])
-
-
 def test_processes_hours_apart_are_of_several_sittings() -> None:
     night, later, next_night = "2030-01-01T02:00:00+00:00", "2030-01-01T07:59:00+00:00", "2030-01-02T02:00:00+00:00"
     assert group_by_night([]) == []
     assert group_by_night([later, night, "2030-01-01T07:00:00+02:00"]) == [[1, 2, 0]]
     assert group_by_night([next_night, night, later]) == [[1, 2], [0]]
     assert group_by_night([night, "2030-01-01T08:00:00+00:00"]) == [[0], [1]]
-
-
-def test_the_unit_is_the_process_on_however_many_nights() -> None:
-    nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2, 3)]
-    speedups = [2.0, 2.2, 2.4, 2.6, 2.8] * 3
-    found = history([[instance([speedup] * 8, [1] * 8)] for speedup in speedups], nights)
-    assert (found.sittings, found.processes, found.speedup) == (5, 15, pytest.approx(2.4))
-    assert found.speedup_cv == pytest.approx(np.std(speedups, ddof=1) / 2.4)
 
 
 def test_a_disturbed_process_is_in_no_night() -> None:

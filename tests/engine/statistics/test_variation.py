@@ -37,12 +37,6 @@ def record(draw: np.random.Generator, sd: np.ndarray, noise: np.ndarray) -> tupl
     return values, [observed(*of_case) for of_case in zip(values.std(axis=1, ddof=1), noise, strict=True)]
 
 
-def test_a_posterior_variance_is_the_mean_of_both_weighted_by_their_degrees() -> None:
-    found = Prior(level=0.0, slope=2.0, smallest_noise=1e-9).shrink(observed(0.02, pair_noise=0.01))
-    assert found.share == pytest.approx(math.sqrt((PRIOR_WORTH * 0.01**2 + 5 * 0.02**2) / (PRIOR_WORTH + 5)))
-    assert found.degrees_of_freedom == PRIOR_WORTH + 5
-
-
 def test_the_fit_finds_the_trend_of_cases_that_scatter_as_the_prior_says() -> None:
     draw = np.random.default_rng(1)
     found = [fit_prior(record(draw, *draw_cases(draw, PRIOR_WORTH))[1]) for _ in range(200)]
@@ -52,6 +46,7 @@ def test_the_fit_finds_the_trend_of_cases_that_scatter_as_the_prior_says() -> No
 
 def test_few_cases_and_cases_without_any_variation_give_no_prior() -> None:
     cases = record(np.random.default_rng(3), *draw_cases(np.random.default_rng(3)))[1]
+    assert fit_control([0.0, 0.1], [0.0, 0.1]) is None
     assert fit_prior(cases[: MIN_CASES - 1]) is None
     assert fit_prior(cases[:MIN_CASES]) is not None
     assert fit_prior([observed(0.0)] * CASES) is None
@@ -130,5 +125,7 @@ def test_a_slope_lies_from_0_to_1(times: list[float], references: list[float], s
     assert found.slope == pytest.approx(slope)
 
 
-def test_two_processes_are_no_control() -> None:
-    assert fit_control([0.0, 0.1], [0.0, 0.1]) is None
+def test_a_posterior_variance_is_the_mean_of_both_weighted_by_their_degrees() -> None:
+    found = Prior(level=0.0, slope=2.0, smallest_noise=1e-9).shrink(observed(0.02, pair_noise=0.01))
+    assert found.share == pytest.approx(math.sqrt((PRIOR_WORTH * 0.01**2 + 5 * 0.02**2) / (PRIOR_WORTH + 5)))
+    assert found.degrees_of_freedom == PRIOR_WORTH + 5
