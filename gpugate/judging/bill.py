@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED, OF_TIME
+from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.bill import Bill, Bills, bills_of
 from gpugate.results.case import Remembered
@@ -227,11 +227,6 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason |
             facts |= {"value": value, "side": side, "limit": bound}
             return Reason(ReasonCode.LIMIT_BROKEN, facts if share is None else {**facts, "share": share})
     return None
-
-
-def is_of_time(reason: Reason) -> bool:
-    """True for a broken limit of a time, which a slow host can cause."""
-    return reason.facts.get("counter") in OF_TIME
 
 
 def unknown_counters(measurement: Measurement, contract: Contract) -> set[str]:

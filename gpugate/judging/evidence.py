@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from gpugate.counter_names import OF_TIME
 from gpugate.judging.bill import (
     BillChange,
     Found,
     broken_limits,
     compare_bill,
     find_leak,
-    is_of_time,
     unknown_counters,
 )
 from gpugate.judging.duet import judge_duets
@@ -198,8 +198,8 @@ class Evidence:
     def broken_by_machine(self) -> bool:
         """True where only limits of times are broken, on a machine that may break them."""
         unfit = self.unfit is not None or self.slow_host is not None
-        found = {**self.lagging.sure, **self.broken.sure}
-        return unfit and bool(found) and all(map(is_of_time, found.values()))
+        found = self.lagging.sure.keys() | self.broken.sure.keys()
+        return unfit and bool(found) and found <= OF_TIME
 
     @property
     def costs_more(self) -> bool:
@@ -309,7 +309,8 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
     counted = [one for one in counted if one.counters_missing is None or not unknown_counters(one, contract)]
     counted = [] if unseen or unchecked or measurement not in counted else counted
     bills = tuple(compare_bill(one, record) for one in counted)
-    idle = [broken_limits(contract.engaged, one) for one in counted]
+    of_times = [one for one in contract.engaged if one.counter in OF_TIME]
+    of_counts = [one for one in contract.engaged if one.counter not in OF_TIME]
     outputs = [compare_outputs(one, promise.tolerance) for one in processes]
     speedup = find_middle([one.speedup for one in summaries], worse_is_more=False) if summaries else None
     wall = _compare_wall(timed, record, asked_tolerance)
@@ -343,8 +344,8 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
         code_is=_stand_of_code(result.recorded_code, duet),
         bills=bills,
         grown=confirm([{**bill.grown, **find_leak(one)} for bill, one in zip(bills, counted, strict=True)]),
-        idle=confirm([_select(one, of_time=False) for one in idle], needed=1),
-        lagging=confirm([_select(one, of_time=True) for one in idle]),
+        idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
+        lagging=confirm([broken_limits(of_times, one) for one in counted]),
         broken=confirm([broken_limits(contract.limits, one) for one in counted]),
         unseen=(unseen,) if unseen is not None else (),
         unchecked=unchecked,
@@ -362,10 +363,6 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     if then.speedup < minimum or then.processes < MIN_PROCESSES:
         return 0.0
     return max(0.0, 1 - then.speedup * (1 - then.tolerance(record.checks)) / minimum)
-
-
-def _select(found: Found, of_time: bool) -> Found:
-    return {name: reason for name, reason in found.items() if is_of_time(reason) is of_time}
 
 
 def _stand_of_promise(speedup: Estimate | None, minimum: float) -> PromiseStand:
