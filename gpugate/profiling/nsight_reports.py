@@ -1,6 +1,6 @@
 """Runs of pytest under nsys and ncu, and the reports that are kept of them.
 
-nsys leaves a report per test parameter and side, which is exported, summarized and listed. ncu leaves one report for
+nsys leaves a report per test parameter and side, which is exported and summarized. ncu leaves one report for
 its own window, and gpugate reads nothing from it.
 """
 
@@ -17,7 +17,6 @@ from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT
 from gpugate.profiling.export import ProfileError
 from gpugate.profiling.isolated_environment import allowed_variables, isolating_words
 from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
-from gpugate.report.table import Table, columns
 from gpugate.session.options import Profiling
 from gpugate.store.json_file import write_atomically
 
@@ -41,9 +40,7 @@ NCU_OPTIONS = (
     "--force-overwrite",
     "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
 )
-SUMMARY, SUMMARY_JSON, LIST, NCU_REPORT = ".summary.md", ".summary.json", "summary.md", "kernels.ncu-rep"
-COLUMNS = columns("test parameter", "side", "steps", "items per step", "report", "MB", "summary")
-NOT_JUDGED = "under a profiler: timings are not judged"
+SUMMARY, SUMMARY_JSON, NCU_REPORT = ".summary.md", ".summary.json", "kernels.ncu-rep"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
 MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
@@ -51,7 +48,7 @@ MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
 
 @dataclass(frozen=True)
 class Kept:
-    """The files kept of one capture. `problem`: why a file is missing; `brief`: the summary in a few lines."""
+    """The report kept of one capture. `problem`: why a file is missing; `brief`: the summary in a few lines."""
 
     capture: Capture
     report: Path | None = None
@@ -81,10 +78,8 @@ def keep_reports(run: ProfiledRun, isolated: bool, print_line: Callable[[str], N
     `isolated` from other processes, only the summaries are kept."""
     folder = run.profiling.folder
     kept = [_keep(run, capture, isolated) for capture in run.index.captures]
-    table = Table("Profiles", COLUMNS, tuple(map(_row, kept)), (NOT_JUDGED,))
-    write_atomically(folder / LIST, f"{table.markdown()}\n")
     reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
-    print_line(f"nsys: {len(reports)} reports in {folder}, listed in its {LIST}; {NOT_JUDGED}")
+    print_line(f"nsys: {len(reports)} reports in {folder}; under a profiler: timings are not judged")
     for each in kept:
         if each.report is not None:
             print_line(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
@@ -92,8 +87,7 @@ def keep_reports(run: ProfiledRun, isolated: bool, print_line: Callable[[str], N
                 print_line(f"    {line}")
     if reports:
         print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
-    # A side that failed has failed its test already: it is no problem of the profile.
-    return list(dict.fromkeys(each.problem for each in kept if each.problem and each.capture.complete))
+    return list(dict.fromkeys(each.problem for each in kept if each.problem))
 
 
 def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
@@ -103,11 +97,11 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
     try:
         for ending in (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON):
             (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
-        if not capture.complete:
-            return Kept(capture, problem="its steps failed or were cut off")
+        if not capture.complete:  # a side that failed has failed its test already
+            return Kept(capture)
         found = _find(run, capture)
         if found is None:
-            return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at what it said")
+            return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at its output")
         found = found.replace(run.folder / f"{stem}{found.suffix}")
         problem, brief = None, []
         try:
@@ -117,7 +111,7 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
         except (GpugateError, OSError) as error:
             problem = f"{found.name} was not summarized: {error}"
         if not isolated:
-            return Kept(capture, problem=f"{found.name} was not kept, as {MAY_READ}: {ELSEWHERE}", brief=brief)
+            return Kept(capture, problem=f"{found.name} was not kept, as {MAY_READ}: {ELSEWHERE}")
         for path in (found, found.with_suffix(EXPORT)):
             if path.exists():
                 path.replace(folder / path.name)
@@ -145,14 +139,6 @@ def _summarize(export: Path, target: Path, capture: Capture) -> list[str]:
     write_summary(target.with_name(target.name + SUMMARY_JSON), summary)
     write_atomically(target.with_name(target.name + SUMMARY), markdown(summary))
     return brief(summary)
-
-
-def _row(each: Kept) -> tuple[str, ...]:
-    capture, report = each.capture, each.report
-    words = (capture.case_id, f"{capture.label} ({capture.side})", str(capture.steps), str(capture.items))
-    size = f"{report.stat().st_size / 1e6:.1f}" if report else ""
-    summary = f"{safe_name(capture.case_id)}.{capture.label}{SUMMARY}" if each.brief else ""
-    return (*words, report.name if report else "", size, summary or each.problem or "")
 
 
 def run_under_ncu(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:

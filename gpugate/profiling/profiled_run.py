@@ -24,7 +24,6 @@ from gpugate.profiling.isolated_environment import allowed_variables
 from gpugate.report.terminal import terminal_columns
 from gpugate.session.options import Profiling
 from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
-from gpugate.store.night_files import RUN
 from gpugate.store.writable_folder import lock_folder
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
@@ -82,9 +81,7 @@ def start_profiled(
 @contextmanager
 def hold_folder(folder: Path, option: str) -> Iterator[Path]:
     """Makes and locks the folder, removes what a killed run left in it, and yields a folder inside it, which is removed
-    at the end. Raises OptionError, naming `option`, for a folder that cannot be written, has a night, or is locked."""
-    if (folder / RUN).exists():  # whose summary.md would be replaced
-        raise OptionError(f"{option} {folder} is the record of a night, with its {RUN}: give a folder beside it")
+    at the end. Raises OptionError, naming `option`, for a folder that cannot be written or is locked."""
     with lock_folder(folder, OptionError, f"{option} {folder}"):
         for left in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
