@@ -9,7 +9,7 @@ from gpugate import units
 
 LEAST_MS = 0.00005  # what is shorter would be written as 0.0000 ms
 LONGEST_NAME = 60  # in a line of text; files have the names as they are
-HEAD, BEFORE = 20, 4  # how much stays of a name's beginning, and before what tells it from others
+HEAD = 20  # characters of a name's beginning that stay where its middle is cut out
 _CASTS = re.compile(r"\((?:bool|char|int|unsigned int|long|unsigned long)\)(?=-?\d)")  # as nsys spells numbers
 
 
@@ -31,23 +31,13 @@ def short(name: str) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """Short names, of which no two are alike where the names are not: then they show where the names differ."""
+    """Shortens names by their ends; where two would be alike, by their middles: tiles of a kernel differ at the end."""
     bare = [_bare(name) for name in names]
     found = [_cut(name) for name in bare]
-    for alike in {name for name in found if found.count(name) > 1}:
-        those = [number for number, name in enumerate(found) if name == alike]
-        differ = _alike([bare[number] for number in those])
-        if differ < max(len(bare[number]) for number in those):
-            for number in those:
-                found[number] = _cut_from(bare[number], differ)
-    return found
-
-
-def _alike(names: Sequence[str]) -> int:
-    """Counts the characters of the common beginning of all names."""
-    first, last = min(names), max(names)
-    pairs = zip(first, last, strict=False)
-    return next((number for number, (one, other) in enumerate(pairs) if one != other), min(len(first), len(last)))
+    return [
+        f"{whole[:HEAD]}...{whole[HEAD + 3 - LONGEST_NAME :]}" if found.count(name) > 1 and name != whole else name
+        for whole, name in zip(bare, found, strict=True)
+    ]
 
 
 def _bare(name: str) -> str:
@@ -58,11 +48,3 @@ def _bare(name: str) -> str:
 
 def _cut(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
-
-
-def _cut_from(name: str, differ: int) -> str:
-    """Cuts a long name to its beginning and the part where it begins to differ from other names."""
-    room = LONGEST_NAME - HEAD - 6
-    start = max(HEAD, min(differ - BEFORE, len(name) - room))
-    end = "..." if len(name) > start + room else ""
-    return f"{name[:HEAD]}...{name[start : start + room]}{end}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -65,12 +65,8 @@ def disable_graphs(build: Build) -> Build:
     def build_faulty(context: Context) -> Side:
         values = {each.name: getattr(context, each.name) for each in fields(context)}
         watched = _WithoutGraphs(**{**values, "capture_graphs": False})
-
-        def check() -> None:
-            if not watched.reads:
-                raise ValueError("no-graph needs a side that reads Context.capture_graphs, and this one never does")
-
-        return _check_in_first_step(build(watched), check)
+        problem = "no-graph needs a side that reads Context.capture_graphs, and this one never does"
+        return _check_first_step(build(watched), watched.reads, problem)
 
     return build_faulty
 
@@ -86,29 +82,28 @@ def break_graphs(build: Build) -> Build:
         compiled: list[object] = []
         with _break_compiled_graphs(compiled):
             side = build(context)
-
-        def first_step(inputs: Any) -> Any:
-            with _break_compiled_graphs(compiled):
-                return first(inputs)
-
-        def check() -> None:
-            if not compiled:
-                raise ValueError("graph-break needs a side that calls torch.compile, and this one never does")
-
-        first, side.step = side.step, first_step
-        return _check_in_first_step(side, check, afterwards=first)
+        problem = "graph-break needs a side that calls torch.compile, and this one never does"
+        return _check_first_step(side, compiled, problem, lambda: _break_compiled_graphs(compiled))
 
     return build_faulty
 
 
-def _check_in_first_step(side: Side, check: Callable[[], None], afterwards: Callable[[Any], Any] | None = None) -> Side:
-    """Runs `check` once, after the first step, since a side may capture or compile as late as there."""
-    first, later = side.step, afterwards or side.step
+def _check_first_step(
+    side: Side,
+    happened: Sequence[object],
+    problem: str,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Side:
+    """Makes the first step, which runs inside `around`, raise ValueError where nothing has `happened` by its end: a
+    side may capture or compile as late as there."""
+    own_step = side.step
 
     def first_step(inputs: Any) -> Any:
-        output = first(inputs)
-        check()
-        side.step = later
+        with around():
+            output = own_step(inputs)
+        if not happened:
+            raise ValueError(problem)
+        side.step = own_step
         return output
 
     side.step = first_step

@@ -383,8 +383,8 @@ def test_names_that_are_cut_still_differ_where_the_whole_ones_do() -> None:
     ]
     first, second, add, again = shorten_names([*tiles, "void at::native::add<(int)4>", tiles[0]])
     assert (first, second) == (
-        "sm80_xmma_fprop_impl...wkcrs_nchw_tilesize64_stage3_cudnn",
-        "sm80_xmma_fprop_impl...kcrs_nchw_tilesize128_stage3_cudnn",
+        "sm80_xmma_fprop_impl...nchwkcrs_nchw_tilesize64_stage3_cudnn",
+        "sm80_xmma_fprop_impl...chwkcrs_nchw_tilesize128_stage3_cudnn",
     )
     assert add == "add<4>"
     assert again == first
