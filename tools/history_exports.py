@@ -20,7 +20,7 @@ from typing import Any
 from gpugate.commands.cli import run_command
 from gpugate.commands.history.command import DEFAULT_LAST, add_selection, select_nights
 from gpugate.errors import OptionError
-from gpugate.results.night import METRIC_CODES, TIMED, CaseNight, Metric, Night
+from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
 
 HUD_VERSION = "v3"
 HUD_NAME = "gpugate"
@@ -53,7 +53,7 @@ def write_csv(nights: Sequence[Night]) -> str:
     """A line for each night and case: its origin, each metric, and the bounds of those that have an interval."""
     bounds = [f"{name}_{bound}" for name in TIMED for bound in ("low", "high")]
     lines = io.StringIO()
-    table = csv.DictWriter(lines, [*ORIGIN, *METRIC_CODES, *bounds], lineterminator="\n")
+    table = csv.DictWriter(lines, [*ORIGIN, *METRICS, *bounds], lineterminator="\n")
     table.writeheader()
     for night in nights:
         for case in night.cases.values():

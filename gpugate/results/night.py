@@ -15,28 +15,20 @@ from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 
-# The metrics of a case, each with the number by which the store names it: a number is never given to another metric.
-METRIC_CODES: Mapping[str, int] = MappingProxyType(
-    {
-        "speedup": 1,  # with an interval, as the two times per step
-        "optimized_ms": 2,
-        "reference_ms": 3,
-        "anchor_speedup": 4,
-        "recorded_speedup": 5,
-        "speedup_tolerance": 6,  # the share by which the speedup could fall below the record
-        "kernels": 7,  # per step of the optimized side, as the launches
-        "kernel_launches": 8,
-        "graph_launches": 9,
-        "start_up_s": 10,  # of the optimized side: its build and its first step
-        "peak_bytes": 11,  # device memory of the optimized side at start-up
-        "whole_run_speedup": 12,
-        "duration_s": 13,  # of measuring the case in all its processes
-        "needs_host": 14,  # 1 where no other case may run on the host; other cases have no such metric
-        "ranks": 15,  # GPUs of a case that spans several; other cases have no such metric
-        "proving_s": 16,  # the part of duration_s that proofs took; a case without proofs has no such metric
-        "kernel_ms": 17,  # of the bill of the optimized side, per step, as cpu_ms
-        "cpu_ms": 18,
-    }
+# The metrics of a case, by the names that the store keeps.
+METRICS = (
+    *("speedup", "optimized_ms", "reference_ms"),  # with an interval: the speedup and the two times per step
+    *("anchor_speedup", "recorded_speedup"),
+    "speedup_tolerance",  # the share by which the speedup could fall below the record
+    *("kernels", "kernel_launches", "graph_launches"),  # per step of the optimized side
+    "start_up_s",  # of the optimized side: its build and its first step
+    "peak_bytes",  # device memory of the optimized side at start-up
+    "whole_run_speedup",
+    "duration_s",  # of measuring the case in all its processes
+    "needs_host",  # 1 where no other case may run on the host; other cases have no such metric
+    "ranks",  # GPUs of a case that spans several; other cases have no such metric
+    "proving_s",  # the part of duration_s that proofs took; a case without proofs has no such metric
+    *("kernel_ms", "cpu_ms"),  # of the bill of the optimized side, per step
 )
 TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
 BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words

@@ -1,11 +1,10 @@
-"""The store: every run in three tables of a database, of SQLite or PostgreSQL.
+"""The store: every run in two tables of a database, of SQLite or PostgreSQL.
 
-`run` has the provenance of a run, `result` its cases, `metric` the numbers of each case; a case of a machine that was
-not well has no numbers. Files stay the truth: the store is made again from them by `gpugate store add`. A year of
-nights of eight machines has 2.6 million metrics, so that their rows are short: a result has the number of its run and
-its own number within the run, and a metric has both and the number of its name, see
-`gpugate.results.night.METRIC_CODES`. These numbers are the primary keys by which the tables are sorted on disk, so that
-the metrics of a run lie together, and SQLite keeps no row ids beside them.
+`run` has the provenance of a run, and `result` its cases, each with its metrics as a JSON object of lists: a value, and
+behind it the ends of its interval where it has one. A case of a machine that was not well has no metrics. Files stay
+the truth: the store is made again from them by `gpugate store add`. A result has the number of its run and its own
+number within the run: by this primary key the table is sorted on disk, so that the results of a run lie together, and
+SQLite keeps no row ids beside them.
 
 This module imports sqlalchemy, and other modules import it on use only: a session pays for it once it has measured.
 """
@@ -16,7 +15,7 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -34,7 +33,7 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.night import METRIC_CODES, TIMED, CaseNight, Metric, Night
+from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
 from gpugate.results.provenance import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import FormatError, from_json, to_json
@@ -43,13 +42,11 @@ from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
 from gpugate.workload import CaseId
 
-FORMAT = 2  # of the tables; files of runs are the truth, from which a store of another format is made again
+FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
 DATABASES = ("sqlite", "postgresql")
 IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
 CONNECT_S = 10
-MOST_IDS = 1000  # in one statement
-UNFIT = Outcome.ENV_INVALID.value  # of a result without metrics: the machine was not well
 CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
 TABLES = sql.MetaData()
 NO_VALUE = (ValueError, TypeError, ArithmeticError)  # of a row that another program changed
@@ -79,18 +76,7 @@ RESULT = sql.Table(
     sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
     sql.Column("case_id", sql.String, nullable=False),
     sql.Column("outcome", sql.String),
-    sql.Index("result_of_case", "case_id", "run_id"),
-    sqlite_with_rowid=False,
-)
-METRIC = sql.Table(
-    "metric",
-    TABLES,
-    sql.Column("run_id", sql.Integer, primary_key=True, autoincrement=False),
-    sql.Column("number", sql.SmallInteger, primary_key=True, autoincrement=False),
-    sql.Column("name", sql.SmallInteger, primary_key=True, autoincrement=False),
-    sql.Column("value", sql.Double, nullable=False),
-    sql.Column("low", sql.Double),
-    sql.Column("high", sql.Double),
+    sql.Column("metrics", sql.Text),  # JSON; NULL: the machine was not well
     sqlite_with_rowid=False,
 )
 STORE_FORMAT = sql.Table(
@@ -99,9 +85,6 @@ STORE_FORMAT = sql.Table(
 # Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
 _FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
 _INSERT_RUN = RUN.insert()
-_HAS_METRICS = sql.exists().where(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number)
-_VALUES = (RESULT.c.run_id, RESULT.c.case_id, RESULT.c.outcome, *list(METRIC.c)[2:])
-_NAMES = {code: name for name, code in METRIC_CODES.items()}
 _OF_NIGHT = ("id", "name", "started_at", "seed", "machine", "environment", "source_hashes", "interrupted", *_PROVENANCE)
 
 
@@ -114,7 +97,6 @@ class Selection:
     """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
 
     case: str = ""
-    case_id: str | None = None
     machine: str = ""
     branch: str | None = None
     commit: str | None = None  # a beginning of it
@@ -147,7 +129,7 @@ class Store:
                 return self._add_together(nights)
             except IntegrityError:  # another process added one of the nights meanwhile, which is found now
                 return [name for night in nights for name in self._add_together([night])]
-        except (SQLAlchemyError, OSError) as error:
+        except (SQLAlchemyError, OSError, ValueError) as error:  # the last of a number that JSON cannot carry
             raise self._error("written", error) from error
 
     def _add_together(self, nights: Sequence[Night]) -> list[str | None]:
@@ -157,9 +139,7 @@ class Store:
     def read_nights(self, selection: Selection = Selection()) -> list[Night]:
         """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
         with self._reading() as connection:
-            codes = [METRIC_CODES[name] for name in selection.metrics]
-            of_metrics = [METRIC.c.name.in_(codes)] if codes else []
-            return _read_nights(connection, _conditions(connection, selection), _of_cases(selection), of_metrics)
+            return _read_nights(connection, _conditions(connection, selection), selection)
 
     def read_night_before(self, night: Night) -> Night | None:
         """The last night before this one that the same host measured on the same machine, with a case of this one."""
@@ -168,14 +148,14 @@ class Store:
             newest = (
                 sql.select(RUN.c.id)
                 .join(RESULT, RESULT.c.run_id == RUN.c.id)
-                .where(_HAS_METRICS)
+                .where(RESULT.c.metrics.is_not(None))
                 .where(RUN.c.machine == night.machine, at_host, RUN.c.started <= _seconds(night.started))
                 .where(RUN.c.key != night.key, RESULT.c.case_id.in_(list(night.cases)))
                 .order_by(RUN.c.started.desc(), RUN.c.id.desc())
                 .limit(1)
             )
             found = connection.execute(newest).scalar()
-            return None if found is None else _read_nights(connection, [RUN.c.id == found])[0]
+            return None if found is None else _read_nights(connection, [RUN.c.id == found], Selection())[0]
 
     def find_commit(self, beginning: str) -> tuple[datetime.datetime, datetime.datetime] | None:
         """The times of the first and the last night of a commit; None where the store has none of it."""
@@ -328,8 +308,8 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
     if there is not None:
         if night.interrupted or not there.interrupted:
             return str(there.name)
-        for table, column in ((METRIC, METRIC.c.run_id), (RESULT, RESULT.c.run_id), (RUN, RUN.c.id)):
-            connection.execute(table.delete().where(column == there.id))
+        connection.execute(RESULT.delete().where(RESULT.c.run_id == there.id))
+        connection.execute(RUN.delete().where(RUN.c.id == there.id))
     row = {
         "key": night.key,
         "name": night.name,
@@ -343,24 +323,28 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
         "source_hashes": json.dumps(dict(night.source_hashes)),
     }
     run_id = connection.execute(_INSERT_RUN, row).inserted_primary_key[0]  # type: ignore[index]  # each insert has one
-    cases = list(enumerate(night.cases.values()))
-    results = [(run_id, number, case.case_id, case.outcome and case.outcome.value) for number, case in cases]
-    results += [(run_id, number, name, UNFIT) for number, name in enumerate(night.unfit, len(cases))]
-    metrics = [
-        (run_id, number, METRIC_CODES[name], metric.value, metric.low, metric.high)
-        for number, case in cases
-        for name, metric in case.metrics.items()
+    results: list[tuple[str, Outcome | None, str | None]] = [
+        (case.case_id, case.outcome, _write_metrics(case.metrics)) for case in night.cases.values()
     ]
-    _insert_rows(connection, RESULT, results)
-    _insert_rows(connection, METRIC, metrics)
+    results += [(case_id, Outcome.ENV_INVALID, None) for case_id in night.unfit]
+    rows = [
+        {
+            "run_id": run_id,
+            "number": number,
+            "case_id": case_id,
+            "outcome": outcome and outcome.value,
+            "metrics": metrics,
+        }
+        for number, (case_id, outcome, metrics) in enumerate(results)
+    ]
+    if rows:
+        connection.execute(RESULT.insert(), rows)
     return None
 
 
-def _insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Inserts rows with a value for each column."""
-    names = [column.name for column in table.columns]
-    if rows:
-        connection.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in rows])
+def _write_metrics(metrics: Mapping[str, Metric]) -> str:
+    found = {name: [number for number in metric if number is not None] for name, metric in metrics.items()}
+    return json.dumps(found, allow_nan=False)
 
 
 def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.ColumnElement[bool]]:
@@ -387,55 +371,39 @@ def _begins(column: sql.Column[Any], beginning: str) -> sql.ColumnElement[bool]:
     return sql.and_(column >= beginning, column < f"{beginning}g")
 
 
-def _of_cases(selection: Selection) -> list[sql.ColumnElement[bool]]:
-    found: list[sql.ColumnElement[bool]] = []
-    if selection.case_id is not None:
-        found.append(RESULT.c.case_id == selection.case_id)
-    if selection.case:
-        found.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
-    return found
-
-
 def _read_nights(
-    connection: sql.Connection,
-    of_runs: Sequence[sql.ColumnElement[bool]],
-    of_cases: Sequence[sql.ColumnElement[bool]] = (),
-    of_metrics: Sequence[sql.ColumnElement[bool]] = (),
+    connection: sql.Connection, of_runs: Sequence[sql.ColumnElement[bool]], selection: Selection
 ) -> list[Night]:
     columns = [RUN.c[name] for name in _OF_NIGHT]
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
-    cases: dict[int, dict[str, CaseNight]] = {run[0]: {} for run in runs}
-    # The numbers of few runs lead the query to them by the primary key; SQLite would begin with all runs of a case.
-    ids = list(cases) if len(runs) <= MOST_IDS else sql.select(RUN.c.id).where(*of_runs)
-    of_result = sql.and_(METRIC.c.run_id == RESULT.c.run_id, METRIC.c.number == RESULT.c.number, *of_metrics)
-    # The outer join also finds the cases without metrics. A query of their own would cost a series 2 of its 20 ms.
-    rows = connection.execute(
-        sql.select(*_VALUES)
-        .outerjoin(METRIC, of_result)
-        .where(RESULT.c.run_id.in_(ids), *of_cases)
-        .order_by(RESULT.c.run_id, RESULT.c.number)
-    )
-    unfit: dict[int, list[str]] = {}
-    of_case, metrics = (0, ""), dict[str, Metric]()
-    for run_id, case_id, outcome, code, value, low, high in rows:
-        if code is None:  # no metric at all, or none that is selected
-            if outcome == UNFIT:
-                unfit.setdefault(run_id, []).append(_to_case_id(case_id))
-            continue
-        if (run_id, case_id) != of_case:
-            of_case, metrics = (run_id, case_id), {}
-            case = CaseNight(_to_case_id(case_id), None if outcome is None else Outcome(outcome), metrics)
-            cases.setdefault(run_id, {})[case_id] = case  # of a run that was added meanwhile, too
-        if code in _NAMES:  # a newer gpugate may have added another one
-            metrics[_NAMES[code]] = Metric(value, low, high)
-    return [_night_of(run, cases[run[0]], unfit.get(run[0], ())) for run in runs]
+    wanted, cases, unfit = selection.metrics or METRICS, dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
+    of_results = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
+    if selection.case:
+        of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
+    rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))
+    for run_id, _, name, outcome, text in rows:
+        case_id = _to_case_id(name)
+        if text is None:
+            unfit.setdefault(run_id, []).append(case_id)
+        elif metrics := _read_metrics(case_id, text, wanted):
+            case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
+            cases.setdefault(run_id, {})[case_id] = case
+    return [_night_of(run, cases.get(run[0], {}), unfit.get(run[0], ())) for run in runs]
+
+
+def _read_metrics(case_id: str, text: str, wanted: Collection[str]) -> dict[str, Metric]:
+    """The wanted metrics. Raises FormatError for a number that none can be: another program may have changed it."""
+    found = {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items() if name in wanted}
+    for name, metric in found.items():
+        for number in metric:
+            if number is not None and not (math.isfinite(number) and (number > 0 or name not in TIMED)):
+                raise FormatError(f"{case_id} has the {name} {number}")
+    return found
 
 
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:
     """The night of a row with the columns _OF_NIGHT, which are many times faster to read by position than by name."""
     _, name, started_at, seed, machine, environment, source_hashes, interrupted, *provenance = run
-    for case in cases.values():
-        _check_numbers(case)
     return Night(
         name=from_json(str, name, "name"),
         started=parse_time(started_at),
@@ -448,13 +416,6 @@ def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequenc
         cases=cases,
         unfit=tuple(unfit),
     )
-
-
-def _check_numbers(case: CaseNight) -> None:
-    for name, metric in case.metrics.items():
-        for number in (metric.value, *(bound for bound in metric[1:] if bound is not None)):
-            if not math.isfinite(number) or (name in TIMED and number <= 0):
-                raise FormatError(f"{case.case_id} has the {name} {number}")
 
 
 def _to_text(environment: Environment) -> str:
