@@ -377,7 +377,7 @@ def _read_nights(
     columns = [RUN.c[name] for name in _OF_NIGHT]
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
     wanted, cases, unfit = selection.metrics or METRICS, dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
-    of_results = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
+    of_results: list[sql.ColumnElement[bool]] = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
     if selection.case:
         of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
     rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))

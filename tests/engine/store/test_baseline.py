@@ -19,9 +19,10 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.store import baseline
+from gpugate.store import baseline, profiles_file
 from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, write
 from gpugate.store.codec import to_json
+from gpugate.store.json_file import parse
 from gpugate.workload import Size
 
 MACHINE = "nvidia-h200"
@@ -533,6 +534,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BaselineError) as refused, exclusive(folder):
         pytest.fail("nobody gets in")
     assert str(refused.value).startswith(f"{folder} cannot be written (Not a directory): ")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "baselines").rglob("*.json")), ids=lambda path: path.stem)
+def test_a_committed_file_is_written_as_it_was_read(path: Path) -> None:
+    """So each record is stored once: a current record that is equal to its anchor is the word `anchor`."""
+    file = profiles_file.FILE if "profiles" in path.parts else baseline.FILE
+    text = path.read_text(encoding="utf-8")
+    assert file.encode(file.decode(parse(text))) == text
 
 
 def test_git_sees_records_alone_in_a_project_without_settings_of_ours(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.json_file import parse, pretty
 from gpugate.units import round_stored
+from gpugate.workload import CaseId, Name, WorkloadName
 
 WORDS = "'narrow', 'noise', 'budget' or 'outputs not comparable'"
 COST = SideCost(build_s=1.5, first_step_s=0.25, peak_bytes=12345678901)
@@ -155,6 +156,16 @@ def test_what_does_not_fit_is_refused_with_its_path(path: list[str | int], value
     with pytest.raises(FormatError) as refused:
         from_json(Measurement, data)
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../.git/hooks/x", "/etc/x", "a\\..\\b", "a\0b", "..", "", "a/b/c", "Net", "net ", "n" * 201, ".lock"],
+)
+def test_text_that_is_no_name_for_files_and_tests_is_refused(name: str) -> None:
+    for cls, value in ((Name, f"{name}/x"), (WorkloadName, f"{name}/x/y"), (CaseId, f"{name}/a/cuda"), (Name, name)):
+        with pytest.raises(FormatError, match=r"^workload is .*, not a name for files and tests"):
+            from_json(cls, value, "workload")
 
 
 def test_a_value_alone_is_as_strict_as_a_field() -> None:

@@ -247,6 +247,17 @@ DAMAGE = {
     ('"format_version": 14', '"format_version": 2'): (
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
+    ('"started_at": "2030-01-02T03:04:05+00:00"', '"started_at": "2030-01-02T03:04:05"'): (
+        "cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "
+        "write it again with --perf-json"
+    ),
+    ('"workload": "net"', '"workload": "other"'): (
+        "cannot be used because cases.net/tf32/cpu is of the case 'net/tf32/cpu' and of 'other/tf32/cpu': "
+        "write it again with --perf-json"
+    ),
+    ('"format": "gpugate-run"', '"format": "gpugate-profiles"'): (
+        "is a 'gpugate-profiles' file, not a 'gpugate-run' one: give a file that --perf-json wrote"
+    ),
     ('"outcome": "PASS"', '"outcome": "FINE"'): (
         "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
         f"not {OUTCOMES}: write it again with --perf-json"

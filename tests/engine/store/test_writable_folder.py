@@ -1,12 +1,15 @@
-"""Folders that gpugate makes, whose files git ignores."""
+"""Folders that gpugate makes, whose files git ignores, and in which one process at a time works."""
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from gpugate.errors import BaselineError
+from gpugate.errors import BaselineError, OptionError
 from gpugate.store.writable_folder import LOCK_NAME, choose_folder, lock_folder, make_ignored, make_writable
 from tests.support.read_only import refuse_writes
 
@@ -16,12 +19,9 @@ def test_git_ignores_the_files_of_a_folder_that_is_made(tmp_path: Path) -> None:
         make(tmp_path / name)
         assert (tmp_path / name / ".gitignore").read_text(encoding="utf-8") == "*\n"
     assert [path.name for path in (tmp_path / "new").iterdir() if path.is_file()] == []
-
-
-def test_a_folder_of_the_user_stays_as_it_is(tmp_path: Path) -> None:
     make_ignored(tmp_path)
     make_writable(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["new"], "a folder of the user stays as it is"
 
 
 def test_a_locked_folder_is_ignored_unless_it_is_committed(tmp_path: Path) -> None:
@@ -88,3 +88,46 @@ def test_a_folder_that_another_user_made_in_a_shared_one_is_not_used(
     refuse_writes(monkeypatch, project, project.parent / "cache")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert choose_folder(project / ".gpugate") == project / ".gpugate"
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from gpugate.errors import OptionError
+from gpugate.store.writable_folder import lock_folder
+with lock_folder(Path(sys.argv[1]), OptionError):
+    print("inside", flush=True)
+    time.sleep(3600)
+"""
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "one"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"inside\n"
+        for _ in range(2):
+            with pytest.raises(OptionError) as refused, lock_folder(folder, OptionError):
+                pytest.fail("two processes have the lock")
+            assert str(refused.value) == f"{folder} is in use by another process (pid {holder.pid}): wait for its end"
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with lock_folder(folder, OptionError):
+        assert (folder / ".lock").read_text() == str(os.getpid())
+    assert (folder / ".lock").read_text() == ""
+
+
+def test_an_error_inside_unlocks_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lock_folder(tmp_path, OptionError):
+        raise ZeroDivisionError
+    with lock_folder(tmp_path, OptionError), pytest.raises(OptionError), lock_folder(tmp_path, OptionError):
+        pytest.fail("the same process has the lock twice")
+
+
+@pytest.mark.parametrize("inside", ["file", "file/in", "/proc/in"])
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OptionError) as refused, lock_folder(tmp_path / inside, OptionError, "--output x"):
+        pytest.fail("there is no folder")
+    assert str(refused.value).startswith("--output x cannot be written (")
+    assert (tmp_path / "file").read_text() == "mine"
