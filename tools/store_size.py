@@ -77,12 +77,12 @@ QUERIES: tuple[tuple[str, str, Callable[[Night], Selection]], ...] = (
     (
         "one series: the speedups of a case on one machine",
         "<= 20 ms",
-        lambda night: Selection(case=next(iter(night.cases)), machine=night.machine, metrics=("speedup",)),
+        lambda night: Selection(case_id=next(iter(night.cases)), machine=night.machine, metrics=("speedup",)),
     ),
     (
         "one series: all metrics of a case on one machine",
         "<= 20 ms",
-        lambda night: Selection(case=next(iter(night.cases)), machine=night.machine),
+        lambda night: Selection(case_id=next(iter(night.cases)), machine=night.machine),
     ),
 )
 

@@ -40,6 +40,7 @@ from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
+from gpugate.units import round_stored
 from gpugate.workload import CaseId
 
 FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
@@ -77,6 +78,7 @@ RESULT = sql.Table(
     sql.Column("case_id", sql.String, nullable=False),
     sql.Column("outcome", sql.String),
     sql.Column("metrics", sql.Text),  # JSON; NULL: the machine was not well
+    sql.Index("result_of_case", "case_id", "run_id"),
     sqlite_with_rowid=False,
 )
 STORE_FORMAT = sql.Table(
@@ -97,6 +99,7 @@ class Selection:
     """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
 
     case: str = ""
+    case_id: str | None = None
     machine: str = ""
     branch: str | None = None
     commit: str | None = None  # a beginning of it
@@ -343,8 +346,10 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
 
 
 def _write_metrics(metrics: Mapping[str, Metric]) -> str:
-    found = {name: [number for number in metric if number is not None] for name, metric in metrics.items()}
-    return json.dumps(found, allow_nan=False)
+    found = {
+        name: [round_stored(number) for number in metric if number is not None] for name, metric in metrics.items()
+    }
+    return json.dumps(found, allow_nan=False, separators=(",", ":"))
 
 
 def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.ColumnElement[bool]]:
@@ -378,6 +383,8 @@ def _read_nights(
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
     wanted, cases, unfit = selection.metrics or METRICS, dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
     of_results: list[sql.ColumnElement[bool]] = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
+    if selection.case_id is not None:
+        of_results.append(RESULT.c.case_id == selection.case_id)
     if selection.case:
         of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
     rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))

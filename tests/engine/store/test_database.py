@@ -180,6 +180,8 @@ def test_nights_are_selected(url: str, selection: Selection, days: list[int]) ->
     [
         (Selection(case="DECODE"), CASES[1:]),
         (Selection(case="_"), ()),
+        (Selection(case_id=CASES[0]), CASES[:1]),
+        (Selection(case_id="tiny/fused"), ()),
     ],
 )
 def test_cases_are_selected_and_a_night_without_one_stays(url: str, selection: Selection, cases: Sequence[str]) -> None:
