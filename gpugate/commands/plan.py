@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from gpugate.results.fleet_plan import (
     FLEETS,
     FleetPlan,
     group_cases,
-    longest_first,
     plan_host,
     plan_shards,
     total_s,
@@ -159,14 +157,3 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
             f"cases that need the host or span GPUs run alone on it, {duration(total_s(plan.alone))}: the "
             f"night takes {duration(plan.night_s)}"
         )
-    yield _name_bottleneck(plan, one)
-
-
-def _name_bottleneck(plan: FleetPlan, one: str) -> str:
-    """The part of the night that takes longest, with its longest group, and the effect of more GPUs on it."""
-    alone = total_s(plan.alone) > plan.makespan_s
-    longest = longest_first(plan.alone if alone else itertools.chain(*plan.gpus))[0]
-    part = "that run alone" if alone else "that run side by side"
-    effect = "do not shorten" if alone or longest.duration_s >= plan.makespan_s else "shorten"
-    words = f"cases {part} take most of the night, the longest one {longest.name} with {duration(longest.duration_s)}"
-    return f"{words}: more {one}s {effect} the night"

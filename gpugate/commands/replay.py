@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,21 +14,18 @@ from rich.text import Text
 
 from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
-from gpugate.report.table import Column, Table, columns
+from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.report.view import below_floor, interruption, mutation, tally
-from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
+from gpugate.results.verdict import outcome_word
 from gpugate.session.options import share
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.units import number_of
 
 SAME, DIFFERENT, UNUSABLE = 0, 1, 2
-SKIPPED, FAILED, NOT_FINISHED = "skipped", "failed", "not finished"
-WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, SKIPPED, FAILED, NOT_FINISHED)
 
 
 @dataclass(frozen=True)
@@ -98,30 +94,9 @@ def _night(path: Path, tolerance: float | None) -> ReplayedRun:
     )
 
 
-def outcome_of(case: CaseResult) -> str:
-    """Returns one of WORDS."""
-    if case.measurement is not None:
-        return outcome_word(case.worst)
-    return FAILED if case.error is not None else SKIPPED if case.skipped is not None else NOT_FINISHED
-
-
-def occurrences(nights: Sequence[ReplayedRun]) -> dict[str, Counter[str]]:
-    """Counts the outcomes of each case over all nights without an injected fault, by case id."""
-    outcomes: dict[str, Counter[str]] = {}
-    for night in (night for night in nights if night.decided.mutated is None):
-        for case in night.decided.cases.values():
-            outcomes.setdefault(case.case_id, Counter())[outcome_of(case)] += 1
-    return outcomes
-
-
 def _parts(nights: Sequence[ReplayedRun], width: int) -> Iterator[RenderableType]:
     yield from _runs(nights).rich(width)
     yield Text()
-    yield from _frequencies(nights).rich(width)
-    yield Text()
-    mutated = sum(night.decided.mutated is not None for night in nights)
-    if mutated:
-        yield Text(f"not in this table: {number_of(mutated, 'run')} with a fault put in on purpose")
     # The newest baseline describes best which slowdowns the machine resolves now.
     warning = next((words for night in reversed(nights) if (words := below_floor(night.decided))), None)
     if warning is not None:
@@ -147,10 +122,3 @@ def _words(change: Flip) -> str:
     was, now = map(outcome_word, (change.before, change.after))
     text = f"{was} -> {now}" if was != now else f"{now}, with another reason or other numbers"
     return f"{change.check} of {change.case_id}: {text}"
-
-
-def _frequencies(nights: Sequence[ReplayedRun]) -> Table:
-    found = occurrences(nights)
-    words = [word for word in WORDS if any(counted[word] for counted in found.values())]
-    rows = ((case_id, *(str(counted[word] or "") for word in words)) for case_id, counted in found.items())
-    return Table("", columns("case", *words), tuple(rows))

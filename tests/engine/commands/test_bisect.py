@@ -19,7 +19,7 @@ from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import CASE, measured
 from tests.engine.store.test_version import commit, worktrees
 
-BROKEN, INTERRUPTED = "does not build", "interrupted"
+BROKEN = "does not build"
 
 
 @pytest.fixture
@@ -41,8 +41,6 @@ def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: 
     if not Path(plan.base, "step_ms").exists():
         return DuetProcess(plan.swapped, TWO_CORES, added=(CASE,))
     texts = [Path(root, "step_ms").read_text() for root in (plan.base, str(head.root))]
-    if INTERRUPTED in texts:
-        raise KeyboardInterrupt
     if BROKEN in texts:
         return DuetProcess(plan.swapped, TWO_CORES, plan.case_ids, problems={CASE: f"quick of the head {BROKEN}"})
     base, now = map(float, texts)
@@ -149,25 +147,6 @@ def test_a_good_end_without_the_case_is_one_sentence(project: Path, capsys) -> N
     assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
 
 
-def test_ctrl_c_leaves_no_worktree(project: Path, capsys) -> None:
-    commits = write(project, 10, INTERRUPTED)
-    assert main(["bisect", CASE, "--good", commits[0]]) == 130
-    assert capsys.readouterr().err == "gpugate bisect: interrupted\n"
-    assert worktrees(project) == 1
-
-
-def test_a_shallow_clone_that_lacks_the_commits_between_is_named_as_such(project: Path, tmp_path: Path) -> None:
-    first, *_ = write(project, 10, 11, 12)
-    clone = tmp_path / "clone"
-    assert git(project, "clone", "-q", "--depth=1", f"file://{project}", str(clone)) is not None
-    assert git(clone, "fetch", "-q", "--depth=1", "origin", first) is not None
-    step = "run `git fetch --unshallow`, since this clone is shallow"
-    for good, bad, problem in ((first, "HEAD", "no ancestor of 'HEAD'"), ("HEAD", "HEAD~1", f"no commit of {clone}")):
-        with pytest.raises(CompareError) as error:
-            list_commits(clone, good, bad)
-        assert str(error.value).endswith(f" is {problem}: {step}")
-
-
 @pytest.mark.parametrize(
     ("good", "bad", "sentence"),
     [
@@ -225,11 +204,3 @@ def test_commits_that_cannot_be_measured_are_named_with_their_neighbour() -> Non
     assert search(32, 0.0, draw, frozenset({30, 31})).culprits() == [30, 31, 32]
     assert search(33, 0.0, draw, frozenset({30, 31})).culprits() == [33]
     assert search(1, 0.0, draw, frozenset({2})).culprits() == [1]
-
-
-def test_a_single_commit_is_the_culprit_once_the_ends_differ() -> None:
-    bisection = Bisection(1)
-    for _ in range(6):
-        assert (bisection.next_commit(), bisection.ends_differ) == (1, None)
-        bisection.add(1, slower=True)
-    assert (bisection.next_commit(), bisection.ends_differ, bisection.culprits()) == (None, True, [1])

@@ -178,46 +178,27 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}, ended.text + said
     ratio = document["duets"][0]["ratio"]
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
+    assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
     page = Page((versions.tiny.path / "made.html").read_bytes())
     assert page.unsafe == []
     assert [row[1] for row in page.rows if row[0].startswith("tiny/quick/cpu")] == ["✕ SLOWER"]
-    assert "process 2 of at most 13: 4 cases\n" in said, "those that were not begun when one died"
-    assert "process 3 of at most 14: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
-    assert versions.worktrees() == []
 
 
-def test_new_and_removed_cases_are_listed(compared: tuple[Versions, Ended, str]) -> None:
-    text = compared[1].text
-    assert "tiny/new/cpu: only in the head\n" in text
-    assert "tiny/gone/cpu: only in the base\n" in text
-    document = compared[0].tiny.json("made.json")
-    assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
-
-
-def test_a_side_that_fails_is_named_with_its_version(compared: tuple[Versions, Ended, str]) -> None:
-    _, ended, _ = compared
+def test_a_side_that_fails_dies_or_hangs_costs_its_case_alone(compared: tuple[Versions, Ended, str]) -> None:
+    versions, ended, said = compared
     assert ended.status == UNUSABLE
-    named = "tiny/mended/cpu: not measured: mended of the base failed while being built: ValueError: no engine"
-    assert named in " ".join(ended.text.split())
-
-
-def test_a_process_that_dies_keeps_what_it_measured(compared: tuple[Versions, Ended, str]) -> None:
-    versions, ended, _ = compared
-    assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
     problems = versions.tiny.json("made.json")["problems"]
     assert sorted(problems) == ["tiny/dies/cpu", "tiny/hangs/cpu", "tiny/mended/cpu"]
-
-
-def test_a_side_that_hangs_in_c_code_is_named_with_its_version_and_leaves_no_process(
-    compared: tuple[Versions, Ended, str],
-) -> None:
-    versions, _, _ = compared
-    problem = versions.tiny.json("made.json")["problems"]["tiny/hangs/cpu"]
-    # The second process, in which the head is the reference and builds first.
-    assert problem.startswith("hangs of the head failed while running its first step: StepTimeout: no end within 6 s")
-    assert processes_in(versions.tiny.path) == []
+    assert problems["tiny/mended/cpu"].startswith("mended of the base failed while being built: ValueError: no engine")
+    assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
+    # In C code. The second process, in which the head is the reference and builds first.
+    hangs = "hangs of the head failed while running its first step: StepTimeout: no end within 6 s"
+    assert problems["tiny/hangs/cpu"].startswith(hangs)
+    assert "process 2 of at most 13: 4 cases\n" in said, "those that were not begun when one died"
+    assert "process 3 of at most 14: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
+    assert (versions.worktrees(), processes_in(versions.tiny.path)) == ([], [])
 
 
 def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
@@ -284,14 +265,6 @@ def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Her
     ended, said = here.compare("main", "--device", "auto", "-m", "gpu")
     assert ended.status == UNUSABLE, "nothing was measured"
     assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text, said
-
-
-def test_new_and_removed_cases_alone_are_no_problem(here: Here) -> None:
-    here.commit(1, 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("gone", right, {"cpu": 0.01})')
-    here.commit(1)
-    ended, _ = here.compare("HEAD~1", "HEAD")
-    assert ended.status == NOT_SLOWER, ended.text
-    assert "1 case: 1 SAME" in ended.text
 
 
 @pytest.mark.parametrize(

@@ -77,31 +77,6 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words", "said"),
-    [
-        (
-            {"a": 300, "host": 600},
-            ("--gpus", "4"),
-            "cases that run alone take most of the night, the longest one tiny/host/cuda with 10 min: more GPUs do not "
-            "shorten the night",
-        ),
-        (
-            dict.fromkeys("abcdefgh", 60) | {"host": 60},
-            ("--shards", "4"),
-            "the longest one tiny/a/cuda with 60 s: more shards shorten the night",
-        ),
-    ],
-)
-def test_a_plan_names_what_takes_longest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: dict[str, float], words: tuple[str, ...], said: str
-) -> None:
-    timers = {"host": {"timer": "host clock"}}
-    cases = [timed(name, wall_s, **timers.get(name, {})) for name, wall_s in seconds.items()]
-    assert main(["plan", str(night(tmp_path, 0, cases)), *words]) == 0
-    assert said in " ".join(capsys.readouterr().out.split())  # on one line, however wide the terminal is
-
-
 def test_the_store_gives_the_same_plan_as_its_files(
     nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,10 +35,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def table_row(text: str, name: str) -> list[str]:
-    return next(line.split()[1:] for line in text.splitlines() if line.startswith(name))
-
-
 def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,9 +45,6 @@ def test_nights_stand_in_the_order_of_their_start_and_nothing_differs(
     tally = "1 case measured (1 PASS), 1 case skipped, 1 case failed, in 12 s, seed 7"
     assert f"2030-01-01T23:30:00+00:00  NVIDIA H200  {tally}" in said
     assert "2030-01-01T19:00:00-05:00  NVIDIA H200  2 cases measured (2 PASS), 1 case skipped, in 12 s, seed 7" in said
-    assert table_row(said, "case") == ["PASS", "skipped", "failed"]
-    rows = {name: table_row(said, f"tiny/{name}/cuda") for name in ("net", "engine", "broken")}
-    assert rows == {"net": ["2"], "engine": ["2"], "broken": ["1", "1"]}
     assert "2 runs: 0 verdicts now other than stored" in said
     assert "->" not in said
     assert (complaints, contents(nights)) == ("", before)
@@ -63,8 +56,6 @@ def test_another_tolerance_would_have_fired_in_one_night(nights: Path, capsys: p
     said = capsys.readouterr().out
     (line,) = [line for line in said.splitlines() if "->" in line]
     assert " ".join(line.split()) == "a.json throughput of tiny/net/cuda: PASS -> INCONCLUSIVE"
-    assert table_row(said, "case") == ["INCONCLUSIVE", "PASS", "skipped", "failed"]
-    assert table_row(said, "tiny/net/cuda") == ["1", "1"]
     below = "decided with a tolerance of 0.45 %, below the 1.13 % that the machine resolves for tiny/net/cuda (2 cases"
     assert said.count("decided with a tolerance") == said.count(below) == 1
     assert "2 runs: 1 verdict now other than stored" in said
@@ -150,17 +141,13 @@ def test_an_interrupted_night_is_decided_as_far_as_it_goes(nights: Path, capsys:
     said = capsys.readouterr().out
     assert "c.json" in said
     assert "interrupted; not finished: tiny/late/cuda" in said
-    assert table_row(said, "tiny/late/cuda") == ["1"]
-    assert table_row(said, "case")[-2:] == ["not", "finished"]
 
 
-def test_a_mutated_run_is_told_and_not_counted(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mutated_run_is_told(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(nights / "c.json", case("net", 2.0), started_at="2030-01-03T00:00:00+00:00", mutated="slow:50")
     assert main(["replay", str(nights)]) == 0
     said = capsys.readouterr().out
     assert "MUTATED by slow:50" in said
-    assert "not in this table: 1 run with a fault put in on purpose" in said
-    assert table_row(said, "tiny/net/cuda") == ["2"]
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,6 @@ def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult
     assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in text(run, width, False).splitlines())
 
 
-def test_a_name_wider_than_the_window_is_folded_and_loses_no_letter(gpu_run: RunResult) -> None:
-    long = "-".join(f"word{number}" for number in range(20))
-    case = next(iter(gpu_run.cases.values()))
-    gpu_run.cases = {case.case_id: replace(case, optimization=long)}
-    summary = text(gpu_run, 80, False)
-    assert "REGRESSED" not in summary
-    folded = [line.split()[0] for line in summary.split("-----\n")[1].split("\n\n")[0].splitlines()]
-    assert "".join(folded) == long
-
-
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
@@ -115,16 +105,6 @@ def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_r
     assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
         gpu_run, 200, False
     )
-
-
-def test_of_two_processes_the_row_shows_the_one_of_the_lower_speedup(gpu_run: RunResult) -> None:
-    case = of_pairs(gpu_run, (36.0, 4.0))
-    assert case.measurement is not None
-    slower = (TimedBuild(True, (Pair(36.0, 4.5, True),) * 9),) * 3
-    case.attempts = [Confirmation(replace(case.measurement, instances=slower))]
-    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
-    assert cells(row, "optimized", "speedup") == ["4.50 ms", "8.00x"]
-    assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: the row is of the slower one of 2 processes",)
 
 
 def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import attention, next_command, view_run
@@ -33,12 +31,6 @@ def many(run: RunResult, workloads: int) -> RunResult:
             case_id = f"{workload}/{case.optimization}/{case.device_kind}"
             cases[case_id] = replace(case, case_id=case_id, workload=workload)
     return replace(run, cases=cases)
-
-
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
-    for run in (gpu_run, cpu_run):
-        assert max(map(len, text(run, width).splitlines())) <= width
 
 
 def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
