@@ -16,7 +16,6 @@ from gpugate.session.options import add_options, add_settings, profilers, read_o
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize
 from gpugate.session.usage_errors import usage_errors
-from gpugate.session.worker_orders import REFUSAL, RESULTS
 from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
 
 OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
@@ -55,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         start_workers(config, options, measures=_measures(config))
         if options.profiling is not None:
             config.pluginmanager.register(ProfilePlugin(options))
-        if options.gate or options.run_paths:
+        if options.gate or options.given_paths:
             perf_run(config)
 
 
@@ -77,6 +76,6 @@ def _measures(config: pytest.Config) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist collects no test: it learns of perf tests when a worker that has some ends."""
-    output = getattr(node, "workeroutput", {})
-    if {RESULTS, REFUSAL} & output.keys() or node.config.stash[WORKERS].began:
-        perf_run(node.config).receive(output)
+    workers = node.config.stash[WORKERS]
+    if workers.refusal is not None or workers.measured:
+        perf_run(node.config)

@@ -163,6 +163,23 @@ def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult
         yield f"no shard measured {list_names(absent, MOST_NAMED)}"
 
 
+def join_workers(stored: RunResult, runs: Sequence[RunResult], died: bool) -> RunResult:
+    """The run of workers on one host: `stored` has the finished cases of all, `runs` are those of ended workers.
+
+    Where one `died`, the run is an interrupted one.
+    """
+    cases = dict(chain.from_iterable(run.cases.items() for run in (stored, *runs)))
+    return replace(
+        stored,
+        cases=cases,
+        source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in (stored, *runs))),
+        interrupted=died or not runs or any(run.interrupted for run in runs),
+        problems=list(dict.fromkeys(problem for run in runs for problem in run.problems)),
+        wall_s=max(run.wall_s for run in (stored, *runs)),
+        provenance=join_provenance([run.provenance for run in runs or [stored] if run.provenance is not None]),
+    )
+
+
 def join_provenance(found: Sequence[Provenance]) -> Provenance | None:
     """The values that all shards have; a night of several hosts has no host of its own."""
     if not found:

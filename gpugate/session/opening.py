@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
-from gpugate.machine.cores import find_quota
-from gpugate.machine.environment import Environment, absence_names, describe, machine_name
+from gpugate.machine.environment import absence_names, describe, machine_name
 from gpugate.results.case import Remembered
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
@@ -31,19 +30,20 @@ from gpugate.workload import Case
 if TYPE_CHECKING:
     import torch
 
+    from gpugate.session.worker import Worker
 
-def choose_device(asked: str, of_worker: str | None = None) -> torch.device:
+
+def choose_device(asked: str, worker: Worker | None = None) -> torch.device:
     """The device to measure on: the one that the user names, else CUDA where there is a GPU, else the CPU.
 
-    `of_worker` names the GPUs that one of several workers was given. Raises OptionError for a GPU that is not there.
+    Raises OptionError for a GPU that is not there, also for that of a worker.
     """
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if of_worker is not None and count == 0:
-        raise OptionError(
-            f"a worker was given the GPU {of_worker}, which torch does not see: leave it out of CUDA_VISIBLE_DEVICES"
-        )
+    if worker is not None and worker.gpus and count == 0:
+        gpus = ", ".join(worker.gpus)
+        raise OptionError(f"torch does not see one of the GPUs {gpus}: leave it out of CUDA_VISIBLE_DEVICES")
     if asked == "cpu" or (asked == "auto" and count == 0):
         return torch.device("cpu")
     index = asked.partition(":")[2]
@@ -134,14 +134,6 @@ def _plan_time(session: PerfSession, selected: Collection[Case]) -> TimePlan | N
     return TimePlan(sum(session.can_measure(case) for case in selected))
 
 
-def _describe_host(device: torch.device, options: Options) -> Environment:
-    """The environment of the whole host: a worker has a share of its cores, and its night has all of them."""
-    found, worker = describe(device), options.worker
-    if worker is None or worker.host_cores is None or device.type == "cpu":
-        return found
-    return replace(found, cpu_count=worker.host_cores, cpu_quota=find_quota(worker.host_cores))  # cuda only
-
-
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
@@ -156,13 +148,13 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         _check_settings(options.settings, selected)
         _check_against(options.against, root)
     worker = options.worker
-    device = choose_device(options.device, None if worker is None else worker.gpus)
+    device = choose_device(options.device, worker)
     _keep_compiling_quiet()
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` changes it: a killed process leaves a file that is marked as interrupted.
     result = RunResult(
-        environment=_describe_host(device, options),
+        environment=describe(device),
         started_at=now if worker is None else worker.started_at,
         seed=seed if worker is None else worker.seed,
         command=options.command,

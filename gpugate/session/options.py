@@ -21,7 +21,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.shard import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
-from gpugate.session.worker_orders import Orders, read_orders
+from gpugate.session.worker import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file, proofs_folder
@@ -106,7 +106,7 @@ class Options:
     shard: Shard | None = None  # that is measured; None: all selected cases
     durations_path: Path | None = None  # the run whose durations balance the shards or the workers
     resume: bool = False  # from the finished cases of the run that is there
-    worker: Orders | None = None  # of xdist; None: this process writes its run itself
+    worker: Worker | None = None  # of xdist, whose controller writes one run for all
 
     @property
     def deciding_processes(self) -> int:
@@ -116,23 +116,28 @@ class Options:
         return min(self.processes or DECIDING_PROCESSES, DECIDING_PROCESSES)
 
     @property
-    def run_paths(self) -> tuple[Path, ...]:
-        """The files of the run, written case by case, so that a session that is killed keeps its finished cases."""
+    def given_paths(self) -> tuple[Path, ...]:
+        """The files of the run that the user asked for, which all workers have in common."""
         night = None if self.report_path is None else self.report_path / RUN
         return tuple(path for path in (self.json_path, night) if path is not None)
 
     @property
+    def run_paths(self) -> tuple[Path, ...]:
+        """The files that this process writes at its end."""
+        return self.given_paths if self.worker is None else (self.worker.path,)
+
+    @property
     def case_paths(self) -> tuple[Path, ...]:
-        """The files of the run to which this process adds its cases; a worker adds them to those of its controller."""
-        return self.run_paths if self.worker is None else self.worker.paths
+        """The files that get each finished case, so that a session that is killed keeps them."""
+        if self.given_paths or self.worker is None:
+            return self.given_paths
+        return (self.worker.folder / "run.json",)
 
     @property
     def result_paths(self) -> tuple[Path, ...]:
         """The results of runs with these options as patterns of git: an unfinished run has files beside its own, and
-        earlier nights stand beside this one. A worker has those of its controller."""
-        if self.worker is not None:
-            return tuple(map(Path, self.worker.result_paths))
-        runs = [path.with_name(f"{path.name}*") for path in self.run_paths]
+        earlier nights stand beside this one."""
+        runs = [path.with_name(f"{path.name}*") for path in self.given_paths]
         if self.report_path is not None:
             runs += [self.report_path, *(path.parent for path in self.report_path.parent.glob(f"*/{RUN}"))]
         store = None if self.store_url is None else find_file(self.store_url)
@@ -302,8 +307,6 @@ def read_options(config: pytest.Config) -> Options:
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
-    is_worker = hasattr(config, "workerinput")  # of xdist, whose controller writes one run for all
-    worker = read_orders(config)
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=_records(config) and not fresh,
@@ -314,9 +317,9 @@ def read_options(config: pytest.Config) -> Options:
         budget_s=Settings.budget_s if budget is None else seconds("--perf-budget", budget),
         budget_given=budget is not None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
-        json_path=None if is_worker else writable("--perf-json", _path(config, value("perf_json"))),
-        report_path=None if is_worker else _path(config, value("perf_report")),
-        store_url=None if is_worker or shard else store_url,
+        json_path=writable("--perf-json", _path(config, value("perf_json"))),
+        report_path=_path(config, value("perf_report")),
+        store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
         baselines_path=_baselines(config),
         settings=_settings(config),
@@ -331,8 +334,8 @@ def read_options(config: pytest.Config) -> Options:
         profiling=_profiling(config),
         shard=shard,
         durations_path=_path(config, value("perf_durations")),
-        resume=not fresh and (value("perf_resume") if worker is None else worker.resume),
-        worker=worker,
+        resume=not fresh and value("perf_resume"),
+        worker=read_worker(config),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
-from gpugate.machine.environment import machine_name
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
@@ -47,23 +46,23 @@ from gpugate.session.selection import (
     deselect_other_devices,
     ended_early,
     explain_empty_selection,
+    group_tests,
     one_node_per_case,
     reaches_perf_tests,
     selects_all,
 )
-from gpugate.session.shards import plan_case, select_shard
+from gpugate.session.shards import select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.usage_errors import usage_errors
-from gpugate.session.worker_orders import REFUSAL, RESULTS, CollectedTests
-from gpugate.session.worker_results import join, pack, unpack
-from gpugate.session.xdist_workers import WORKERS, check_worker
+from gpugate.session.worker import REFUSAL, check_worker
+from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
-from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, run_path
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import list_names
 
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
@@ -77,7 +76,6 @@ class PerfRun:
         self.tests: PerfTests | None = None  # of `opened`
         self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
-        self._refusal: str | None = None  # of workers
         self._held = HeldVerdicts()
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
@@ -85,7 +83,7 @@ class PerfRun:
         self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
-        self._had_cases = self._began_night = self._recorded = False
+        self._had_cases = self._recorded = False
         self._reserved: GpugateError | None = None  # another session writes these results
         config.pluginmanager.register(self._held)
 
@@ -96,7 +94,7 @@ class PerfRun:
     def pytest_configure(self, config: pytest.Config) -> None:
         """pytest's own plugin for JUnit XML, which was registered earlier, reads its path after this hook."""
         folder = self.options.report_path
-        if config.option.collectonly:
+        if config.option.collectonly or self._is_worker:
             return
         if folder is not None:
             prepare_night(folder)
@@ -112,7 +110,7 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly and self._reserved is None:
+        if not self.config.option.collectonly and self._reserved is None and not self._is_worker:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
@@ -139,8 +137,7 @@ class PerfRun:
             if self._reserved is not None:
                 raise self._reserved
             self._open(one_node_per_case(session.items))
-            self._begin_with_changed(session.items)
-            self._describe_tests(session.items)
+            self._order(session.items)
         except GpugateError as error:
             self._refuse(session, error)
 
@@ -156,7 +153,7 @@ class PerfRun:
         if not self._is_worker:
             raise pytest.UsageError(show_controls(str(error))) from None
         # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
-        self._send(REFUSAL, str(error))
+        self.config.workeroutput[REFUSAL] = str(error)  # type: ignore[attr-defined]
         session.items.clear()
 
     def _leave_other_shards(self, items: list[pytest.Item]) -> None:
@@ -172,7 +169,6 @@ class PerfRun:
         if self.options.worker is not None:
             check_worker(self.config, self.options.worker)
             refuse_in_worker(self.config)
-        self._begin_night()
         self._closing.enter_context(end_left_over())
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
@@ -186,40 +182,22 @@ class PerfRun:
         if not self.options.gate:
             self._lines.extend(opened.problems())
 
-    def _begin_with_changed(self, items: list[pytest.Item]) -> None:
+    def _order(self, items: list[pytest.Item]) -> None:
         """Lets the cases of a gate come first whose source changed since their record: the time for duets may not
-        suffice for all. The cases of a workload stay together."""
-        if self.options.gate and self.opened is not None:
-            has_changed = self.opened.has_changed
-            items.sort(key=lambda item: not any(map(has_changed, cases_of(item))))
-
-    def _describe_tests(self, items: Sequence[pytest.Item]) -> None:
-        """Writes the facts for the plan of the controller, in a worker."""
-        if self.options.worker is None or self.opened is None:
-            return
-        cases = {item.nodeid: cases_of(item) for item in items}
-        find, cores = self.opened.find_current, self.options.worker.cores or 0
-        planned = {case.id: plan_case(case, find(case), cores) for found in cases.values() for case in found}
-        groups = {node_id: planned[found[0].id].together for node_id, found in cases.items() if found}
-        run = replace(self.opened.result, cases=self.opened.finished)
-        tests = CollectedTests(machine_name(run.environment), tuple(planned.values()), groups, pack(run))
-        path = Path(self.options.worker.tests_path)
-        with run_file.FILE.writing(path):
-            write_atomically(path, tests.text())
-
-    def _begin_night(self) -> None:
-        """Clears an earlier night in the folder only now, when selected cases begin."""
-        if self.options.report_path is not None and not self._began_night:
-            self._began_night = True
-            begin_night(self.options.report_path, self.options.resume)
+        suffice for all. In a worker, those that run alone on the host come last, when fewer others wait for them. The
+        cases of a workload stay together."""
+        opened = self.opened
+        if self.options.gate and opened is not None:
+            items.sort(key=lambda item: not any(map(opened.has_changed, cases_of(item))))
+        if self.options.worker is not None and opened is not None:
+            items.sort(key=lambda item: any(map(opened.needs_host, cases_of(item))))
+            self.options.worker.name_groups(group_tests(items))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        if ids:
+        if ids and self._reserved is not None:
             with usage_errors():
-                if self._reserved is not None:
-                    raise self._reserved
-                self._begin_night()
+                raise self._reserved
 
     def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
         """The plugins that print are pytest's, so the last words of a run that hangs are printed here.
@@ -232,7 +210,8 @@ class PerfRun:
             capture.suspend_global_capture()
         print(f"\nERROR: {show_controls(sentence)}", flush=True)
         if self.opened is opened:
-            print(show_controls("\n".join(remember(opened.result, self.options))), flush=True)
+            lines = [] if self._is_worker else remember(opened.result, self.options)
+            print(show_controls("\n".join(lines)), flush=True)
         end_daemons()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
@@ -240,19 +219,15 @@ class PerfRun:
         end_limits()
 
     def pytest_runtestloop(self) -> None:
-        if self.opened is not None:
-            with usage_errors():
+        """Replaces an earlier night in the folder only now, when selected cases begin."""
+        folder, worker = self.options.report_path, self.options.worker
+        if self.opened is None:
+            return
+        with usage_errors(), nullcontext(True) if worker is None else worker.begin() as is_first:
+            if is_first and folder is not None:
+                begin_night(folder, self.options.resume)
+            if is_first:
                 self.opened.begin()
-
-    def _send(self, key: str, text: str) -> None:
-        """Makes xdist bring the text to the controller, when this worker ends."""
-        self.config.workeroutput[key] = text  # type: ignore[attr-defined]
-
-    def receive(self, output: Mapping[str, str]) -> None:
-        """Takes the results of a worker of xdist, or the reason of its refusal."""
-        self._refusal = output.get(REFUSAL, self._refusal)
-        if RESULTS in output:
-            self._of_workers = join(self._of_workers, unpack(output[RESULTS]))
 
     @pytest.hookimpl(hookwrapper=True, trylast=True)  # the innermost wrapper begins before each other plugin
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Result[object], None]:
@@ -311,19 +286,23 @@ class PerfRun:
             perf.finish(interrupted)
             self._write_night(run)
         finally:  # where no file can be written, the store may have room
-            self._lines.extend(remember(run, self.options))
-        if self._is_worker:
-            self._send(RESULTS, pack(run))
-        elif recording:
+            self._remember(run)
+        if recording:
             self._record(perf, interrupted)
+
+    def _remember(self, run: RunResult) -> None:
+        if not self._is_worker:
+            self._lines.extend(remember(run, self.options))
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
-        run = self._of_workers = self._with_lost_cases(self._of_workers)
-        if self._refusal is not None:
-            self._lines.append(f"ERROR: {self._refusal}")
+        workers = self.config.stash.get(WORKERS, None)
+        run = self._of_workers = None if workers is None else workers.join_runs()
+        if workers is not None and workers.refusal is not None:
+            self._lines.append(f"ERROR: {workers.refusal}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         elif run is not None:
+            run.interrupted = run.interrupted or session.exitstatus not in ENDED
             problems, run.problems = run.problems, []
             self._end_red(session, [*problems, *(() if run.interrupted else run_problems(run))])
             if not run.interrupted:
@@ -332,7 +311,7 @@ class PerfRun:
             for path in self.options.run_paths:
                 run_file.write(path, run)
             self._write_night(run)
-            self._lines.extend(remember(run, self.options))
+            self._remember(run)
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
         elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
@@ -340,16 +319,6 @@ class PerfRun:
         if run is None and session.exitstatus in NOTHING_BEGAN:
             for path in self._outdated:
                 run_file.clear_mark(path)
-
-    def _with_lost_cases(self, run: RunResult | None) -> RunResult | None:
-        """The run of all workers with the cases of its file: workers that died or were interrupted send none."""
-        workers = self.config.stash.get(WORKERS, None)
-        if workers is None or not workers.began:
-            return run
-        stored = run_file.read(workers.orders.paths[0])
-        found = join(replace(stored, interrupted=False), run or replace(stored, cases={}))
-        missing = [case_id for case_id in workers.case_ids if case_id not in found.cases]
-        return replace(found, yardsticks=stored.yardsticks, interrupted=found.interrupted or bool(missing))
 
     def _finish_plain(self, session: pytest.Session) -> None:
         gate = self.options.gate
@@ -398,13 +367,12 @@ class PerfRun:
         ours = [*run.cases, *(sweep.id for sweep in sweeps(run.cases))]
         failed = (node_id for node_id, failed in self._held.failed.items() if failed)
         others = any(not any(case_id in node_id for case_id in ours) for node_id in failed)
-        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if run.mutated is None or others or run.problems or not ended:
+        if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return
         session.exitstatus = fault_status(run)
 
     def _write_night(self, run: RunResult) -> None:
-        if self.options.report_path is not None:
+        if self.options.report_path is not None and not self._is_worker:
             write_night(self.options.report_path, run)
 
     def _record(self, perf: PerfSession, interrupted: bool) -> None:

@@ -54,6 +54,7 @@ from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
 from gpugate.session.remembered_proofs import ProofFileError, RememberedProofs
+from gpugate.session.shards import plan_case
 from gpugate.session.time_plan import DoubtTime, TimePlan
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.codec import from_json, to_json
@@ -177,14 +178,30 @@ class PerfSession:
                 if missing is not None:
                     result.skipped, result.lacking = missing.reason, missing.names
                 else:
-                    self.measuring, began_s = case, self._elapsed_s
-                    with self._naming_left_over(case):
+                    self.measuring = case
+                    with self._hold_host(case), self._naming_left_over(case):
+                        began_s = self._elapsed_s
                         self._measure(case, result, report)
                     if self.plan is not None:
                         self.plan.end_case(self._elapsed_s - began_s)
             self.measuring = None
             self.save_case(result)
         return result
+
+    def needs_host(self, case: Case) -> bool:
+        """True in a worker for a case beside which no other one may run on the host."""
+        worker = self.options.worker
+        cores = 0 if worker is None else len(worker.own_cores)
+        return plan_case(case, self.find_current(case), cores).needs_host
+
+    @contextmanager
+    def _hold_host(self, case: Case) -> Iterator[None]:
+        if self.options.worker is None:
+            yield
+            return
+        with self.options.worker.hold_host(self.needs_host(case)):
+            self.cores = find_usable_cores()
+            yield
 
     @contextmanager
     def _naming_left_over(self, case: Case) -> Iterator[None]:
@@ -247,7 +264,7 @@ class PerfSession:
             result, sentence = self.case_result(self.measuring), f"{self.measuring.id}: {_error_sentence(error)}"
             result.error = _error_sentence(error)
             _drop_measurement(result)
-            if self.options.worker is not None:
+            if self.options.worker is not None:  # the controller writes the run
                 self.save_case(result)
         self.finish(interrupted=True)
         paths = " and ".join(str(path) for path in self.options.run_paths)
@@ -533,7 +550,7 @@ class PerfSession:
         if entry is None:
             return None
         record = entry.current
-        match = compare(record.environment, self._environment_beside(record))
+        match = compare(record.environment, self.environment)
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
         differences = match.differences
@@ -552,15 +569,6 @@ class PerfSession:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
         )
-
-    def _environment_beside(self, record: baseline.Record) -> Environment:
-        """The environment to compare with that of a record.
-
-        The run of workers has all cores of their host. A record may be of as many, or of as many as one worker has.
-        """
-        now, cores = self.environment, len(find_usable_cores())
-        as_worker = self.options.worker is not None and now.device_kind == "cuda"
-        return replace(now, cpu_count=cores) if as_worker and record.environment.cpu_count == cores else now
 
     def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
         """False, with a note, for a case that spans GPUs and was recorded on another number of them."""
@@ -610,9 +618,9 @@ class PerfSession:
         return file.cases.get(_key(case))
 
     def begin(self) -> None:
-        """Writes the JSON file without a case, in place of an older run: a session that is killed leaves it."""
-        for path in self.options.run_paths:
-            run_file.begin(path, self.result)
+        """Writes the JSON file with no further case, in place of an older run: a session that is killed leaves it."""
+        for path in self.options.case_paths:
+            run_file.begin(path, replace(self.result, cases={**self.finished, **self.result.cases}))
 
     def save_case(self, result: CaseResult) -> None:
         """Appends a finished case to the JSON file, with the probes since the case before."""

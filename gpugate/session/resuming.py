@@ -34,7 +34,7 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     Raises OptionError, with both values, where code, software, machine, options or baselines are not those of the
     run, and RunFileError for a run that cannot be read.
     """
-    path = next((path for path in session.options.case_paths if path.exists()), None)
+    path = next((path for path in session.options.given_paths if path.exists()), None)
     if path is None:
         return
     stored, now = run_file.read_to_decide_again(path), session.result
@@ -48,13 +48,13 @@ def resume(session: PerfSession, selected: Collection[Case]) -> None:
     now.source_hashes = {**now.source_hashes, **stored.source_hashes}
     _check_cases(path, finished, session, {case.id: case for case in selected})
     now.started_at, now.seed, now.wall_s = stored.started_at, stored.seed, stored.wall_s
-    now.yardsticks = stored.yardsticks
     now.provenance = join_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
-    session.saved_probes = session.resumed_probes = len(stored.yardsticks)
     session.started_s -= stored.wall_s
     session.finished = finished
     if session.options.worker is None:
         now.cases.update(finished)
+        now.yardsticks = stored.yardsticks
+        session.saved_probes = session.resumed_probes = len(stored.yardsticks)
 
 
 def is_finished(case: CaseResult) -> bool:

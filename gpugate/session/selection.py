@@ -10,6 +10,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
+from gpugate.results.fleet_plan import group_name
 from gpugate.workload import Case, SweepCases
 
 NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
@@ -79,6 +80,12 @@ def sweep_of(item: pytest.Item) -> SweepCases | None:
 def _parameter(item: pytest.Item, name: str) -> Any:
     callspec = getattr(item, "callspec", None)
     return callspec.params.get(name) if callspec is not None else None
+
+
+def group_tests(items: Sequence[pytest.Item]) -> dict[str, str]:
+    """The group of each perf test: all tests of a case stay together, and so do all points of a sweep."""
+    first = {item.nodeid: case for item in items for case in cases_of(item)[:1]}
+    return {node_id: group_name(case.id, case.optimization.point) for node_id, case in first.items()}
 
 
 def deselect_other_devices(config: pytest.Config, items: list[pytest.Item], asked: str) -> None:

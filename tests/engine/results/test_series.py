@@ -13,7 +13,6 @@ from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
-from gpugate.session.worker_results import join, pack, unpack
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Optimization, Point, Side, Size, Workload
 from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case, measured
@@ -163,12 +162,3 @@ def test_a_reader_sees_each_rung_with_its_gain_over_both_and_why() -> None:
     assert [row[0] for row in table.rows] == ["baseline", "workers", "pinned", "fp16"]
     assert (table.rows[0][2], table.rows[3][2], table.rows[3][4]) == ("", "1.20x", "3.60x")
     assert table.notes == ("workers: what bounds workers", "pinned: what bounds pinned", "fp16: what bounds fp16")
-
-
-def test_rungs_that_two_workers_measured_make_one_ladder() -> None:
-    so_far = None
-    for one in three_rungs().values():
-        run = RunResult(MACHINE, STARTED, seed=1, cases={one.case_id: one})
-        so_far = join(so_far, unpack(pack(run)))
-    assert so_far is not None
-    assert [one.name for one in only(ladders(so_far.cases)).rungs] == ["baseline", "workers", "pinned", "fp16"]

@@ -27,7 +27,6 @@ from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_pr
 from gpugate.session.judged import PerfTests
 from gpugate.session.perf_session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
 from gpugate.session.resuming import is_finished
-from gpugate.session.worker_orders import Orders
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash
@@ -478,31 +477,6 @@ def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the
     session.busy_cases = BUSY_CASES
     session.measure(cases[6])
     assert budgets_s[-1] == whole_s  # no record is made of a short measurement
-
-
-@pytest.mark.parametrize(
-    ("recorded", "own", "differences"),
-    [(16, 16, ()), (32, 16, ()), (64, 16, ("cpu count 64 -> 32",)), (16, 32, ("cpu count 16 -> 32",))],
-    ids=[
-        "with the cores of the worker",
-        "with those of the host",
-        "with more",
-        "with fewer than the worker of the host",
-    ],
-)
-def test_a_record_is_of_the_cores_of_a_worker_or_of_its_host(
-    session: PerfSession, monkeypatch: pytest.MonkeyPatch, recorded: int, own: int, differences: tuple[str, ...]
-) -> None:
-    session.result.environment = replace(HERE, device_kind="cuda", cpu_count=32)
-    remember(session, environment=replace(session.result.environment, cpu_count=recorded))
-    session.result.source_hashes["net"] = source_hash(NET)
-    session.options = replace(
-        session.options, worker=Orders("tests", (), "2030-01-02T03:04:05+00:00", 0, host_cores=32)
-    )
-    monkeypatch.setattr(gpugate.session.perf_session, "find_usable_cores", lambda: frozenset(range(own)))
-    remembered = session.find_record(CASE)
-    assert remembered is not None
-    assert (remembered.match == "exact", remembered.differences) == (not differences, differences)
 
 
 SPANNING = Case(NET, replace(FAST, needs=Needs(gpus=2)), "cpu")

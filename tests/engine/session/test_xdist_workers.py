@@ -1,7 +1,8 @@
-"""Workers of pytest-xdist on made-up machines: at most one for each GPU, and a case stays with one of them."""
+"""Workers of pytest-xdist on made-up machines: one for each GPU, whose cases share the host or have it alone."""
 
+import json
 import os
-from contextlib import closing
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,27 +11,16 @@ from typing import Any
 import pytest
 
 from gpugate.errors import OptionError
+from gpugate.judging.decide_again import decide_again
 from gpugate.machine import nvml
-from gpugate.results.fleet_plan import PlannedCase
-from gpugate.results.provenance import Provenance
-from gpugate.results.run import RunResult
+from gpugate.session import worker as worker_module
 from gpugate.session import xdist_workers
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker_orders import CollectedTests, read_orders
-from gpugate.session.worker_results import join, pack, unpack
-from gpugate.session.xdist_workers import (
-    Workers,
-    check_worker,
-    count_workers,
-    start_workers,
-)
+from gpugate.session.worker import GPU_VARIABLE, check_worker, read_worker
+from gpugate.session.xdist_workers import Workers, count_workers, start_workers
 from gpugate.store import run_file
-from gpugate.store.database import open_store
-from gpugate.store.nights import night_of
-from gpugate.store.run_file import RunFileError
-from tests.conftest import TWO_CORES
-from tests.support.tiny_project import without_gpu
+from tests.support.tiny_project import TinyProject, without_gpu
 
 OPTIONS = Options(
     gate=False,
@@ -52,18 +42,11 @@ class Config(SimpleNamespace):
 
     def __init__(self, *tx: str, **more: Any) -> None:
         self.stash: dict[Any, Any] = {}
-        self.registered: list[Any] = []
-        manager = SimpleNamespace(register=self.registered.append)
+        manager = SimpleNamespace(register=lambda plugin: None)
         super().__init__(option=SimpleNamespace(tx=list(tx)), pluginmanager=manager, **more)
 
     def getoption(self, name: str, default: object) -> Any:
         return getattr(self.option, name)
-
-
-class Node(SimpleNamespace):
-    """A worker as its controller has it, which is one of its kind."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def config(*tx: str, **more: Any) -> Any:
@@ -113,72 +96,98 @@ def test_n_auto_is_a_worker_for_each_gpu_or_one(gpus, device: str, count: int, w
     assert count_workers(device) == workers
 
 
-@pytest.mark.parametrize(("tx", "started"), [((), []), (("popen",), ["popen"])])
-def test_one_worker_has_the_whole_host_and_the_order_of_xdist(gpus, tx, started: list[str]) -> None:
-    gpus(2)
-    asked = config(*tx)
-    start_workers(asked, OPTIONS, measures=True)
-    assert asked.option.tx == started
-    assert [workers.pytest_xdist_make_scheduler() for workers in asked.registered] == [None] * len(started)
+def started(workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+    """The configuration of a worker of these, after its start."""
+    node: Any = SimpleNamespace(workerinput={"workerid": name, "workercount": 2})
+    workers.pytest_configure_node(node)
+    asked = config(workerinput=node.workerinput)
+    monkeypatch.setenv(GPU_VARIABLE, "")
+    monkeypatch.setattr(xdist_workers, "end_with_parent", lambda pid: None)
+    start_workers(asked, replace(OPTIONS, worker=read_worker(asked)), measures=True)
+    return asked
 
 
-def test_each_of_several_workers_sees_its_gpu_and_the_last_one_the_host(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus(3)
+@pytest.fixture
+def affinity(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The cores that cases were measured on, of a host with eight threads of four cores."""
+    found: list[tuple[int, ...]] = []
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(xdist_workers, "find_usable_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(xdist_workers, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
-    asked = config("2*popen")
-    options = replace(OPTIONS, seed=7, json_path=Path("/clone/run.json"), report_path=Path("/clone/night"))
-    start_workers(asked, options, measures=True)
-    assert asked.option.tx == ["2*popen", "popen//id=host"]
-    (workers,) = asked.registered
-    specs = [SimpleNamespace(env={}) for _ in range(3)]
-    workers.pytest_xdist_setupnodes(specs)
-    assert [spec.env for spec in specs] == [
-        {"CUDA_VISIBLE_DEVICES": gpus} for gpus in ("GPU-0", "GPU-1", "GPU-0,GPU-1")
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: found.append(tuple(cores)))
+    return found
+
+
+def test_each_worker_has_a_gpu_and_its_share_of_the_cores_and_a_new_one_that_of_a_dead_one(
+    gpus, affinity: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(3)
+    workers = Workers(replace(OPTIONS, seed=7), ["GPU-0", "GPU-1"])
+    configs = {name: started(workers, monkeypatch, name) for name in ("gw0", "gw1")}
+    of_both = [read_worker(one) for one in configs.values()]
+    assert [(one.name, one.seed, one.gpus[one.place], one.own_cores) for one in of_both] == [
+        ("gw0", 7, "GPU-0", (0, 1, 4, 5)),
+        ("gw1", 7, "GPU-1", (2, 3, 6, 7)),
     ]
-    found = []
-    for spec in specs:
-        pinned: list[Any] = []
-        channel = SimpleNamespace(send=pinned.append, waitclose=lambda: None)
-        gateway = SimpleNamespace(spec=spec, remote_exec=lambda source, channel=channel: channel)
-        workers.pytest_xdist_newgateway(gateway)
-        node = Node(gateway=gateway, nodemanager=SimpleNamespace(specs=specs), workerinput={})
-        workers.pytest_configure_node(node)
-        orders = read_orders(SimpleNamespace(workerinput=node.workerinput))
-        assert orders is not None
-        assert (orders.seed, orders.host_cores, orders.cores, orders.resume) == (7, 8, 4, False)
-        assert replace(OPTIONS, worker=orders).result_paths == options.result_paths
-        found.append((*pinned, orders.gpus, workers.is_host(node)))
-    assert found == [
-        ((0, 1, 4, 5), "GPU-0", False),
-        ((2, 3, 6, 7), "GPU-1", False),
-        (tuple(range(8)), "GPU-0,GPU-1", True),
-    ]
+    monkeypatch.setattr(worker_module, "CLAIM_S", 0.01)
+    with pytest.raises(OptionError, match="other processes kept the GPUs GPU-0, GPU-1"):
+        started(workers, monkeypatch, "gw2")
+    configs.pop("gw0").stash.clear()
+    third = read_worker(started(workers, monkeypatch, "gw2"))
+    assert third is not None
+    assert (third.place, os.environ[GPU_VARIABLE]) == (0, "GPU-0")
     workers.pytest_unconfigure()
     assert not workers.folder.exists()
 
 
+def test_a_case_that_runs_alone_waits_for_the_others_which_begin_no_further_one(
+    gpus, affinity: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(2)
+    both = Workers(OPTIONS, ["GPU-0", "GPU-1"])
+    configs = [started(both, monkeypatch, name) for name in ("gw0", "gw1")]
+    one, other = (read_worker(each) for each in configs)
+    assert one is not None
+    assert other is not None
+    order: list[str] = []
+
+    def measure(name: str, worker: Any, alone: bool) -> None:
+        with worker.hold_host(alone):
+            order.append(name)
+
+    with one.hold_host(alone=False):
+        with other.hold_host(alone=False):
+            pass  # side by side
+        alone = threading.Thread(target=measure, args=("alone", other, True))
+        alone.start()
+        alone.join(0.2)
+        assert order == []
+    later = threading.Thread(target=measure, args=("later", one, False))
+    later.start()
+    alone.join()
+    later.join()
+    assert order == ["alone", "later"]
+    assert affinity[2:] == [tuple(range(8)), (0, 1, 4, 5)]
+
+
 def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     without_gpu(monkeypatch)
-    assert choose_device("auto").type == "cpu"
-    with pytest.raises(
-        OptionError, match="a worker was given the GPU GPU-3, which torch does not see: leave it out of"
-    ):
-        choose_device("auto", "GPU-3")
+    worker: Any = SimpleNamespace(gpus=("GPU-3",))
+    with pytest.raises(OptionError, match="torch does not see one of the GPUs GPU-3: leave it out of"):
+        choose_device("auto", worker)
 
 
-def test_plain_tests_have_as_many_workers_as_they_like(gpus) -> None:
+def test_several_workers_of_plain_tests_refuse_perf_tests(gpus) -> None:
     gpus(1)
-    asked = config("8*popen")
-    start_workers(asked, OPTIONS, measures=False)
-    assert asked.option.tx == ["8*popen"]
-    (workers,) = asked.registered
-    assert workers.pytest_xdist_make_scheduler() is None
-    alone: Any = SimpleNamespace(workerinput={"workercount": 1})
-    check_worker(alone, workers.orders)
-    several: Any = SimpleNamespace(workerinput={"workercount": 8})
-    with pytest.raises(OptionError, match=r"-n 8 would run 8 tests at once, .* such as pytest perf_tests -n auto"):
-        check_worker(several, workers.orders)
+    start_workers(config("8*popen"), OPTIONS, measures=False)
+    worker: Any = SimpleNamespace(gpus=())
+    for count in (1, 8):
+        asked: Any = SimpleNamespace(workerinput={"workercount": count})
+        if count == 1:
+            check_worker(asked, worker)
+            continue
+        with pytest.raises(OptionError, match=r"-n 8 would run 8 tests at once, .* such as pytest perf_tests -n auto"):
+            check_worker(asked, worker)
 
 
 def test_workers_do_not_record(gpus) -> None:
@@ -189,66 +198,63 @@ def test_workers_do_not_record(gpus) -> None:
         start_workers(config("popen"), recording, measures=True)
 
 
-def test_a_worker_checks_nothing_of_its_own_and_ends_with_its_controller(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus(0)
-    parents: list[int] = []
-    monkeypatch.setattr(xdist_workers, "end_with_parent", parents.append)
-    start_workers(config("8*popen", workerinput={"workerid": "gw3"}), OPTIONS, measures=True)
-    assert parents == [os.getppid()]
+NAMES = ("one", "two", "three", "fed")
+OPTIMIZATIONS = ", ".join(f'Optimization("{name}", quick, {{"cpu": 0.01}})' for name in NAMES)
+CONFTEST = """
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gpugate.machine import nvml
+from gpugate.session import opening, perf_session
+
+plan_case = perf_session.plan_case
+nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
+nvml.read_near_cores = lambda name: frozenset()
+opening.choose_device = lambda asked, worker=None: torch.device("cpu")
+perf_session.plan_case = lambda case, *facts: replace(
+    plan_case(case, *facts), needs_host=case.optimization.name == "fed"
+)
+
+def pytest_runtest_setup(item):
+    with open("ran", "a") as file:
+        words = [os.environ["PYTEST_XDIST_WORKER"], os.environ["CUDA_VISIBLE_DEVICES"], item.name]
+        print(json.dumps(words), file=file)
+    if "/fed/" in item.name and Path("interrupt").exists():
+        Path("interrupt").unlink()
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(600)
+"""
 
 
-@pytest.mark.parametrize("known", ["file", "store", "damaged"])
-def test_the_plan_of_workers_has_the_durations_of_a_run_or_of_the_store(
-    gpus, tmp_path: Path, gpu_run: RunResult, known: str
-) -> None:
-    gpus(2)
-    measured = [case for case in gpu_run.cases.values() if case.measurement is not None][:2]
-    for case, seconds in zip(measured, (3.0, 40.0), strict=True):
-        case.measurement = replace(case.measurement, wall_s=seconds)  # type: ignore[type-var]
-    gpu_run.provenance = Provenance()
-    run_file.write(tmp_path / "run.json", gpu_run)
-    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
-    with closing(open_store(url)) as store:
-        store.add(night_of(gpu_run, ""))
-    if known == "damaged":
-        (tmp_path / "store.sqlite").write_text("no database", encoding="utf-8")
-    path = tmp_path / "run.json" if known == "file" else None
-    workers = Workers(replace(OPTIONS, durations_path=path, store_url=url), ("GPU-0", "GPU-1"))
-    cases = tuple(PlannedCase(case.case_id, case.case_id) for case in measured)
-    groups = {f"test[{case.case_id}]": case.case_id for case in measured}
-    assert workers.plan() == ([], {})
-    workers.tests_path.write_text(CollectedTests("nvidia-h200", cases, groups, "").text(), encoding="utf-8")
-    planned, of_tests = workers.plan()
-    assert of_tests == groups
-    assert [group.duration_s for group in planned] == ([1.0, 1.0] if known == "damaged" else [3.0, 40.0])
+def test_a_night_of_workers_that_ctrl_c_ends_is_resumed(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that pretends to have two GPUs, with sides on the CPU; Ctrl-C meets the night in its last case."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a CPU is named by its cores, and workers have shares of them
+    tiny.workload(optimizations=OPTIMIZATIONS)
+    tiny.write("conftest.py", (tiny.path / "conftest.py").read_text(encoding="utf-8") + CONFTEST)
+    command = ("-n", "auto", "--gate", "--perf-report=night")
+    tiny.write("interrupt", "")
+    ended = tiny.run_apart(*command)
+    assert ended.status == pytest.ExitCode.INTERRUPTED, ended.text
+    cut_off = run_file.read(tiny.path / "night/run.json")
+    assert cut_off.interrupted
+    finished = {case_id for case_id, case in cut_off.cases.items() if case.measurement}
+    assert finished == {f"tiny/{name}/cpu" for name in NAMES if name != "fed"}, "it comes last"
+    lines = [json.loads(line) for line in (tiny.path / "ran").read_text(encoding="utf-8").splitlines()]
+    order = {(worker, name.partition("tiny/")[2].partition("/")[0]) for worker, _, name in lines}
+    assert len(order) == len(NAMES), "all tests of a case run in one worker"
+    assert {gpus for _, gpus, _ in lines} == {"GPU-a", "GPU-b"}
 
-
-@pytest.mark.parametrize(("remembers", "seconds"), [(True, 10.0), (False, 40.0)])
-def test_workers_that_remember_proofs_are_planned_without_their_time(
-    gpus, tmp_path: Path, gpu_run: RunResult, remembers: bool, seconds: float
-) -> None:
-    gpus(2)
-    case = next(case for case in gpu_run.cases.values() if case.measurement is not None)
-    case.measurement = replace(case.measurement, wall_s=40.0, spent_s={"proving": 30.0})  # type: ignore[type-var]
-    run_file.write(tmp_path / "run.json", gpu_run)
-    options = replace(OPTIONS, durations_path=tmp_path / "run.json", proofs_path=tmp_path if remembers else None)
-    workers = Workers(options, ("GPU-0", "GPU-1"))
-    tests = CollectedTests("nvidia-h200", (PlannedCase(case.case_id, case.case_id),), {}, "")
-    workers.tests_path.write_text(tests.text(), encoding="utf-8")
-    assert [group.duration_s for group in workers.plan()[0]] == [seconds]
-
-
-def test_durations_that_cannot_be_read_are_refused(gpus, tmp_path: Path) -> None:
-    gpus(2)
-    with pytest.raises(RunFileError, match=r"absent\.json .*: give a file that --perf-json wrote"):
-        start_workers(config("2*popen"), replace(OPTIONS, durations_path=tmp_path / "absent.json"), measures=True)
-
-
-def test_what_workers_say_of_a_gate_is_joined_and_said_once() -> None:
-    run = None
-    for name, problem in (("1", "the absence of a"), ("2", "the error of b")):
-        of_worker = RunResult(TWO_CORES, f"2030-01-01T00:00:0{name}+00:00", seed=1)
-        of_worker.problems = ["module 'c' skipped itself", problem]
-        run = join(run, unpack(pack(of_worker)))
-    assert run is not None
-    assert run.problems == ["module 'c' skipped itself", "the absence of a", "the error of b"]
+    ended = tiny.run_apart(*command, "--perf-resume")
+    assert ended.status == 1, ended.text  # a gate without records
+    run = run_file.read(tiny.path / "night/run.json")
+    assert (run.interrupted, run.exit_status) == (False, 1)
+    assert {case_id for case_id, case in run.cases.items() if case.measurement} == {*finished, "tiny/fed/cpu"}
+    assert all(run.cases[case_id].measurement == cut_off.cases[case_id].measurement for case_id in finished)
+    again = decide_again(run).cases
+    assert all(again[case_id].verdicts == case.verdicts for case_id, case in run.cases.items())
