@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from gpugate.machine.children import program_command, run_child
 from gpugate.report.table import Table, columns
 from gpugate.workload import Case, Context
 from workloads.llm import WORKLOADS
@@ -50,15 +50,14 @@ def count(ncu: str, rung: str) -> tuple[float, float]:
     command = [ncu, "--graph-profiling=graph", "--profile-from-start=off", f"--metrics={READ},{WRITTEN}", "--csv"]
     command += ["--page=raw", "--print-units=base", "--clock-control=none", "--cache-control=none"]
     command += ["--target-processes=application-only"]  # compilers that the program starts run at their own speed
-    done = subprocess.run(
-        [*command, sys.executable, "-m", __spec__.name, "--rung", rung], capture_output=True, text=True
-    )
-    lines = done.stdout.splitlines()
+    command += [sys.executable, "-m", __spec__.name, "--rung", rung]
+    done = run_child(program_command(command), apart=True)
+    lines = done.output.splitlines()
     begin = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     rows = [] if begin is None else list(csv.DictReader(lines[begin:]))
     counted = [row for row in rows if row["ID"]]  # the first row has the units
-    if done.returncode or not counted:
-        raise SystemExit(f"ncu counted nothing for {rung}: {(done.stderr or done.stdout).strip()[-500:]}")
+    if done.status or not counted:
+        raise SystemExit(f"ncu counted nothing for {rung}: {(done.errors or done.output).strip()[-500:]}")
     read, written = (sum(float(row[name].replace(",", "")) for row in counted) for name in (READ, WRITTEN))
     return read, written
 

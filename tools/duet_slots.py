@@ -16,7 +16,6 @@ import argparse
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,8 +25,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpugate.machine.children import program_command, run_child
+
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
-STOP_S = 20.0
 
 
 class Slots:
@@ -67,19 +67,11 @@ class Slots:
 
     def _run(self, command: Sequence[str], copy: Path, environment: dict[str, str]) -> str | None:
         """Runs the command until the end of the time. Returns the problem of one that was stopped or failed."""
-        with subprocess.Popen(
-            command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as child:
-            try:
-                _, errors = child.communicate(timeout=max(self._end_s - time.monotonic(), 0))
-            except subprocess.TimeoutExpired:
-                child.terminate()  # the command ends its own children
-                try:
-                    child.communicate(timeout=STOP_S)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                return "stopped"
-        return f"status {child.returncode}: {errors[-300:]}" if child.returncode else None
+        left_s = max(self._end_s - time.monotonic(), 0)
+        ended = run_child(program_command(command), left_s, environment=environment, folder=copy)
+        if ended.status is None:
+            return "stopped"
+        return ended.cause if ended.status else None
 
 
 def main() -> None:

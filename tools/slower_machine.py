@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.machine.children import program_command, run_child
 from gpugate.machine.environment import Environment
 from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
@@ -170,11 +170,11 @@ def _edit(root: Path, workload: str) -> None:
 
 def _run(root: Path, words: Sequence[str], environment: Mapping[str, str]) -> str:
     """Runs pytest; returns its output. Raises TrialError where it neither passed nor failed."""
-    command = [sys.executable, "-m", "pytest", *words]
-    ended = subprocess.run(command, cwd=root, env=dict(environment), capture_output=True, text=True, check=False)
-    if ended.returncode not in (0, 1):
-        raise TrialError(f"pytest {' '.join(words)} ended with status {ended.returncode}: {ended.stdout[-2000:]}")
-    return ended.stdout
+    command = program_command([sys.executable, "-m", "pytest", *words])
+    ended = run_child(command, environment=environment, folder=root)
+    if ended.status not in (0, 1):
+        raise TrialError(f"pytest {' '.join(words)} {ended.reason}: {ended.output[-2000:]}")
+    return ended.output
 
 
 def main() -> None:

@@ -30,9 +30,9 @@ def run_fresh(
     The child compares with no record, starts no confirmation of its own, and leaves the proofs to this process. Raises
     FreshProcessError, with the end of the child's output, where the child fails or does not end within `timeout_s`.
     """
-    # Node ids are relative to the root folder; the plugin may have come by `-p` alone.
-    words = ["-p", "gpugate.plugin", f"--rootdir={root}", *node_ids, *_same_options(options, device)]
-    words += ["-p", "no:cacheprovider", "-q", "--perf-json", str(json_path), "--perf-report", ""]
+    words = [*node_ids, *repeat_options(options, device, root), "--perf-budget", str(options.budget_s)]
+    words += [f"--perf-mutate={options.fault}"] if options.fault else []
+    words += ["--perf-json", str(json_path), "--perf-report", ""]
     with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         words += ["--perf-baselines", nothing]
         ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
@@ -41,9 +41,9 @@ def run_fresh(
     return run_file.read(json_path)
 
 
-def _same_options(options: Options, device: torch.device) -> list[str]:
-    words = ["--perf-device", str(device), "--perf-budget", str(options.budget_s)]
-    words += ["-o", f"perf_step_timeout={options.step_timeout_s}"]
-    words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    words += [f"--perf-mutate={options.fault}"] if options.fault else []
-    return words
+def repeat_options(options: Options, device: torch.device, root: Path) -> list[str]:
+    """The arguments of pytest in a child that measures as this process does. Node ids are relative to the folder
+    `root`; the plugin may have come by `-p` alone."""
+    words = [f"--rootdir={root}", "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
+    words += ["--perf-device", str(device), "-o", f"perf_step_timeout={options.step_timeout_s}"]
+    return [*words, *(f"--perf-set={name}={value}" for name, value in options.settings.items())]

@@ -25,6 +25,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -66,7 +67,7 @@ class RankJob:
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
             orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__, "count": self.count}
-            self._stack.enter_context(_variables({**_NCCL, **_of_rank(0, self.count)}))
+            self._stack.enter_context(patch.dict(os.environ, {**_NCCL, **_of_rank(0, self.count)}))
             for number in range(1, self.count):
                 task = {**orders, "rank": number, "device": str(_device_of(number, self._device))}
                 child = Child("gpugate.session.ranks", task=task, environment=_of_rank(number, self.count))
@@ -75,7 +76,8 @@ class RankJob:
             for number in self._others:
                 threading.Thread(target=self._watch, args=(number,), name="gpugate-ranks", daemon=True).start()
             # Each has imported torch, so that the time-out is that of the meeting alone.
-            self.request_all("join", max(TIMEOUT_S, self._timeout_s))
+            self.request_all("greet", max(TIMEOUT_S, self._timeout_s))
+            self.announce("meet")
             with self.blame_ranks():
                 join(file, 0, self.count, self._device, self._timeout_s)
             self._stack.callback(_leave)
@@ -231,10 +233,11 @@ class RankServer:
         self._watching = ExitStack()
         self._watched, self._found = False, dict[str, float]()
 
-    def join(self) -> None:
+    def greet(self) -> dict[str, float]:
         if torch.__version__ != self._orders["torch"]:
             ours, theirs = torch.__version__, self._orders["torch"]
             raise ValueError(f"it has torch {ours}, and rank 0 has {theirs}: give both one environment")
+        return {}
 
     def meet(self) -> None:
         orders = self._orders
@@ -332,19 +335,6 @@ def _of_rank(rank: int, count: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), **shared}
 
 
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
 def main() -> None:
     """Repeats what rank 0 announces, until the messages end."""
     server = RankServer(children.task)
@@ -357,12 +347,8 @@ def main() -> None:
             text = (str(error).strip().splitlines() or ["no message"])[0]
             children.parent.send({"error": f"{type(error).__name__}: {text}"})
             os._exit(1)
-        if do in ("join", "report"):
-            children.parent.send(reply or {})
-        if do == "join":
-            server.meet()
-        if do == "leave":
-            return
+        if reply is not None:
+            children.parent.send(reply)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from gpugate.errors import CompareError
 from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import SHORT_COMMIT, Provenance
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
+from gpugate.session.fresh_process import repeat_options
 from gpugate.session.options import AUTO, Options
 from gpugate.store.provenance import find_commit_with
 from gpugate.store.version import Version, check_out, git, suggest_commit
@@ -76,10 +77,7 @@ def compare_code(
     """
     base = versions.check_out(ref, head=None if options.against == AUTO else "HEAD")
     head = Version(".", versions.project)
-    words = [node_id, f"--rootdir={versions.project}", "--perf-device", str(device), "-q", "-p", "gpugate.plugin"]
-    words += ["-p", "no:cacheprovider", "-o", f"perf_step_timeout={options.step_timeout_s}"]
-    words += [f"--perf-set={name}={value}" for name, value in options.settings.items()]
-    words += [f"--perf-baselines={options.baselines_path}"]
+    words = [node_id, *repeat_options(options, device, head.root), f"--perf-baselines={options.baselines_path}"]
     plan = DuetPlan(str(base.root), case_ids=(case_id,), fault=options.fault, project=str(head.root))
     taken = measure_duets(plan, head, words, print_line=print_line, limit_s=limit_s)
     problems = [process.problems[case_id] for process in taken if case_id in process.problems]

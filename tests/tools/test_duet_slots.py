@@ -48,4 +48,4 @@ def test_a_line_that_fails_is_not_taken_again(
     commands = run_in_place_of_trust("import sys; sys.exit('no such case')", monkeypatch)
     Slots(["quiet -k a"], tmp_path, time.monotonic() + 60).work(tmp_path, (0,), {})
     assert len(commands) == 1
-    assert "status 1: no such case" in capsys.readouterr().out
+    assert "ended with status 1: no such case" in capsys.readouterr().out

@@ -41,6 +41,13 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(FreshProcessError) as caught:
         run_fresh(options, CPU, tmp_path, ["a.py::b"], path)
     words = caught.value.printed.split()
-    assert words[words.index("pytest") + 1] == "-p"
-    for wanted in ("a.py::b", "--perf-mutate=slow:5", "--perf-set=data=a=b", "2.5", f"--rootdir={tmp_path}", str(path)):
+    assert words[words.index("pytest") + 1] == "a.py::b"
+    for wanted in (
+        "--perf-mutate=slow:5",
+        "--perf-set=data=a=b",
+        "2.5",
+        f"--rootdir={tmp_path}",
+        str(path),
+        "gpugate.plugin",
+    ):
         assert wanted in words
