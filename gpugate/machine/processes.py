@@ -25,12 +25,14 @@ def list_children() -> dict[int, str]:
     return {pid: command for pid, (parent, command) in found.items() if parent == os.getpid() and not _helps(command)}
 
 
-def list_descendants() -> set[int]:
-    """The ids of all processes below this one that have not ended, without HELPERS.
+def list_descendants(helpers: bool = False) -> set[int]:
+    """The ids of all processes below this one that have not ended, without HELPERS unless `helpers`.
 
     A process that a fork server forked keeps the server's command and is no helper: it works.
     """
     found = _read_descendants()
+    if helpers:
+        return {*found}
     servers = {pid for pid, (_, command) in found.items() if FORK_SERVER in command}
     return {pid for pid, (parent, command) in found.items() if parent in servers or not _helps(command)}
 

@@ -18,11 +18,10 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from gpugate.machine.torch_profiler import detach, profiled_events, run_profiler
-from gpugate.measurement.cuda_calls import COMMUNICATION
 from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.ranks import Job
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
-from gpugate.measurement.trace import Event, length, union
+from gpugate.measurement.trace import COMMUNICATION, Event, length, union
 
 COUNTED_STEPS, FLUSH_STEPS, ALONE = 5, 2, 10
 FOUND = ("collectives", "all_reduces", "early_collectives", "collective_bytes", "communication_ms", "steps_ms")

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time_ns
 
 from gpugate.machine.cores import count_periods
+from gpugate.machine.processes import list_descendants, worker_cpu_ns
 
 PROC = Path("/proc")
 MOST_THROTTLED = 0.05  # of the periods of a quota: the median of pairs bears as many slow ones
@@ -52,33 +53,11 @@ class OtherWork:
 
 def _others_s() -> float | None:
     """Sums the busy seconds of the cores that this process may use, without those of itself and its descendants."""
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
     try:
         lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
-        mine = _own_ticks()
-    except (OSError, ValueError):
+    except OSError:
         return None
+    mine_ns = process_time_ns() + worker_cpu_ns(list_descendants(helpers=True))
     wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     cores = (words for line in lines if (words := line.split()) and words[0] in wanted)
-    return (sum(int(words[field]) for words in cores for field in _BUSY) - mine) / ticks_per_s
-
-
-def _own_ticks() -> int:
-    """Sums the ticks of this process and its descendants, ended children included."""
-    ticks: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for path in PROC.iterdir():
-        if not path.name.isdigit():
-            continue
-        try:
-            # The second field is the program's name in brackets, and may contain blanks and brackets itself.
-            words = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:  # it has ended since
-            continue
-        parents[int(path.name)] = int(words[1])
-        ticks[int(path.name)] = sum(map(int, words[11:15]))
-    mine, new = set[int](), {os.getpid()}
-    while new:
-        mine |= new
-        new = {process for process, parent in parents.items() if parent in new}
-    return sum(ticks.get(process, 0) for process in mine)
+    return sum(int(words[field]) for words in cores for field in _BUSY) / os.sysconf("SC_CLK_TCK") - mine_ns / 1e9

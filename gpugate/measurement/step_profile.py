@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gpugate.measurement.trace import Activity, Event, length, union
 from gpugate.units import NotNegative, stored_unless
@@ -64,7 +63,7 @@ def step_profile(activity: Activity) -> StepProfile:
     stages = _in_order(activity.stages, steps)
     if not (activity.kernels or copies):
         operators = list(_own_times(activity.operators))
-        total_ms = sum(one.ms for one in operators)
+        total_ms = sum(ms for _, ms in operators)
         return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=total_ms / steps)
     kernel_ms = length(union(activity.kernels)) / 1e3
     return StepProfile(
@@ -78,13 +77,11 @@ def step_profile(activity: Activity) -> StepProfile:
     )
 
 
-class _NamedTime(NamedTuple):
-    name: str
-    ms: float
+_NamedTime = tuple[str, float]  # a name and milliseconds
 
 
 def _list_times(events: Sequence[Event]) -> list[_NamedTime]:
-    return [_NamedTime(event["name"], event["dur"] / 1e3) for event in events]
+    return [(event["name"], event["dur"] / 1e3) for event in events]
 
 
 def _own_times(operators: Sequence[Event]) -> Iterator[_NamedTime]:
@@ -97,12 +94,12 @@ def _own_times(operators: Sequence[Event]) -> Iterator[_NamedTime]:
         for operator in sorted(of_thread, key=lambda event: (event["ts"], -event["dur"])):
             while open_ones and open_ones[-1][0] <= operator["ts"]:
                 _, name, own = open_ones.pop()
-                yield _NamedTime(name, own[0] / 1e3)
+                yield name, own[0] / 1e3
             if open_ones:
                 open_ones[-1][2][0] -= operator["dur"]
             open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
         for _, name, own in open_ones:
-            yield _NamedTime(name, own[0] / 1e3)
+            yield name, own[0] / 1e3
 
 
 def _in_order(stages: Sequence[Event], steps: int) -> Parts:

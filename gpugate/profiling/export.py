@@ -8,6 +8,7 @@ counting pass (gpugate.measurement.trace): what a pipeline does between two step
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpugate.errors import GpugateError
-from gpugate.measurement import cuda_calls
 from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity, union
 from gpugate.profiling.capture_index import DOMAIN, STEP
 
@@ -29,6 +29,8 @@ AUTOGRAD_THREADS = "pt_autograd_"  # begins PyTorch's names of the threads that 
 # As ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND have them, in the words of a trace.
 WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+# nsys appends the version in which a function's parameters last changed, and its kind of default stream.
+_SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
 _NVTX = "start, end, eventType, globalTid, domainId, text, textId, COALESCE(int64Value, uint64Value, 0)"
 _DEVICE = "start, end, correlationId, streamId"
 
@@ -163,7 +165,7 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
     threads = dict.fromkeys((*backward, *(step.tid for step in steps)), main)
     events = [_event("user_annotation", WINDOW, 1e3 * start, 1e3 * stop, main)]
     events += [
-        _event("cuda_runtime", cuda_calls.plain(tables.text(name)), begin, end, threads.get(tid, tid), correlation)
+        _event("cuda_runtime", _SUFFIX.sub("", tables.text(name)), begin, end, threads.get(tid, tid), correlation)
         for begin, end, tid, correlation, name in calls
         if tid >> 24 == main >> 24
     ]

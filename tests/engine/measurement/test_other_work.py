@@ -8,29 +8,21 @@ import pytest
 from gpugate.measurement import other_work
 from gpugate.measurement.other_work import OtherWork
 
-ME, CHILD, GRANDCHILD, STRANGER = 100, 101, 102, 200
-PARENTS = {ME: 1, CHILD: ME, GRANDCHILD: CHILD, STRANGER: 1}
-
 
 class Machine:
-    """Three cores, of which this process may use the first two; times are in ticks of 10 ms."""
+    """Three cores, of which this process may use the first two; their times are in ticks of 10 ms."""
 
     def __init__(self, proc: Path) -> None:
         self.proc = proc
-        self.now_s = 0.0
-        self.write({}, {})
+        self.now_s = self.own_s = self.workers_s = 0.0
+        self.write({})
 
-    def write(self, cores: dict[int, dict[str, int]], processes: dict[int, int]) -> None:
+    def write(self, cores: dict[int, dict[str, int]]) -> None:
         fields = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
         lines = ["cpu  9 9 9 9 9 9 9 9 9 9"]
         for core in range(3):
             lines.append(f"cpu{core} " + " ".join(str(cores.get(core, {}).get(name, 0)) for name in fields))
         (self.proc / "stat").write_text("\n".join([*lines, "intr 1 2 3", "ctxt 4"]))
-        for process, parent in PARENTS.items():
-            (self.proc / str(process)).mkdir(exist_ok=True)
-            ticks = [processes.get(process, 0), 0, 0, 0]
-            words = ["S", parent, *[0] * 9, *ticks, 20]
-            (self.proc / str(process) / "stat").write_text(f"{process} (a (b) c) " + " ".join(map(str, words)))
 
 
 @pytest.fixture
@@ -39,7 +31,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(other_work, "PROC", tmp_path)
     monkeypatch.setattr(other_work, "monotonic", lambda: made.now_s)
     monkeypatch.setattr(other_work.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(other_work.os, "getpid", lambda: ME)
+    monkeypatch.setattr(other_work, "process_time_ns", lambda: made.own_s * 1e9)
+    monkeypatch.setattr(other_work, "worker_cpu_ns", lambda workers: made.workers_s * 1e9)
     monkeypatch.setattr(other_work.os, "sched_getaffinity", lambda process: {0, 1})
     return made
 
@@ -49,7 +42,8 @@ def test_the_cores_of_others_are_those_that_are_busy_without_this_process_and_it
     with found.measure():
         machine.now_s = 2.0
         core = {"user": 100, "nice": 5, "system": 15, "idle": 40, "iowait": 10, "irq": 5, "softirq": 5, "steal": 20}
-        machine.write({0: core, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}}, {ME: 100, GRANDCHILD: 50})
+        machine.write({0: core, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}})
+        machine.own_s, machine.workers_s = 1.0, 0.5
     assert found.cores == 0.75  # 1.5 + 1.5 s of both cores, 1.5 s of them our own, in 2 s
 
 
@@ -58,7 +52,7 @@ def test_stretches_are_summed_and_what_the_machine_does_between_them_does_not_co
     for stretch in (1, 2):
         with found.measure():
             machine.now_s += 1.0
-            machine.write({0: {"user": 100 * stretch}}, {})
+            machine.write({0: {"user": 100 * stretch}})
         machine.now_s += 5.0
     assert found.cores == 1.0
 
@@ -67,7 +61,7 @@ def test_too_short_a_stretch_and_a_system_without_proc_say_nothing(machine: Mach
     found = OtherWork()
     with found.measure():
         machine.now_s += 0.1
-        machine.write({0: {"user": 10}}, {})
+        machine.write({0: {"user": 10}})
     assert found.cores is None
     monkeypatch.setattr(other_work, "PROC", Path("/nowhere"))
     with found.measure():
