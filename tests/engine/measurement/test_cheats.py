@@ -241,77 +241,92 @@ def test_zeros_are_wrong_within_every_tolerance(bench: Bench, tolerance: Toleran
     assert measured.step_checks.resembles == "zeros"
 
 
-def bounded_queue(bench: Bench, length: int) -> Build:
-    """A side that queues its steps, each with an output of its own, and computes the queue when it is joined: a queue
-    of `length`, which silently loses the oldest."""
-
-    def build(context: Context) -> Side:
-        waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=length)
-
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += 0.001
-            waiting.append((torch.zeros(2, 3), inputs.clone()))
-            return waiting[-1][0]
-
-        def finish() -> None:
-            for place, inputs in waiting:
-                bench.now_ms += 0.1
-                place.copy_(other_kernels(inputs))
-            waiting.clear()
-
-        return Side(step, finish=finish)
-
-    return build
+Place = Callable[[], torch.Tensor]
 
 
-def test_a_queue_that_loses_the_oldest_steps_of_a_long_block(bench: Bench) -> None:
-    assert resemblance(found(bench, bounded_queue(bench, 16))) == "zeros"
+def ring(length: int) -> Place:
+    """Buffers in turn, which later steps overwrite."""
+    return cycle([torch.empty(2, 3) for _ in range(length)]).__next__
 
 
-def newest_alone(bench: Bench, output: Callable[[], torch.Tensor], work_ms: float = WORK_MS) -> Build:
-    """Its steps keep their input; `finish` computes the newest one."""
-
-    def build(context: Context) -> Side:
-        newest: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += work_ms / 30
-            newest[:] = [(inputs, output())]
-            return newest[0][1]
-
-        def finish() -> None:
-            for inputs, place in newest:
-                bench.now_ms += work_ms
-                place.copy_(other_kernels(inputs))
-            newest.clear()
-
-        return Side(step, finish=finish)
-
-    return build
-
-
-def one_buffer() -> Callable[[], torch.Tensor]:
-    buffer = torch.empty(2, 3)
-    return lambda: buffer
-
-
-def overlapping_views() -> Callable[[], torch.Tensor]:
+def overlapping_views() -> Place:
     """Each output begins one element after the one before: no two of five have the same address."""
     buffer, turns = torch.empty(64), iter(range(10**9))
     return lambda: buffer[(start := next(turns) % 5) : start + 6].view(2, 3)
 
 
+def own_memory() -> torch.Tensor:
+    return torch.zeros(2, 3)
+
+
+def queued(
+    bench: Bench,
+    place: Place,
+    work_ms: float,
+    step_ms: float = 0.0,
+    longest: int | None = None,
+    batch: int = 10**6,
+    batch_ms: float = 0.0,
+    in_thread: bool = False,
+) -> Build:
+    """A side whose steps wait in a queue: `batch` of them, or those that are there when joined, are computed at once.
+    A queue of a `longest` length loses the oldest."""
+
+    def build(context: Context) -> Side:
+        waiting: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=longest)
+
+        def compute() -> None:
+            bench.now_ms += batch_ms if waiting else 0.0
+            for output, inputs in waiting:
+                bench.now_ms += work_ms
+                output.copy_(other_kernels(inputs))
+            waiting.clear()
+
+        def finish() -> None:
+            if in_thread:
+                worker = threading.Thread(target=compute)
+                worker.start()
+                worker.join()
+            compute()
+
+        def step(inputs: torch.Tensor) -> torch.Tensor:
+            bench.now_ms += step_ms
+            output = place()
+            waiting.append((output, inputs.clone()))
+            if len(waiting) == batch:
+                compute()
+            return output
+
+        return Side(step, finish=finish)
+
+    return build
+
+
 @pytest.mark.parametrize(
-    ("outputs", "work_ms"),
-    [(one_buffer, WORK_MS), (one_buffer, 0.3), (one_buffer, 0.003), (overlapping_views, WORK_MS)],
+    ("place", "work_ms", "in_thread"),
+    [
+        *((ring(1), work_ms, False) for work_ms in (0.003, 0.3, WORK_MS)),
+        (ring(1), WORK_MS, True),
+        (overlapping_views(), WORK_MS, False),
+    ],
+    ids=["3 us", "0.3 ms", "one buffer", "a thread that drops frames", "overlapping views"],
 )
 def test_only_the_newest_input_is_computed_when_joined(
-    bench: Bench, outputs: Callable[[], Callable[[], torch.Tensor]], work_ms: float
+    bench: Bench, place: Place, work_ms: float, in_thread: bool
 ) -> None:
-    measured = found(bench, newest_alone(bench, outputs(), work_ms))
+    side = queued(bench, place, work_ms, work_ms / 30, longest=1, in_thread=in_thread)
+    measured = found(bench, side)
     assert "leaves steps out" in wrong(measured)
     assert measured.step_checks is not None
     assert 0 < (measured.step_checks.block_share or 0) < 0.5
+
+
+@pytest.mark.parametrize(("longest", "work_ms", "step_ms"), [(1, WORK_MS, 0.1), (16, 0.1, 0.001)])
+def test_a_queue_that_loses_the_oldest_steps_of_a_long_block(
+    bench: Bench, longest: int, work_ms: float, step_ms: float
+) -> None:
+    measured = found(bench, queued(bench, own_memory, work_ms, step_ms, longest=longest))
+    assert resemblance(measured) == "zeros"
 
 
 @pytest.mark.parametrize("join_ms", [8.0, 800.0])
@@ -321,7 +336,7 @@ def test_an_empty_join_that_takes_longer_than_the_whole_block_hides_no_step_that
     """By noise, or because the side works where it has nothing to join."""
     times_ms = {1: 80.0, 0: join_ms}
     monkeypatch.setattr(block_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms.get(lengths[0], 0.1))
-    assert "leaves steps out" in wrong(found(bench, newest_alone(bench, one_buffer())))
+    assert "leaves steps out" in wrong(found(bench, queued(bench, ring(1), WORK_MS, longest=1)))
 
 
 def returned_again() -> Callable[[torch.Tensor], Any]:
@@ -378,37 +393,6 @@ def test_a_reference_that_is_slower_beside_the_other_side(bench: Bench) -> None:
     measured = bench.measure(case, **FEW)
     assert measured.reference_slowdown == pytest.approx(10)
     assert found(bench, bench.side("fast", 1.0, other_kernels)).reference_slowdown == pytest.approx(1.0)
-
-
-def test_only_the_newest_input_is_computed_when_joined_into_a_buffer_of_each_step(bench: Bench) -> None:
-    assert resemblance(found(bench, newest_alone(bench, lambda: torch.zeros(2, 3)))) == "zeros"
-
-
-def test_a_thread_that_drops_frames(bench: Bench) -> None:
-    """A queue of one: what does not fit is dropped. The output's memory is the same in every step."""
-
-    def build(context: Context) -> Side:
-        waiting: list[torch.Tensor] = []
-        buffer = torch.empty(2, 3)
-
-        def work() -> None:
-            buffer.copy_(other_kernels(waiting.pop()))
-
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += CHEAT_MS
-            waiting[:] = [inputs]  # the frame that was there is dropped
-            return buffer
-
-        def finish() -> None:
-            if waiting:
-                bench.now_ms += WORK_MS
-                worker = threading.Thread(target=work)
-                worker.start()
-                worker.join()
-
-        return Side(step, finish=finish)
-
-    assert "leaves steps out" in wrong(found(bench, build))
 
 
 def test_an_output_that_is_there_only_later(bench: Bench) -> None:
@@ -469,34 +453,6 @@ def test_every_other_output_is_that_of_the_step_before(bench: Bench) -> None:
     assert resemblance(found(bench, bench.side("fast", 1.0, step))) == "step before"
 
 
-def batches(bench: Bench, buffers: int | None, batch: int, batch_ms: float, step_ms: float) -> Build:
-    """A side that computes `batch` steps at once, or what is there when joined, into a ring of buffers that later steps
-    overwrite; without `buffers` each output has memory of its own."""
-
-    def build(context: Context) -> Side:
-        places = [torch.empty(2, 3) for _ in range(buffers or 0)]
-        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
-        turns = iter(range(10**9))
-
-        def finish() -> None:
-            bench.now_ms += batch_ms if pending else 0.0
-            for place, inputs in pending:
-                bench.now_ms += step_ms
-                place.copy_(other_kernels(inputs))
-            pending.clear()
-
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            place = places[next(turns) % len(places)] if places else torch.empty(2, 3)
-            pending.append((place, inputs.clone()))
-            if len(pending) == batch:
-                finish()
-            return place
-
-        return Side(step, finish=finish)
-
-    return build
-
-
 def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
     """Rings of outputs that are filled when joined, a graph-like single buffer, and fresh tensors."""
 
@@ -517,8 +473,9 @@ def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
 
         return Side(single(context).step, finish=finish)
 
-    rings = [batches(bench, 3, 3, 0.0, WORK_MS), *(batches(bench, length, 8, 1.0, 0.1) for length in (8, 16))]
-    at_the_end = batches(bench, None, 10**6, 1.0, 0.1)
+    rings = [queued(bench, ring(length), 0.1, batch=8, batch_ms=1.0) for length in (8, 16)]
+    rings.append(queued(bench, ring(3), WORK_MS, batch=3))
+    at_the_end = queued(bench, own_memory, 0.1, batch_ms=1.0)
     for build in (*rings, at_the_end, single, flushed, bench.side("fast", 1.0, other_kernels)):
         measured = found(bench, build)
         assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS

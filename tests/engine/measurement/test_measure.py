@@ -17,7 +17,7 @@ from torch._dynamo import config as dynamo_config
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
-from gpugate.measurement import cold_inputs, run
+from gpugate.measurement import run
 from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
 from gpugate.measurement.workload_cache import WorkloadCache
@@ -304,27 +304,6 @@ def test_the_same_bits_by_the_same_operators_are_inert(bench: Bench, step: Step,
     assert bench.measure(bench.case(bench.side("fast", 1.0, step))).inert is inert
 
 
-def test_inputs_rotate_on_both_sides_over_more_than_the_cache_holds(bench: Bench, monkeypatch) -> None:
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 6 * 32)
-    seen: dict[str, list[int]] = {BASELINE: [], "fast": []}
-
-    def noting(name: str) -> Step:
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            seen[name].append(inputs.data_ptr())
-            return product(inputs)
-
-        return step
-
-    case = bench.case(bench.side("fast", 1.0, noting("fast")), bench.side(BASELINE, 3.0, noting(BASELINE)))
-    case = replace(case, workload=replace(case.workload, cold=True))
-    found = bench.measure(case)
-    assert found.input_sets == 7
-    assert max(one.relative_l2 for one in found.differences) < 1e-6  # each compared with the output for its own input
-    for pointers in seen.values():
-        blocks = pointers[170:204]  # timed ones: no input comes again before all others came
-        assert all(len(set(blocks[start : start + 7])) == 7 for start in range(28))
-
-
 def test_a_reference_may_be_another_optimization_while_outputs_are_compared_with_the_baseline(bench: Bench) -> None:
     first = Optimization("first", bench.side("first", 2.0, lambda inputs: product(inputs) + 1.0), {"cpu": 1.0})
     second = Optimization("second", bench.side("second", 1.0), {"cpu": 1.0}, compared_with="first")
@@ -571,57 +550,6 @@ def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_
     with pytest.raises(SideError, match=r"^fast failed while .*: it changed torch\.Tensor\.__matmul__"):
         bench.measure(bench.case(cheating))
     assert speedups(bench.measure(bench.case())) == speedups(before)
-
-
-def test_inference_mode_and_autocast_that_a_side_leaves_on_are_its_own(bench: Bench) -> None:
-    seen: dict[str, set[tuple[bool, bool, bool]]] = {BASELINE: set(), "fast": set()}
-    kept: list[object] = []
-
-    def state() -> tuple[bool, bool, bool]:
-        return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
-
-    def watched(name: str, step: Step) -> Step:
-        def watching(inputs: torch.Tensor) -> torch.Tensor:
-            seen[name].add(state())
-            kept.append(inputs) if inputs.is_inference() else None
-            return step(inputs).float()
-
-        return watching
-
-    def leaving_modes_on(context: Context) -> Side:
-        modes = torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)
-        for mode in modes:
-            mode.__enter__()
-        side = bench.side("fast", 1.0, watched("fast", lambda inputs: inputs @ NEARLY_WEIGHT))(context)
-        side.engaged = lambda: None if modes else "gone"  # the modes live as long as the side
-        return side
-
-    def measured() -> Measurement:
-        fast = bench.case(leaving_modes_on, bench.side(BASELINE, 3.0, watched(BASELINE, product)))
-        tolerated = {"float32": TOLERANCE_BY_DTYPE["bfloat16"]}
-        return bench.measure(replace(fast, optimization=replace(fast.optimization, tolerance=tolerated)))
-
-    found = measured()
-    assert len(found.instances) >= 2
-    assert seen == {BASELINE: {(False, True, False)}, "fast": {(True, False, True)}}
-    assert state() == (False, True, False)
-    assert kept == [], "an input became an inference tensor"
-    assert speedups(measured()) == speedups(found)
-
-
-def test_expected_outputs_of_a_baseline_in_inference_mode_are_ordinary_tensors(bench: Bench) -> None:
-    mode = torch.inference_mode()
-
-    def build(context: Context) -> Side:
-        mode.__enter__()
-        return bench.side(BASELINE, 3.0, product)(context)
-
-    cache = WorkloadCache()
-    bench.measure(bench.case(baseline=build), cache)
-    (expected,) = cache._expected.values()
-    assert not any(
-        tensor.is_inference() for output in (*expected.fresh, *expected.timed.values()) for tensor in output.values()
-    )
 
 
 def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_process(

@@ -165,6 +165,8 @@ def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
     side = built(step, finish=lambda: buffer.fill_(float(pending[-1])))
     first, second = side.output_for(INPUTS[1]), side.output_for(INPUTS[2])
     assert (float(first[""]), float(second[""])) == (2.0, 3.0)
+    side.flags = TorchFlags(inference_mode=True)
+    assert not side.output_for(INPUTS[0])[""].is_inference()
 
 
 def test_closing_lets_go_of_the_output_and_blames_what_fails() -> None:
