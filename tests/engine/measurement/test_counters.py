@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.measurement import counters, unprofiled
+from gpugate.measurement import counters
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
@@ -127,32 +127,3 @@ def test_a_pass_that_lost_kernels_is_repeated_once_and_then_an_error_and_never_a
     sides = [built(name, Side(abs)) for name in ("baseline", "fast")][-len(first) :]
     with nullcontext() if error is None else pytest.raises(SideError, match=error):
         assert counters.count(sides, [torch.ones(1)], [5, 5]) == second
-
-
-ENQUEUED = {  # ms of each step and of its join; the median, and the number of steps
-    "a slow moment": ([3.0] * 50 + [1.0] * 150, 0.1, 1.0, 182),
-    "joining takes longer": ([2.0, 1.0, 1.0, 2.0, 1.0], 100.0, 1.0, 5),
-    "slow steps": ([200.0] * 9, 0.0, 200.0, 5),
-    "short steps": ([0.01] * 1100, 0.0, 0.01, 1000),
-}
-
-
-@pytest.mark.parametrize(("step_ms", "join_ms", "median_ms", "enqueued"), ENQUEUED.values(), ids=ENQUEUED)
-def test_the_time_to_enqueue_is_a_median_of_many_steps_without_their_joins(
-    monkeypatch: pytest.MonkeyPatch, step_ms: list[float], join_ms: float, median_ms: float, enqueued: int
-) -> None:
-    """By a made-up clock, which steps and joins advance."""
-    now_ns, steps = [0.0], []
-
-    def pass_(milliseconds: float) -> None:
-        now_ns[0] += milliseconds * 1e6
-
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        pass_(step_ms[len(steps)])
-        steps.append(inputs)
-        return inputs
-
-    side = Side(step, finish=lambda: pass_(join_ms))
-    monkeypatch.setattr(unprofiled, "perf_counter_ns", lambda: now_ns[0])
-    assert unprofiled.enqueue_ms(built("fast", side), [torch.ones(1)]) == pytest.approx(median_ms)
-    assert len(steps) == enqueued

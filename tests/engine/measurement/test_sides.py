@@ -18,7 +18,6 @@ from gpugate.errors import SideError
 from gpugate.measurement.difference import numbers_of
 from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.unprofiled import measure_data_path
 from gpugate.workload import Context, Side
 
 CPU = torch.device("cpu")
@@ -233,29 +232,6 @@ def test_what_is_in_stock_is_taken_before_a_block_is_timed_and_not_joined() -> N
     assert (timed, joins, len(seen)) == ([5], [9], 9)
     assert seen == [1.0, 2.0, 3.0] * 3  # the inputs go on rotating
     assert INPUTS[side.last_input] == seen[-1]
-
-
-@pytest.mark.parametrize(("real_ms", "cached_ms", "expected"), [(10.0, 3.0, 0.3), (10.0, 10.0, 1.0)])
-def test_the_data_path_is_what_a_step_on_cached_data_saves(real_ms: float, cached_ms: float, expected: float) -> None:
-    clock = SimpleNamespace(now_ms=0.0)
-
-    def pass_(milliseconds: float) -> None:
-        clock.now_ms += milliseconds
-
-    def time_ms(run: Callable[[], None]) -> float:
-        before_ms = clock.now_ms
-        run()
-        return float(clock.now_ms - before_ms)
-
-    side = built(lambda inputs: pass_(real_ms), cached_step=lambda: pass_(cached_ms))
-    side.steps_per_block = 3
-    wanted = {"cached_step_ms": cached_ms, "data_path_efficiency": expected}
-    assert measure_data_path(side, INPUTS, time_ms) == pytest.approx(wanted)
-    before_ms = clock.now_ms
-    wanted["data_path_efficiency"] /= 2
-    assert measure_data_path(side, INPUTS, time_ms, 2 * real_ms) == pytest.approx(wanted)
-    assert clock.now_ms - before_ms <= 12 * cached_ms, "real steps were run, whose time is known"
-    assert measure_data_path(built(lambda inputs: None), INPUTS, time_ms) == {}
 
 
 @pytest.mark.parametrize(
