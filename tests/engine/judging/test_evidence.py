@@ -88,11 +88,6 @@ def test_the_tolerance_is_that_of_the_record_or_what_the_user_allows() -> None:
     assert (asked.allowed, asked.detectable > 0.2) == (pytest.approx(0.2), True)
 
 
-@pytest.mark.parametrize("changed", [{"remembered": None}, {"remembered": record(replace(RECORDED, processes=4))}])
-def test_a_case_without_a_record_of_five_processes_has_no_wall_time_to_compare(changed: dict[str, object]) -> None:
-    assert gather(case(measured(), **changed), Mode.GATE, None).wall is None
-
-
 @pytest.mark.parametrize(
     ("recorded", "spread", "minimum", "allowed"),
     [
