@@ -75,14 +75,6 @@ class Record:
         return history(self.processes, self.started_at, self.bills)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest."""
-
-    anchor: Record
-    current: Record
-
-
 ANCHOR: Literal["anchor"] = "anchor"
 
 
@@ -104,27 +96,28 @@ class StoredEntry:
     current: Annotated[Record | Literal["anchor"], _RecordOrWord()]
 
 
-class _CurrentOnce:
-    """Makes pydantic store an entry as `StoredEntry`."""
+@dataclass(frozen=True)
+class Entry:
+    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+    anchor: Record
+    current: Record
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Stores an entry as `StoredEntry`."""
         from pydantic_core import core_schema
 
+        def read(stored: StoredEntry) -> Entry:
+            return cls(stored.anchor, stored.anchor if stored.current == ANCHOR else stored.current)
+
+        def store(entry: Entry, serialize: Callable[[StoredEntry], Any]) -> Any:
+            return serialize(StoredEntry(entry.anchor, ANCHOR if entry.current == entry.anchor else entry.current))
+
+        schema = handler.generate_schema(StoredEntry)
         return core_schema.no_info_after_validator_function(
-            _read_entry,
-            handler.generate_schema(StoredEntry),
-            serialization=core_schema.wrap_serializer_function_ser_schema(
-                lambda entry, serialize: serialize(_store_entry(entry)), schema=handler.generate_schema(StoredEntry)
-            ),
+            read, schema, serialization=core_schema.wrap_serializer_function_ser_schema(store, schema=schema)
         )
-
-
-def _read_entry(stored: StoredEntry) -> Entry:
-    return Entry(stored.anchor, stored.anchor if stored.current == ANCHOR else stored.current)
-
-
-def _store_entry(entry: Entry) -> StoredEntry:
-    return StoredEntry(entry.anchor, ANCHOR if entry.current == entry.anchor else entry.current)
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,7 @@ class BaselineFile:
 
     workload: WorkloadName
     machine: str
-    cases: Mapping[CaseKey, Annotated[Entry, _CurrentOnce()]]
+    cases: Mapping[CaseKey, Entry]
 
 
 FILE = JsonFile(

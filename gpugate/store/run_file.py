@@ -263,35 +263,22 @@ def read_document(path: Path) -> object:
         *lines, _cut_off = _lines_beside(path).read_bytes().split(b"\n")
     except FileNotFoundError:
         return document
-    parts = [_part(line, f"line {number} of {_lines_beside(path).name}") for number, line in enumerate(lines, 1)]
-    if not parts or any(parts[0].get(name) != document.get(name) for name in ("started_at", "seed")):
-        return document  # the lines of an earlier session
-    whole: dict[str, Any] = {**document}
-    for name, kind in {"cases": dict, "source_hashes": dict, "yardsticks": list}.items():
-        whole[name] = kind(document.get(name, ()))
-    for part in parts[1:]:
-        if part["cases"].keys() <= document.get("cases", {}).keys():
-            continue  # a session was killed between writing its whole file and removing the lines
-        for name in ("cases", "source_hashes"):
-            whole[name].update(part[name])
-        whole["yardsticks"] += part["yardsticks"]
-        whole["wall_s"] = part["wall_s"]
+    whole = {**document, **{name: dict(document.get(name, ())) for name in ("cases", "source_hashes")}}
+    whole["yardsticks"] = list(document.get("yardsticks", ()))
+    for number, line in enumerate(lines, 1):
+        try:
+            part: Any = parse(line.decode())
+            if number == 1:
+                if any(part[name] != document.get(name) for name in ("started_at", "seed")):
+                    return document  # the lines of an earlier session
+            elif not part["cases"].keys() <= document.get("cases", {}).keys():  # otherwise the whole file has them
+                whole["cases"] |= part["cases"]
+                whole["source_hashes"] |= part["source_hashes"]
+                whole["yardsticks"] += part["yardsticks"]
+                whole["wall_s"] = part["wall_s"]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise FormatError(f"line {number} of {_lines_beside(path).name} is no case of a run ({error})") from None
     return whole
-
-
-def _part(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        part = parse(line.decode())
-    except FormatError as error:
-        raise FormatError(f"{where} is no case of a run ({error})") from None
-    kinds = {"cases": dict, "source_hashes": dict, "yardsticks": list}
-    known = ({"started_at", "seed"}, {*kinds, "wall_s"})
-    if not isinstance(part, dict) or set(part) not in known:
-        raise FormatError(f"{where} is no case of a run")
-    for name, kind in kinds.items():
-        if not isinstance(part.get(name, kind()), kind):
-            raise FormatError(f"{where} has {name} that are no {kind.__name__}")
-    return part
 
 
 def read_to_decide_again(path: Path) -> RunResult:

@@ -49,12 +49,6 @@ def test_changes_have_a_hash_but_for_ignored_folders(repository: Path) -> None:
     assert edited != read_provenance(repository, [repository / "baselines"], variables={}).changes is not None
 
 
-def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
-    found = read_provenance(tmp_path, variables={})
-    assert (found.commit, found.changes, found.branch, found.repository) == (None, None, None, None)
-    assert found.host
-
-
 @pytest.mark.parametrize(
     ("variables", "ci_url", "branch"),
     [
@@ -65,15 +59,15 @@ def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
         ),
         ({"CI_JOB_URL": "https://x:y@ci.example/1", "CI_COMMIT_REF_NAME": "topic"}, "https://ci.example/1", "topic"),
         ({"BUILD_URL": "https://ci.example/job/2/"}, "https://ci.example/job/2/", None),
+        ({}, None, None),
     ],
 )
-def test_the_job_of_a_ci_service(tmp_path: Path, variables: dict[str, str], ci_url: str, branch: str | None) -> None:
-    found = read_provenance(tmp_path, variables=variables)
+def test_the_job_of_a_ci_service_and_a_folder_without_git(
+    tmp_path: Path, variables: dict[str, str], ci_url: str | None, branch: str | None
+) -> None:
+    found = read_provenance(tmp_path, gpu_uuid="GPU-1", variables={**variables, "GPUGATE_IMAGE_DIGEST": "sha256:1"})
     assert (found.ci_url, found.branch) == (ci_url, branch)
-
-
-def test_an_image_is_named_by_its_variable_and_a_gpu_by_its_id(tmp_path: Path) -> None:
-    found = read_provenance(tmp_path, gpu_uuid="GPU-1", variables={"GPUGATE_IMAGE_DIGEST": "sha256:1"})
+    assert (found.commit, found.changes, found.repository) == (None, None, None)
     assert (found.container, found.gpu_uuid) == ("sha256:1", "GPU-1")
 
 
@@ -82,13 +76,9 @@ def test_an_image_is_named_by_its_variable_and_a_gpu_by_its_id(tmp_path: Path) -
     [
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
         ("example.org:a/b.git", "example.org:a/b.git"),
-        ("git@gitlab:a/b.git", "git@gitlab:a/b.git"),
         ("/srv/a.git", None),
-        ("../a.git", None),
         ("file:///srv/a.git", None),
-        ("file://localhost/srv/a.git", None),
         ("C:/Users/ada/a.git", None),
-        ("localhost:/home/ada/a.git", None),
         ("user:token@example.org:a.git", None),
         ("ext::sh -c /home/ada/x", None),
         ("https://[x/a", None),
@@ -213,23 +203,22 @@ def test_code_outside_of_the_project_folder_counts_and_code_of_another_repositor
     assert not is_unchanged(project, before)
 
 
-def test_a_module_that_git_ignores_is_unknown(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (library / ".gitignore").write_text("kernels/fast.so\n")
-    before = commit(library, "ignores")
-    (library / "kernels/fast.so").write_text("1\n")
-    imports(monkeypatch, library, "kernels/rows.py", "kernels/fast.so")
-    assert is_unchanged(library, before)
-    (library / "README.md").write_text("2\n")
-    assert not is_unchanged(library, before)
-
-
-def test_code_in_a_submodule_is_code(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_git_ignores_is_unknown_and_code_in_a_submodule_is_code(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     allowed = ("-c", "protocol.file.allow=always")
     assert git(library, *allowed, "submodule", "add", "-q", f"file://{library}", "part") is not None
+    (library / ".gitignore").write_text("kernels/fast.so\n")
     before = commit(library, "a submodule")
-    imports(monkeypatch, library, "part/kernels/rows.py")
-    assert is_unchanged(library, before)
-    (library / "part/kernels/rows.py").write_text("2\n")
+    (library / "kernels/fast.so").write_text("1\n")
+    for names in (("kernels/rows.py", "kernels/fast.so"), ("part/kernels/rows.py",)):
+        imports(monkeypatch, library, *names)
+        assert is_unchanged(library, before)
+        (library / names[0]).write_text(f"{ROWS}2\n")
+        assert not is_unchanged(library, before)
+        (library / names[0]).write_text(ROWS)
+    (library / "README.md").write_text("2\n")
+    imports(monkeypatch, library, "kernels/rows.py", "kernels/fast.so")
     assert not is_unchanged(library, before)
 
 
