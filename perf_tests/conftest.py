@@ -15,6 +15,7 @@ CHECKED_ONLY = (
     "attention-",
     "compile-modes/",
     "ddp-scaling/",
+    "diffusion-step/",
     "driving/",
     "driving-workers/",
     "host-preparation-cheap/",

@@ -1,0 +1,196 @@
+"""A picture from noise in twenty steps of a diffusion transformer: launches, passes over memory, and work that repeats.
+
+Each step runs the same blocks on a slightly cleaner picture (Peebles and Xie, Scalable Diffusion Models with
+Transformers, 2023). A graph of all twenty steps costs one launch. From one step to the next the blocks in the middle
+change little: their sum can serve two steps (Ma et al., DeepCache, 2024), which changes the picture a little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.compiled import compile_anew
+from workloads.parts.graph_capture import recorded
+
+STEPS = 20
+BLOCKS, OUTER = {"cuda": 12, "cpu": 4}, 1  # of which as many at each end run in every step
+WIDTH, HEAD = {"cuda": 768, "cpu": 64}, 64
+TOKENS = {"cuda": 256, "cpu": 64}  # patches of a picture
+DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
+BRANCH = 0.05  # of the weights that end a branch: a trained network, too, changes its stream a little in each block
+Denoise = Callable[[Tensor], Tensor]
+
+
+class Block(nn.Module):
+    """Attention and a gated product, both scaled and shifted by the time of the step (adaLN)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.modulation = nn.Linear(width, 4 * width)
+        self.heads, self.joined = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        for last in (self.joined, self.narrow):
+            nn.init.normal_(last.weight, std=BRANCH / width**0.5)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """x: [pictures, patches, width], time: [1, 1, width]."""
+        pictures, patches, width = x.shape
+        scale_1, shift_1, scale_2, shift_2 = self.modulation(F.silu(time)).chunk(4, dim=-1)
+        normal = F.layer_norm(x, (width,)) * (1 + scale_1) + shift_1
+        queries, keys, values = self.heads(normal).view(pictures, patches, 3, -1, HEAD).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(queries, keys, values)
+        x = x + self.joined(attended.transpose(1, 2).reshape(x.shape))
+        normal = F.layer_norm(x, (width,)) * (1 + scale_2) + shift_2
+        added: Tensor = self.narrow(F.gelu(self.wide(normal), approximate="tanh"))
+        return x + added
+
+
+class Denoiser(nn.Module):
+    """The blocks, the times of the steps and the layer that predicts the noise."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(WIDTH[kind]) for _ in range(BLOCKS[kind]))
+        self.times = nn.Parameter(torch.randn(STEPS, 1, 1, WIDTH[kind]))
+        self.noise = nn.Linear(WIDTH[kind], WIDTH[kind])
+
+    def run(self, x: Tensor, time: Tensor, first: int, last: int) -> Tensor:
+        """The blocks from `first` up to `last`, which is not run."""
+        for block in list(self.blocks)[first:last]:
+            x = block(x, time)
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All steps, each with every block."""
+        for time in self.times:
+            x = x - self.noise(self.run(x, time, 0, len(self.blocks))) / STEPS
+        return x
+
+    def forward_with_cache(self, x: Tensor) -> Tensor:
+        """All steps. What the inner blocks add to the picture is computed in every second step only."""
+        inner = len(self.blocks) - OUTER
+        added = torch.zeros_like(x)
+        for number, time in enumerate(self.times):
+            start = self.run(x, time, 0, OUTER)
+            if number % 2 == 0:
+                added = self.run(start, time, OUTER, inner) - start
+            x = x - self.noise(self.run(start + added, time, inner, len(self.blocks))) / STEPS
+        return x
+
+
+def denoiser(context: Context) -> Denoiser:
+    kind = context.device.type
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        model = Denoiser(kind)
+    return model.eval().requires_grad_(False).to(context.device, DTYPE[kind])
+
+
+def noise(context: Context, index: int) -> Tensor:
+    """[pictures, patches, width]."""
+    kind, random = context.device.type, torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+    shape = context.items, TOKENS[kind], WIDTH[kind]
+    return torch.randn(shape, device=context.device, generator=random).to(DTYPE[kind])
+
+
+def _side(model: Denoiser, run: Denoise) -> Side:
+    return Side(torch.no_grad()(run), model)
+
+
+def eager(context: Context) -> Side:
+    model = denoiser(context)
+    return _side(model, model)
+
+
+def compiled(context: Context) -> Side:
+    """A step is compiled once, and all twenty run its code."""
+    model = denoiser(context)
+    whole = len(model.blocks)
+    run_step = compile_anew(
+        lambda x, time: x - model.noise(model.run(x, time, 0, whole)) / STEPS, dynamic=False, fullgraph=True
+    )
+
+    def run(x: Tensor) -> Tensor:
+        for time in model.times:
+            x = run_step(x, time)
+        return x
+
+    return _side(model, run)
+
+
+def step_cache(context: Context) -> Side:
+    model = denoiser(context)
+    return _side(model, model.forward_with_cache)
+
+
+def one_graph(context: Context) -> Side:
+    """The twenty eager steps as one CUDA graph."""
+    model, picture = denoiser(context), noise(context, 0)
+    if not context.capture_graphs:
+        return _side(model, model)
+    with torch.no_grad():
+        stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
+        graph, cleaned = recorded(lambda: model(picture), stream)
+
+    def replay(x: Tensor) -> Tensor:
+        picture.copy_(x)
+        graph.replay()
+        result: Tensor = cleaned
+        return result
+
+    return _side(model, replay)
+
+
+def size(kind: str, pictures: int) -> Size:
+    """FLOPs: 2 per multiply-add of the products, of attention's two, and of the layers that read the time.
+
+    Bytes: the weights once in each step.
+    """
+    width, tokens = WIDTH[kind], pictures * TOKENS[kind]
+    of_token = BLOCKS[kind] * (12 * width * width + 2 * TOKENS[kind] * width) + width * width
+    of_time = BLOCKS[kind] * 4 * width * width
+    weights = BLOCKS[kind] * 16 * width * width + width * width
+    return Size(pictures, 2.0 * STEPS * (tokens * of_token + of_time), float(STEPS * weights * DTYPE[kind].itemsize))
+
+
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+CACHED = {"cached": Tolerance(relative_l2=2e-2, max_error=1e-1)}  # 34 dB of PSNR, where one is the largest value
+FEWER_KERNELS = {
+    "cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.7), Limit("recompilations", at_most=0)))
+}
+ONE_LAUNCH = {"cuda": Contract(engaged=(Limit("graph_launches", at_least=1, at_most=1),))}
+HALF = {"cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.65),))}
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "diffusion-step",
+        eager,
+        noise,
+        {"cuda": size("cuda", 4), "cpu": size("cpu", 2)},
+        (
+            Optimization(
+                "compiled",
+                compiled,
+                {"cuda": 1.1, "cpu": 0.9},
+                dtype="bfloat16",
+                needs=COMPILER,
+                contract=FEWER_KERNELS,
+            ),
+            Optimization("one-graph", one_graph, {"cuda": 1.1}, dtype="bfloat16", contract=ONE_LAUNCH),
+            Optimization(
+                "step-cache",
+                step_cache,
+                {"cuda": 1.4, "cpu": 1.2},
+                dtype="cached",
+                tolerance=CACHED,
+                contract=HALF,
+                why="five sixths of the blocks are left out in every second step",
+            ),
+        ),
+        cold=False,
+    ),
+)
