@@ -26,7 +26,7 @@ from gpugate.measurement.record import Process
 from gpugate.report.machine import facts
 from gpugate.report.markdown import results_page
 from gpugate.report.table import Column, Markdown, Table
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
@@ -418,7 +418,7 @@ def _minute(run: RunResult) -> str:
 
 def write_gates(machine: Machine, night: Night) -> str:
     """Writes the page of the night, every case with its figures, in Markdown."""
-    runs = "\n".join(f"## The run of {_minute(run)}\n\n{results_page(view_run(run))}" for run in night.runs)
+    runs = "\n".join(f"## The run of {_minute(run)}\n\n{results_page(RunView(run))}" for run in night.runs)
     facts_of_runs = "\n".join(map(_describe_run, night.runs))
     strict = any(is_strict(run.started_at) for run in night.runs)
     reference = "Each row names the reference of its speedup behind `vs`; without a name it is the unoptimized side."

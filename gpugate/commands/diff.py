@@ -97,14 +97,12 @@ def _of_profiles(first: Path, second: Path) -> tuple[list[CaseChange], list[str]
 
 
 def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], list[str]]:
-    before, after = _read(first), _read(second)
+    before, after = (run_file.read(run_path(path)) for path in (first, second))
     found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
     changes = Changes(facts_of_run(before), facts_of_run(after))
     return found, [
-        *_warn_of_fault(f"A ({first.name})", before),
-        *_warn_of_fault(f"B ({second.name})", after),
-        *_warn_of_machine(f"A ({first.name})", before, found),
-        *_warn_of_machine(f"B ({second.name})", after, found),
+        *_warn_of_run(f"A ({first.name})", before, found),
+        *_warn_of_run(f"B ({second.name})", after, found),
         *_another_environment(changes, {after.cases[one.case_id].workload for one in found}),
         *_only(f"A ({first.name})", [name for name in changes.lost if part in name.lower()]),
         *_only(f"B ({second.name})", [name for name in changes.gained if part in name.lower()]),
@@ -133,10 +131,6 @@ def _read_profile(path: Path) -> ProfileSummary:
     return summarize(export_report(path))
 
 
-def _read(path: Path) -> RunResult:
-    return run_file.read(run_path(path))
-
-
 def differences(before: RunResult, after: RunResult, against: str) -> list[CaseChange]:
     """Returns the change of every case that both runs measured."""
     found = []
@@ -149,13 +143,11 @@ def differences(before: RunResult, after: RunResult, against: str) -> list[CaseC
     return sorted(found, key=lambda one: -one.longer)
 
 
-def _warn_of_fault(which: str, run: RunResult) -> Iterator[str]:
+def _warn_of_run(which: str, run: RunResult, found: Sequence[CaseChange]) -> Iterator[str]:
+    """Warnings where the run has a fault on purpose, or the machine was not well in one of the compared cases, whose
+    times and cause then say little."""
     if run.mutated:
         yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
-
-
-def _warn_of_machine(which: str, run: RunResult, found: Sequence[CaseChange]) -> Iterator[str]:
-    """A warning where the machine was not well in one of the compared cases, whose times and cause then say little."""
     sick = [one.case_id for one in found if run.cases[one.case_id].worst is Outcome.ENV_INVALID]
     if sick:
         names = units.list_names(sick, MOST_NAMED)

@@ -34,7 +34,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.profiling.nsight_tools import find_tool
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
-from gpugate.report.table import STYLES, Column, Table
+from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.report.visible_text import Rendered
 from gpugate.session.options import DEFAULT_BASELINES, device_name
@@ -161,7 +161,7 @@ def _text(diagnosis: Diagnosis) -> str:
     rows = tuple((one.group, one.name, one.state, one.sentence) for one in diagnosis.findings)
     table, width = Table("", (Column("", left=True),) * 4, rows, grouped=True), terminal_columns()
     sentence = f"would not be trustworthy: {', '.join(diagnosis.bad)}" if diagnosis.bad else "would be trustworthy"
-    end = Text(f"a gate run here {sentence}", style=STYLES["bad" if diagnosis.bad else "ok"])
+    end = Text(f"a gate run here {sentence}", style=style_of("bad" if diagnosis.bad else "ok"))
     return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()).lstrip("\n"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.report.markdown import results_page
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls
 from gpugate.store import run_file
 
@@ -19,7 +19,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpugate.report", description="the tables of a run, as Markdown")
     parser.add_argument("run", metavar="RUN.json", type=Path, help="a file that --perf-json or --perf-report wrote")
     try:
-        print(results_page(view_run(run_file.read(parser.parse_args(words).run))), end="")
+        print(results_page(RunView(run_file.read(parser.parse_args(words).run))), end="")
     except GpugateError as error:
         print(show_controls(str(error)), file=sys.stderr)
         return 2

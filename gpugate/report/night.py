@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_name
-from gpugate.report.view import RunView, view_run
+from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
@@ -59,7 +59,7 @@ def write_night(folder: Path, run: RunResult) -> None:
     """
     from gpugate.report.markdown import night_summary  # with jinja2, which a session imports at its end
 
-    view = view_run(run)
+    view = RunView(run)
     try:
         write_atomically(folder / SUMMARY, night_summary(view))
         write_atomically(folder / PAGE, _page(folder, view))

@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from gpugate import units
-from gpugate.report.table import STYLES
+from gpugate.report.table import style_of
 from gpugate.report.terminal import indent, section
 from gpugate.report.view import Finding, RunView, describe_absence
 
@@ -98,7 +98,7 @@ def _attention(view: RunView) -> Iterator[list[RenderableType]]:
         names = units.list_names(found.case_ids, MOST_NAMED)
         such_as = "such as: " if len(found.case_ids) > 1 else ""
         yield [
-            _head(found.outcome.value, f"  {', '.join(found.checks)} of {names}", STYLES[found.outcome]),
+            _head(found.outcome.value, f"  {', '.join(found.checks)} of {names}", style_of(found.outcome)),
             indent(f"{such_as}{found.reason}", 4),
             *_next(found, 4),
         ]
@@ -110,7 +110,7 @@ def _attention(view: RunView) -> Iterator[list[RenderableType]]:
 def _finding(found: Finding) -> list[RenderableType]:
     first, *others = found.judged
     return [
-        _head(found.outcome.value, f"  {first}", STYLES[found.outcome]),
+        _head(found.outcome.value, f"  {first}", style_of(found.outcome)),
         *(indent(f"{' ' * len(found.outcome.value)}  {judged}", 2) for judged in others),
         indent(found.reason, 6),
         *_next(found, 6),

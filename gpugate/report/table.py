@@ -16,23 +16,33 @@ from rich.text import Text
 from gpugate.report.visible_text import show_controls
 from gpugate.results.verdict import Outcome
 
-STYLES: Mapping[str, str] = {
-    Outcome.PASS: "green",
-    Outcome.IMPROVED: "cyan",
-    Outcome.REGRESSED: "bold red",
-    Outcome.WRONG: "bold red",
-    Outcome.NOT_ENGAGED: "bold red",
-    Outcome.INCONCLUSIVE: "yellow",
-    Outcome.UNDECIDED: "yellow",
-    Outcome.NO_BASELINE: "yellow",
-    Outcome.ENV_INVALID: "yellow",
-    "SLOWER": "bold red",
-    "FASTER": "cyan",
-    "SAME": "green",
-    "ok": "green",
-    "absent": "dim",
-    "bad": "bold red",
+# The state of a verdict or a finding by its first word: a colour here, a class and a sign on a page.
+STATES: Mapping[str, str] = {
+    Outcome.PASS: "good",
+    Outcome.IMPROVED: "better",
+    Outcome.REGRESSED: "bad",
+    Outcome.WRONG: "bad",
+    Outcome.NOT_ENGAGED: "bad",
+    Outcome.INCONCLUSIVE: "open",
+    Outcome.UNDECIDED: "open",
+    Outcome.NO_BASELINE: "open",
+    Outcome.ENV_INVALID: "open",
+    "FAILED": "bad",
+    "SLOWER": "bad",
+    "FASTER": "better",
+    "SAME": "good",
+    "ok": "good",
+    "absent": "absent",
+    "bad": "bad",
 }
+COLOURS = {"good": "green", "better": "cyan", "bad": "bold red", "open": "yellow", "absent": "dim"}
+
+
+def style_of(words: str) -> str:
+    """The style of a terminal for a cell that begins with a word of STATES, else none."""
+    return COLOURS.get(STATES.get(words.partition(" ")[0], ""), "")
+
+
 NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
@@ -67,7 +77,7 @@ def columns(*headings: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words, each as long as `columns`. A cell that begins with a key of STYLES has its
+    """Rows of words, each as long as `columns`. A cell that begins with a word of STATES has its
     colour.
 
     The first column of a `grouped` table names the group of a row: a terminal shows it once, above the rows of the
@@ -101,7 +111,7 @@ class Table:
                 side, heading = "left" if self.columns[number].left else "right", Text(self.columns[number].heading)
                 table.add_column(heading, width=cells, overflow="fold", justify=side)  # type: ignore[arg-type]
             for row in rows:
-                table.add_row(*(Text(row[number], STYLES.get(row[number].partition(" ")[0], "")) for number in widths))
+                table.add_row(*(Text(row[number], style_of(row[number])) for number in widths))
             parts += [*([Text(), Text(title, "bold", overflow="fold")] if title else []), table]
         notes = self._notes(self.columns[number] for number in widths)
         notes += [f"left out at {width} columns: {', '.join(left_out)}"] if left_out else []

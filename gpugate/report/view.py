@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
-from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, results_tables, series_tables
 from gpugate.report.worth import (
     bounds,
@@ -58,73 +57,42 @@ class Finding:
         return tuple(f"{', '.join(names)} of {case_id}" for case_id, names in checks.items())
 
 
-@dataclass(frozen=True)
 class RunView:
     """A run in words and tables. A renderer chooses, orders and cuts them; it adds no word about a case."""
 
-    run: RunResult
-    headline: str
-    fault: str | None  # the fault that was put in on purpose
-    problems: tuple[str, ...]
-    warnings: tuple[str, ...]
-    interruption: str | None
-    machine: Mapping[str, list[str]]  # the parts of `machine`, `yardsticks` and `load`
-    results: Table
-    overview: Table  # the results on one screen
-    series: list[Table]
-    bill: Table
-    findings: list[Finding]  # with every reason
-    attention: list[Finding]  # those of one reason code together
-    autopsies: Mapping[str, tuple[str, ...]]
-    skips: Mapping[str, list[str]]
-    errors: Mapping[str, str]
-    gains: list[str]
-    whole_runs: list[str]
-    bounds: list[str]
-    reasons: list[str]
-    sharpness: str | None
-    comparisons: str | None
-    proofs: str | None
-    cost: list[str]
-    longest: list[str]
-    tally: str
+    def __init__(self, run: RunResult) -> None:
+        self.run = run
+        self.headline = headline(run)
+        self.fault = mutation(run)
+        self.problems = tuple(run.problems)
+        self.warnings = tuple(warnings(run))
+        self.interruption = interruption(run)
+        self.machine = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
+        self.results, self.overview = results_tables(run)
+        self.series = series_tables(run)
+        self.bill = bill_table(run)
+        self.findings = findings(run)
+        self.attention = attention(run)
+        self.autopsies = {
+            case.case_id: case.autopsy.sentences for case in run.cases.values() if case.autopsy is not None
+        }
+        self.skips = skips(run)
+        self.errors = errors(run)
+        self.gains = describe_gains(run)
+        self.whole_runs = whole_runs(run)
+        self.bounds = bounds(run)
+        self.reasons = reasons(run)
+        self.sharpness = sharpness(run)
+        self.comparisons = code_comparisons(run)
+        self.proofs = remembered_proofs(run)
+        self.cost = describe_cost(run)
+        self.longest = list_longest(run)
+        self.tally = tally(run)
 
     @property
     def worth(self) -> list[str]:
         """The worth of a run's verdicts, a sentence each."""
         return [words for words in (self.sharpness, self.comparisons, self.proofs) if words]
-
-
-def view_run(run: RunResult) -> RunView:
-    results, overview = results_tables(run)
-    return RunView(
-        run=run,
-        headline=headline(run),
-        fault=mutation(run),
-        problems=tuple(run.problems),
-        warnings=tuple(warnings(run)),
-        interruption=interruption(run),
-        machine={"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)},
-        results=results,
-        overview=overview,
-        series=series_tables(run),
-        bill=bill_table(run),
-        findings=findings(run),
-        attention=attention(run),
-        autopsies={case.case_id: case.autopsy.sentences for case in run.cases.values() if case.autopsy is not None},
-        skips=skips(run),
-        errors=errors(run),
-        gains=describe_gains(run),
-        whole_runs=whole_runs(run),
-        bounds=bounds(run),
-        reasons=reasons(run),
-        sharpness=sharpness(run),
-        comparisons=code_comparisons(run),
-        proofs=remembered_proofs(run),
-        cost=describe_cost(run),
-        longest=list_longest(run),
-        tally=tally(run),
-    )
 
 
 def findings(run: RunResult) -> list[Finding]:

@@ -25,7 +25,7 @@ from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text, terminal_columns
-from gpugate.report.view import next_command, view_run
+from gpugate.report.view import RunView, next_command
 from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
@@ -394,7 +394,7 @@ class PerfRun:
         if self.run is not None and self.run.cases:
             terminalreporter.section("gpugate")
             width, describe = terminal_columns(), details if self._is_verbose else screen
-            parts = describe(view_run(self.run), width)
+            parts = describe(RunView(self.run), width)
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
         commands = next_command(self.run) if self.run is not None else ()
         for line in (*self._lines, *(f"next: {command}" for command in commands)):

@@ -19,7 +19,6 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DRIVER = "chromedriver"
 AXE = Path(__file__).parents[1] / "data/axe/axe.min.js"
 SERIOUS = ("serious", "critical")
-INSIDE = ("data:", "blob:", "about:")
 
 
 def name_missing() -> str | None:
@@ -76,11 +75,6 @@ class Browser:
             for message in messages
             if message["method"] == "Network.requestWillBeSent"
         ]
-
-    def leaving(self, folder: Path) -> list[str]:
-        """The requests for anything but files of the folder."""
-        inside = (folder.resolve().as_uri(), *INSIDE)
-        return [url for url in self.requests() if not url.startswith(inside)]
 
     def errors(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]

@@ -11,23 +11,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from gpugate import __version__, units
+from gpugate.report.table import STATES
 from gpugate.report.visible_text import show_controls
-from gpugate.results.verdict import Outcome
 
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-# The state of an outcome is a class, a sign and a word: colour alone says nothing.
-STATES = {
-    Outcome.PASS.value: "good",
-    Outcome.IMPROVED.value: "better",
-    Outcome.REGRESSED.value: "bad",
-    Outcome.WRONG.value: "bad",
-    Outcome.NOT_ENGAGED.value: "bad",
-    "FAILED": "bad",
-    "SLOWER": "bad",
-    "FASTER": "better",
-    "SAME": "good",
-}
+# Colour alone says nothing: the state of an outcome is a class, a sign and a word.
 OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID, UNDECIDED, not judged
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, and directions of text
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|us|min)(?![\w]))")  # the blank between a number and its unit

@@ -97,16 +97,6 @@ def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
     assert sparkline(trend, 10, ASCII_BLOCKS) == drawn[-10:]
 
 
-def test_the_series_are_those_of_the_runs(folder: Path, history: History) -> None:
-    (machine,) = document(history, folder)["machines"]
-    fused = next(one for one in machine["cases"] if one["case_id"] == "tiny/fused/cuda")
-    assert fused["speedup"] == pytest.approx(STEP, rel=1e-3)
-    bounds = zip(fused["speedup_low"], fused["speedup"], fused["speedup_high"], strict=True)
-    assert all(low <= value <= high for low, value, high in bounds)
-    assert fused["optimized_ms"] == pytest.approx([10.0] * 22, rel=1e-3)
-    assert fused["anchor_speedup"] == 3.0
-
-
 def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, history: History) -> None:
     for number, kernel_ms in enumerate((8.0, None, 8.4)):
         one = timed("fused", 3.0)

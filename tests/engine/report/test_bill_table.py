@@ -6,7 +6,7 @@ from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details
 from gpugate.report.tables import bill_table
 from gpugate.report.terminal import render_text
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -53,5 +53,5 @@ def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
 
 def test_a_run_that_measured_nothing_has_no_bill() -> None:
     night = run(case("b", None, skipped="needs a GPU"))
-    assert "bill" not in render_text(details(view_run(night), 140), 140, colour=False)
-    assert "Bill of a step" not in night_page(view_run(night), None).decode()
+    assert "bill" not in render_text(details(RunView(night), 140), 140, colour=False)
+    assert "Bill of a step" not in night_page(RunView(night), None).decode()

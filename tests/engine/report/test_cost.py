@@ -7,7 +7,7 @@ import pytest
 from gpugate.report.markdown import night_summary
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.report.worth import LONGEST, describe_cost, list_longest
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import RunResult
@@ -62,7 +62,7 @@ def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: Ru
     run = replace(gpu_run, cases={case.case_id: case for case in cases})
     longest = [f"net/fast-{number}/cuda {20 + number} s" for number in range(19, 19 - LONGEST, -1)]
     assert list_longest(run) == longest
-    lines = render_text(details(view_run(run), 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
+    lines = render_text(details(RunView(run), 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
     assert [line.strip() for line in lines[:LONGEST]] == longest
     assert not lines[LONGEST]
-    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(view_run(run))
+    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(RunView(run))

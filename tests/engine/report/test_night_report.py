@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.report.markdown import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
 from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -61,13 +61,13 @@ def rows(words: str, first: str) -> list[list[str]]:
     ],
 )
 def test_the_headline_of_a_run_without_a_verdict(run: RunResult, headline: str) -> None:
-    assert night_summary(view_run(run)).startswith(f"### {headline}\n")
+    assert night_summary(RunView(run)).startswith(f"### {headline}\n")
 
 
 def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("pass"), case("regressed", 2.8), case("improved", 3.3))
     assert [move.case_id for move in moves(run)] == ["tiny/improved/cuda", "tiny/regressed/cuda"]
-    improved, regressed = rows(night_summary(view_run(run)), "case")
+    improved, regressed = rows(night_summary(RunView(run)), "case")
     assert improved[:3] == ["tiny/improved/cuda", "3.00x -> 3.30x", "+10.0 %"]
     assert regressed[:4] == ["tiny/regressed/cuda", "3.00x -> 2.80x", "-6.7 %", "10.00 ms -> 10.71 ms"]
 
@@ -86,13 +86,13 @@ def test_a_time_that_moved_counts_where_the_speedup_did_not(tmp_path: Path) -> N
         for one in slow.measurement.instances
     ]
     slow.measurement = replace(slow.measurement, instances=tuple(twice))
-    (row,) = rows(night_summary(view_run(stored(tmp_path / "run.json", slow))), "case")
+    (row,) = rows(night_summary(RunView(stored(tmp_path / "run.json", slow))), "case")
     assert row == ["tiny/slow/cuda", "3.00x -> 3.00x", "+0.0 %", "10.00 ms -> 20.00 ms", "+100.0 %"]
 
 
 def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
     moved, same = with_knee("workers", 4, 8), with_knee("batch", 4, 4)
-    words = night_summary(view_run(stored(tmp_path / "run.json", case("pass"), *moved, *same)))
+    words = night_summary(RunView(stored(tmp_path / "run.json", case("pass"), *moved, *same)))
     assert "- knee of tiny/workers/cuda: 4 -> 8" in words
     assert "knee of tiny/batch" not in words
 
@@ -116,7 +116,7 @@ def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> No
     cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
     swept = [point for number in range(9) for point in with_knee(f"number-{number}", 4, 8)]
     run = stored(tmp_path / "run.json", *cases, *swept, interrupted=True, gate=True)
-    words = night_summary(view_run(run))
+    words = night_summary(RunView(run))
     assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
     assert len(words) < 10_000
     assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
@@ -130,14 +130,14 @@ def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> No
 def test_the_workload_with_the_worst_verdict_stands_first(tmp_path: Path) -> None:
     good = replace(case("pass"), case_id="a/pass/cuda", workload="a")
     bad = replace(case("regressed", 2.8), case_id="b/regressed/cuda", workload="b")
-    names = [row[0] for row in rows(night_summary(view_run(stored(tmp_path / "run.json", good, bad))), "workload")]
+    names = [row[0] for row in rows(night_summary(RunView(stored(tmp_path / "run.json", good, bad))), "workload")]
     assert names == ["b", "a"]
 
 
 def test_words_of_others_stay_text(tmp_path: Path) -> None:
     odd = replace(case("skipped", None), skipped="needs <script>\nand | ![x](http://x) @you", workload="a|b")
     failed = replace(case("failed", None), error=f"{190 * 'a'} <img> `b` c")
-    words = night_summary(view_run(run_with(odd, failed)))
+    words = night_summary(RunView(run_with(odd, failed)))
     assert ": needs `<script>` and `| ![x](http://x) @you`\n" in words
     assert f": {190 * 'a'} `<img>` ...\n" in words
     assert r"| `a\|b` | 1 |" in words

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from gpugate.report.__main__ import main
 from gpugate.report.markdown import results_page
 from gpugate.report.table import Table, code, columns, plain
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 
@@ -70,12 +70,12 @@ def test_ordinary_words_are_not_code() -> None:
 
 def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
     cpu_run.cases = {}
-    assert table_of(results_page(view_run(cpu_run))) == []
-    assert "Nothing was measured." in results_page(view_run(cpu_run))
+    assert table_of(results_page(RunView(cpu_run))) == []
+    assert "Nothing was measured." in results_page(RunView(cpu_run))
 
 
 def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "run.json"
     run_file.write(path, gpu_run)
     assert main([str(path)]) == 0
-    assert capsys.readouterr().out == results_page(view_run(run_file.read(path)))
+    assert capsys.readouterr().out == results_page(RunView(run_file.read(path)))

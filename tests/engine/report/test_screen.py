@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
-from gpugate.report.view import attention, next_command, view_run
+from gpugate.report.view import RunView, attention, next_command
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -15,7 +15,7 @@ LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
 def text(run: RunResult, width: int = 100) -> str:
-    return render_text(screen(view_run(run), width), width, colour=False)
+    return render_text(screen(RunView(run), width), width, colour=False)
 
 
 def paragraph(run: RunResult, title: str, width: int = 100) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import Measurement, ProofResult
-from gpugate.report.view import tally, view_run
+from gpugate.report.view import RunView, tally
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import RunResult
@@ -33,7 +33,7 @@ def blunt(compared: RecordedCode) -> CaseResult:
 
 
 def test_a_sharp_and_a_blunt_record() -> None:
-    (words,) = view_run(run_of(judged(case(GOOD)), judged(case(GOOD, remembered=BLUNT)))).worth
+    (words,) = RunView(run_of(judged(case(GOOD)), judged(case(GOOD, remembered=BLUNT)))).worth
     assert words == (
         "sharpness: 1 of 2 cases would catch a slowdown of 5 % by the wall time or a duet (median detectable 8 %)"
     )
@@ -49,7 +49,7 @@ def test_a_sharp_and_a_blunt_record() -> None:
     ],
 )
 def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
-    sharpness, codes = view_run(run_of(*map(blunt, compared))).worth
+    sharpness, codes = RunView(run_of(*map(blunt, compared))).worth
     assert sharpness.startswith(f"sharpness: {sharp} of {len(compared)} case")
     assert codes == f"recorded code: {words}"
 
@@ -76,7 +76,7 @@ def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
 
 
 def test_a_run_without_records_is_worth_nothing() -> None:
-    assert view_run(run_of(case(GOOD, remembered=None))).worth == []
+    assert RunView(run_of(case(GOOD, remembered=None))).worth == []
 
 
 def proven(*dates: str | None) -> CaseResult:
@@ -87,6 +87,6 @@ def proven(*dates: str | None) -> CaseResult:
 
 def test_remembered_proofs_are_counted_by_date() -> None:
     run = run_of(proven("2026-11-22", None), proven("2026-11-20", "2026-11-22"), proven())
-    assert view_run(run).worth == ["proofs: 1 proved on 2026-11-20, 2 proved on 2026-11-22, 1 in this run"]
-    assert view_run(run_of(proven("2026-11-20"))).worth == ["proofs: 1 proved on 2026-11-20"]
-    assert view_run(run_of(proven(None))).worth == []
+    assert RunView(run).worth == ["proofs: 1 proved on 2026-11-20, 2 proved on 2026-11-22, 1 in this run"]
+    assert RunView(run_of(proven("2026-11-20"))).worth == ["proofs: 1 proved on 2026-11-20"]
+    assert RunView(run_of(proven(None))).worth == []

@@ -16,7 +16,7 @@ from gpugate.commands.compare.report import compare_page
 from gpugate.commands.history.trends import build_histories
 from gpugate.commands.site import write_site
 from gpugate.report.pages.night import night_page
-from gpugate.report.view import view_run
+from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from tests.engine.commands.test_compare_page import HOSTILE, compared
 from tests.engine.commands.test_site_command import HOSTILE as HOSTILE_CASES
@@ -54,8 +54,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, made in hostile.items():
         made.case_id = made.workload = name
     contents = {
-        "night": night_page(view_run(run), ("2026-11-24", last)),
-        "hostile": night_page(view_run(RunResult(MACHINE, STARTED, 1, cases=hostile)), None, "no earlier night"),
+        "night": night_page(RunView(run), ("2026-11-24", last)),
+        "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), None, "no earlier night"),
         "compare": compare_page(compared()),
     }
     folder = tmp_path_factory.mktemp("pages")
