@@ -28,11 +28,12 @@ PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
 AUTOGRAD_THREADS = "pt_autograd_"  # begins PyTorch's names of the threads that run CUDA's backward passes
 # As ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND have them, in the words of a trace.
 WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-MEMORIES = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
+MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
 # nsys appends the version in which a function's parameters last changed, and its kind of default stream.
 _SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)?$")
-_NVTX = "start, end, eventType, globalTid, domainId, text, textId, COALESCE(int64Value, uint64Value, 0)"
-_DEVICE = "start, end, correlationId, streamId"
+_THREAD = "COALESCE(globalTid, 0)"
+_NVTX = f"start, end, eventType, {_THREAD}, COALESCE(domainId, 0), text, textId, COALESCE(int64Value, uint64Value, 0)"
+_DEVICE = "start, end, correlationId, streamId, globalPid >> 24"
 
 
 class ProfileError(GpugateError):
@@ -145,7 +146,7 @@ class _Tables:
 
 def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSteps:
     marks = tables.rows("NVTX_EVENTS", _NVTX)
-    calls = tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", "start, end, globalTid, correlationId, nameId")
+    calls = tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", f"start, end, {_THREAD}, correlationId, nameId")
     pushed, started = (_ranges(tables, marks, kind) for kind in (PUSH_POP, STARTED))
     steps = [one for one in pushed if one.ours and one.name == STEP]
     if steps and wanted not in (None, len(steps)):
@@ -224,18 +225,19 @@ def _is_backward(thread: str) -> bool:
 
 def _device_events(tables: _Tables, main: int) -> Iterator[Event]:
     """Yields the work of the process on the device. A correlation id is unique in a process only."""
-    kernels = tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", f"{_DEVICE}, globalPid, demangledName, shortName")
+    kernels = tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", f"{_DEVICE}, demangledName, shortName")
     for start, stop, correlation, stream, process, name, short in kernels:
-        if process >> 24 == main >> 24:
+        if process in (None, main >> 24):
             text = tables.text(short if name is None else name)
             yield _event("kernel", text, start, stop, stream, correlation)
-    copies = tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", f"{_DEVICE}, globalPid, bytes, copyKind, srcKind, dstKind")
+    copies = tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", f"{_DEVICE}, bytes, copyKind, srcKind, dstKind")
     for start, stop, correlation, stream, process, size, kind, source, target in copies:
-        if process >> 24 == main >> 24:
-            name = f"Memcpy {WAYS.get(kind, f'of kind {kind}')} ({MEMORIES[source]} -> {MEMORIES[target]})"
+        if process in (None, main >> 24):
+            memories = (MEMORIES.get(memory, "Unknown") for memory in (source, target))
+            name = f"Memcpy {WAYS.get(kind, f'of kind {kind}')} ({' -> '.join(memories)})"
             yield _event("gpu_memcpy", name, start, stop, stream, correlation, size)
-    for start, stop, correlation, stream, process in tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", f"{_DEVICE}, globalPid"):
-        if process >> 24 == main >> 24:
+    for start, stop, correlation, stream, process in tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", _DEVICE):
+        if process in (None, main >> 24):
             yield _event("gpu_memset", "Memset", start, stop, stream, correlation)
     if tables.rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "1"):
         raise ProfileError("its CUDA graphs were recorded whole, without kernels: profile with --cuda-graph-trace=node")

@@ -248,7 +248,8 @@ def test_a_real_report_is_read_whole() -> None:
 
 
 def test_the_numbers_that_stand_for_words_are_those_of_nsys() -> None:
-    assert of_real("SELECT label FROM ENUM_CUDA_MEM_KIND ORDER BY id") == [(name,) for name in export.MEMORIES]
+    memories = dict(of_real("SELECT id, label FROM ENUM_CUDA_MEM_KIND"))
+    assert export.MEMORIES.items() <= memories.items()
     directions = dict(of_real("SELECT id, label FROM ENUM_CUDA_MEMCPY_OPER"))
     for kind, way in export.WAYS.items():
         source, target = str(directions[kind]).split("-to-")
