@@ -237,4 +237,6 @@ _SETTINGS = (
         lambda found: [*map(signal.signal, _SIGNALS, found)],
     ),
     _Setting("the garbage collector's state", _collection, _set_collection),
+    _Setting("the switch interval of threads", sys.getswitchinterval, sys.setswitchinterval),
+    _Setting("the interpreter's profile function", sys.getprofile, sys.setprofile),
 )

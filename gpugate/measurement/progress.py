@@ -47,18 +47,17 @@ class Progress:
 class Spent:
     """The seconds of a measurement by activity, see `Doing`."""
 
-    clock: Callable[[], float] = perf_counter
     _seconds: dict[str, float] = field(default_factory=dict)
     _now: tuple[str, float] | None = None
 
     def begin(self, doing: Doing) -> None:
         """Ends the previous activity and begins this one."""
         self.seconds()
-        self._now = doing, self.clock()
+        self._now = doing, perf_counter()
 
     def seconds(self) -> Mapping[str, float]:
         """Sums the seconds so far, the present activity included."""
-        now = self.clock()
+        now = perf_counter()
         if self._now is not None:
             doing, since = self._now
             self._seconds[doing] = self._seconds.get(doing, 0.0) + now - since

@@ -4,9 +4,9 @@ import gc
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain, cycle
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gpugate.measurement import block_work
-from gpugate.measurement.new_inputs import KNOWN_BLOCKS, MOST_NEW_INPUTS, NEW_INPUTS_MS, NewInputs
+from gpugate.measurement.new_inputs import KNOWN_BLOCKS, NewInputs
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
@@ -96,42 +96,6 @@ def test_outputs_remembered_by_the_content_of_their_input(bench: Bench) -> None:
     assert measured.step_checks.new_input_ratio == pytest.approx(WORK_MS / CHEAT_MS)
 
 
-def ratio_of_new_inputs(time_ms: Callable[[Callable[[], None]], float], step_ms: float) -> float:
-    """The ratio that made-up times of an honest side give."""
-    side = build_side("fast", lambda context: Side(product), Context(CPU, 2, 0, Path()), torch.zeros(2, 4))
-    new = NewInputs(lambda number: torch.zeros(2, 4), [torch.zeros(2, 4)], time_ms, step_ms, random.Random(0))  # noqa: S311
-    return new.try_on(side).ratio
-
-
-@pytest.mark.parametrize(("disturbed", "ratio"), [(0, 1.0), (6, 1.0), (99, 10.0)])
-def test_other_programs_that_lengthen_the_first_blocks_make_no_side_a_remembering_one(
-    disturbed: int, ratio: float
-) -> None:
-    """In each `disturbed` round, the block over new inputs takes ten times as long as those over timed inputs."""
-    known = [1.0] * KNOWN_BLOCKS
-    times_ms = chain.from_iterable((1.0, 10.0 if number < disturbed else 1.0, *known) for number in range(100))
-    assert ratio_of_new_inputs(lambda run: [run(), next(times_ms)][1], 1.0) == ratio  # type: ignore[func-returns-value]
-
-
-def test_other_programs_that_lengthen_a_block_on_timed_inputs_hide_no_remembering_side() -> None:
-    times_ms = cycle((1.0, 10.0, 10.0, *[1.0] * (KNOWN_BLOCKS - 1)))
-    assert ratio_of_new_inputs(lambda run: [run(), next(times_ms)][1], 1.0) == 10.0  # type: ignore[func-returns-value]
-
-
-@pytest.mark.parametrize(("step_ms", "ratio"), [(0.0001, 1.0), (0.01, 4.0)])
-def test_a_step_that_is_shorter_than_the_first_touch_of_an_input_remembers_nothing(
-    step_ms: float, ratio: float
-) -> None:
-    """A side that returns its input takes 0.1 us, and four times as long on an input that no cache holds."""
-    blocks, steps = iter(range(10**9)), min(MOST_NEW_INPUTS, int(NEW_INPUTS_MS / step_ms))
-
-    def time_ms(run: Callable[[], None]) -> float:
-        run()
-        return step_ms * steps * (4.0 if next(blocks) % (2 + KNOWN_BLOCKS) == 1 else 1.0)
-
-    assert ratio_of_new_inputs(time_ms, step_ms) == ratio
-
-
 def tabled(bench: Bench, table: Callable[[], dict[float, torch.Tensor]]) -> Build:
     """A side that looks the outputs of known inputs up in a table, and keeps no further ones."""
 
@@ -146,6 +110,37 @@ def tabled(bench: Bench, table: Callable[[], dict[float, torch.Tensor]]) -> Buil
         return Side(step)
 
     return build
+
+
+def rounds(known: float, new: float, *later: float) -> Iterator[float]:
+    """The times of the blocks of each round: untimed and new inputs, then timed ones; `later` are those of a disturbed
+    moment."""
+    return cycle((known, new, *later, *[known] * (KNOWN_BLOCKS - len(later))))
+
+
+@pytest.mark.parametrize(
+    ("blocks_ms", "step_ms", "ratio"),
+    [
+        (chain(*(islice(rounds(1.0, 10.0), 2 + KNOWN_BLOCKS) for _ in range(6)), rounds(1.0, 1.0)), 1.0, 1.0),
+        (rounds(1.0, 10.0), 1.0, 10.0),
+        (rounds(1.0, 10.0, 10.0), 1.0, 10.0),
+        (rounds(0.0256, 0.1024), 0.0001, 1.0),
+        (rounds(2.0, 8.0), 0.01, 4.0),
+    ],
+    ids=["six disturbed rounds", "remembers", "a disturbed known block", "a first touch of 0.1 us", "a long step"],
+)
+def test_the_least_ratio_of_several_rounds_shows_what_a_side_has_in_store(
+    blocks_ms: Iterator[float], step_ms: float, ratio: float
+) -> None:
+    """A side that returns its input takes 0.1 us, and four times as long on an input that no cache holds."""
+    side = build_side("fast", lambda context: Side(product), Context(CPU, 2, 0, Path()), torch.zeros(2, 4))
+
+    def time_ms(block: Callable[[], None]) -> float:
+        block()
+        return next(blocks_ms)
+
+    new = NewInputs(lambda number: torch.zeros(2, 4), [torch.zeros(2, 4)], time_ms, step_ms, random.Random(0))  # noqa: S311
+    assert new.try_on(side).ratio == pytest.approx(ratio)
 
 
 def made_table(bench: Bench) -> dict[float, torch.Tensor]:

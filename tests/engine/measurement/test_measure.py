@@ -44,8 +44,12 @@ def speedups(measurement: Measurement) -> list[float]:
     return [round(pair.reference_ms / pair.optimized_ms, 6) for pair in measurement.pairs]
 
 
-def test_what_a_quiet_measurement_records(bench: Bench) -> None:
+def test_what_a_quiet_measurement_records(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
+    monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
     found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=0.5)))
+    assert [one.discarded for one in found.instances] == [1, 0, 0, 0]
+    assert {pair.sm_clock_mhz for pair in found.pairs} == {1980}
     assert (found.case_id, found.stopped_because) == ("net/fast/cpu", "narrow")
     assert [len(one.pairs) for one in found.instances] == [4, 4, 4, 4]
     assert speedups(found) == [3.0] * 16
@@ -378,14 +382,6 @@ def test_a_side_that_shows_that_it_engaged_is_not_inert_and_its_reason_is_record
     assert not bench.measure(bench.case(bench.side("fast", 1.0, engaged=lambda: None))).inert
     found = bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, engaged=lambda: "2 graph breaks")))
     assert found.not_engaged == "2 graph breaks"
-
-
-def test_throttled_pairs_are_discarded_and_counted(bench: Bench, monkeypatch) -> None:
-    readings = itertools.chain([ClockReading(1200, ("power brake",))] * 2, itertools.repeat(ClockReading(1980)))
-    monkeypatch.setattr(run, "clock_reader", lambda device: lambda: next(readings))
-    found = bench.measure(bench.case())
-    assert [one.discarded for one in found.instances] == [1, 0, 0, 0]
-    assert {pair.sm_clock_mhz for pair in found.pairs} == {1980}
 
 
 def test_who_watches_is_told_what_happens_and_how_the_interval_narrows(bench: Bench) -> None:

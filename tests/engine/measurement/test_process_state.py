@@ -93,6 +93,8 @@ SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: signal.getsignal(signal.SIGINT),
     ),
     "the garbage collector's state": (lambda: gc.set_threshold(1), gc.get_threshold),
+    "the switch interval of threads": (lambda: sys.setswitchinterval(1e-6), sys.getswitchinterval),
+    "the interpreter's profile function": (lambda: sys.setprofile(lambda *args: None), sys.getprofile),
     "the stance of torch.compile": (
         lambda: torch.compiler.set_stance("force_eager"),
         lambda: torch._dynamo.eval_frame._stance.stance,
