@@ -29,10 +29,8 @@ if [ "${GPUGATE_GATE:-on}" != off ]; then
   srun --ntasks=1 --gpus=1 gpugate doctor | tee "$shard/doctor.txt"
 fi
 
-# GPUGATE_DURATIONS: an earlier night, whose durations balance the shards; all tasks have it as it was submitted.
 status=0
-srun --ntasks=1 --gpus=1 pytest perf_tests "${gate[@]}" --perf-shard slurm --perf-durations "${GPUGATE_DURATIONS:-}" \
-  --perf-report "$shard" "$@" || status=$?
+srun --ntasks=1 --gpus=1 pytest perf_tests "${gate[@]}" --perf-shard slurm --perf-report "$shard" "$@" || status=$?
 # A gate that ended itself with 0 has judged nothing: what it stored decides.
 ((status || !${#gate[@]})) || gpugate verdict "$shard" || status=$?
 exit "$status" # which Slurm then shows as the task's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpugate.errors import GpugateError, ReplayError
+from gpugate.errors import GpugateError, OptionError, ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
@@ -20,7 +21,6 @@ from gpugate.report.view import below_floor, interruption, mutation, tally
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import outcome_word
-from gpugate.session.options import share
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.units import number_of
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints every run that can be judged, and names on stderr each file that cannot. Raises OptionError for an invalid
     tolerance, and ReplayError for a path without a run."""
-    tolerance = None if arguments.tolerance is None else share("--tolerance", arguments.tolerance)
+    tolerance = None if arguments.tolerance is None else _read_share(arguments.tolerance)
     nights: list[ReplayedRun] = []
     refused: list[str] = []
     for path in _paths(arguments.path):
@@ -81,6 +81,17 @@ def _paths(path: Path) -> list[Path]:
         wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
         raise ReplayError(f"{path} contains no *.json and no night with its {RUN}: give {wanted}")
     return paths
+
+
+def _read_share(text: str) -> float:
+    """0.02 for `2`, a number of percent. Raises OptionError for what tolerates nothing or all."""
+    try:
+        value = float(text) / 100
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise OptionError(f"--tolerance is {text!r}: give a number of percent above 0 and below 100, such as 2")
+    return value
 
 
 def _night(path: Path, tolerance: float | None) -> ReplayedRun:

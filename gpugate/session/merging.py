@@ -109,7 +109,6 @@ def list_facts(run: RunResult) -> Mapping[str, object]:
         "machine": machine_key(run.environment, run.memory_bytes),
         "number of shards": None if run.shard is None else run.shard.count,
         "option --gate": run.gate,
-        "option --perf-tolerance": run.asked_tolerance,
         "fault": run.mutated,
         "command": run.command,
     }
@@ -137,7 +136,7 @@ def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
             if case_id in found:
                 raise MergeError(
                     f"{one.path} and {found[case_id][0].path} both measured {case_id}: give every shard the same "
-                    "--perf-durations"
+                    "selection"
                 )
             found[case_id] = (one, case)
     return {case_id: case for case_id, (_, case) in found.items()}

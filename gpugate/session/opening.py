@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.machine.environment import absence_names, describe, machine_name
-from gpugate.results.case import Remembered
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
@@ -24,7 +22,6 @@ from gpugate.session.time_plan import TimePlan
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.store.version import find_commit
-from gpugate.units import percent_rounded_up
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -138,8 +135,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
-    `--perf-set` that no selected workload knows, for a tolerance below what the baselines of the selected cases
-    resolve and for a run that cannot be resumed, CompareError for an `--against` that is not there, and BaselineError
+    `--perf-set` that no selected workload knows
+    and for a run that cannot be resumed, CompareError for an `--against` that is not there, and BaselineError
     for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, _absence_names(catalogue))
@@ -161,7 +158,6 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         gate=options.gate,
         recording=options.update_baselines,
         mutated=str(options.fault) if options.fault else None,
-        asked_tolerance=options.tolerance,
         interrupted=True,
         provenance=read_provenance(root, options.result_paths, _gpu_uuid(device)),
         memory_bytes=_memory_bytes(device),
@@ -184,20 +180,4 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session.plan = _plan_time(session, selected)
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)
-    if options.tolerance is not None:
-        quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
-        refuse_below_floor(options.tolerance, {case.id: quiet.find_record(case) for case in selected})
     return session
-
-
-def refuse_below_floor(asked: float, remembered: Mapping[str, Remembered | None]) -> None:
-    """Raises OptionError, with both numbers, where `asked` is below the smallest tolerance of a case."""
-    known = {case_id: one for case_id, one in remembered.items() if one is not None}
-    floors = [(one.wall_tolerance or 0.0, case_id) for case_id, one in known.items()]
-    largest, case_id = max(floors, default=(0.0, ""))
-    if asked < largest:
-        smallest = percent_rounded_up(largest)
-        raise OptionError(
-            f"--perf-tolerance is {100 * asked:g} %, below the {smallest} % that this machine resolves for {case_id}: "
-            f"ask for {smallest} or more, or leave that case out"
-        )

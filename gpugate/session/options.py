@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import reprlib
 import shlex
@@ -63,7 +62,7 @@ SETTINGS = {
     ),
 }
 # Options that need timings, which a profiler disturbs.
-_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "perf_tolerance", "against", "explain")
+_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "against", "explain")
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,6 @@ class Options:
     budget_given: bool = True  # False: a developer's run on a CPU plans the time of each case
     own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
-    tolerance: float | None = None  # the share by which a wall time may rise; None: what the machine resolves
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
     proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
@@ -104,7 +102,6 @@ class Options:
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
     shard: Shard | None = None  # that is measured; None: all selected cases
-    durations_path: Path | None = None  # the run whose durations balance the shards or the workers
     resume: bool = False  # from the finished cases of the run that is there
     worker: Worker | None = None  # of xdist, whose controller writes one run for all
 
@@ -198,12 +195,6 @@ def add_options(parser: pytest.Parser) -> None:
         "all shards (default: all cases)",
     )
     add(
-        "--perf-durations",
-        metavar="PATH",
-        help="balance the shards, or the workers of -n, by the durations of the cases in this run or night, the same "
-        "one for every shard (default: those of the store for workers; for shards each case counts as equally long)",
-    )
-    add(
         "--perf-resume",
         action="store_true",
         help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without such "
@@ -239,11 +230,6 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="REF",
         help="compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or misses "
         "a slowdown of 5 %%; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
-    )
-    add(
-        "--perf-tolerance",
-        metavar="PERCENT",
-        help="let a wall time be PERCENT above the recorded one (default: the smallest rise that the machine can show)",
     )
     add(
         "--explain",
@@ -327,13 +313,11 @@ def read_options(config: pytest.Config) -> Options:
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
-        tolerance=None if value("perf_tolerance") is None else share("--perf-tolerance", value("perf_tolerance")),
         against=_against(config, fresh),
         fresh=fresh,
         explain=value("explain"),
         profiling=_profiling(config),
         shard=shard,
-        durations_path=_path(config, value("perf_durations")),
         resume=not fresh and value("perf_resume"),
         worker=read_worker(config),
     )
@@ -429,8 +413,6 @@ def _check_together(config: pytest.Config) -> None:
         raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
     if config.getoption("against") not in (None, OFF):
         raise OptionError("--against judges and --update-baselines records: run one after the other")
-    if config.getoption("perf_tolerance") is not None:
-        raise OptionError("--perf-tolerance judges and --update-baselines records: run one after the other")
 
 
 def _check_own(config: pytest.Config) -> None:
@@ -451,10 +433,7 @@ def _check_allowed(config: pytest.Config) -> None:
 
 
 def _check_shard(config: pytest.Config) -> None:
-    shard, durations = config.getoption("perf_shard"), config.getoption("perf_durations")
-    workers = config.getoption("tx", None) or hasattr(config, "workerinput")
-    if shard is None and durations and not workers:
-        raise OptionError(f"--perf-durations {durations} balances shards and workers: give --perf-shard or -n auto too")
+    shard = config.getoption("perf_shard")
     if shard is not None and _records(config):
         raise OptionError(
             f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
@@ -527,17 +506,6 @@ def seconds(option: str, text: str) -> float:
         raise OptionError(
             f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6"
         )
-    return value
-
-
-def share(option: str, text: str) -> float:
-    """0.02 for `2`, a number of percent. Raises OptionError, naming `option`, for what tolerates nothing or all."""
-    try:
-        value = float(text) / 100
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise OptionError(f"{option} is {text!r}: give a number of percent above 0 and below 100, such as 2")
     return value
 
 

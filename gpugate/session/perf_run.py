@@ -57,7 +57,7 @@ from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
-from gpugate.store.night_files import JUNIT, run_path
+from gpugate.store.night_files import JUNIT
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import list_names
@@ -158,10 +158,8 @@ class PerfRun:
 
     def _leave_other_shards(self, items: list[pytest.Item]) -> None:
         """Deselects the tests of other shards, after `-k`, `-m` and all hooks have selected the tests of the night."""
-        shard, path = self.options.shard, self.options.durations_path
-        if shard is not None:
-            known_s = {} if path is None else run_file.read_durations(run_path(path))
-            shard, others = select_shard(items, shard, known_s)
+        if self.options.shard is not None:
+            shard, others = select_shard(items, self.options.shard)
             self.options = replace(self.options, shard=shard)
             deselect(self.config, items, others)
 

@@ -520,7 +520,7 @@ class PerfSession:
     def _judge(self, result: CaseResult) -> Evidence:
         pairs = result.measurement is not None and result.measurement.pairs
         result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
-        evidence = gather(result, self.result.mode, self.options.tolerance)
+        evidence = gather(result, self.result.mode, None)
         result.verdicts = decide_by(evidence)
         return evidence
 

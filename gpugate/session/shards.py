@@ -77,9 +77,7 @@ def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> Plann
     return PlannedCase(case.id, group_name(case.id, case.optimization.point), alone, case.optimization.needs.gpus)
 
 
-def select_shard(
-    items: Sequence[pytest.Item], shard: Shard, known_s: Mapping[str, float]
-) -> tuple[Shard, set[pytest.Item]]:
+def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set[pytest.Item]]:
     """The shard with the cases of all selected tests, and the tests that belong to other shards.
 
     All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
@@ -87,7 +85,7 @@ def select_shard(
     """
     cases = {case.id: case for item in items for case in cases_of(item)}
     planned = [plan_case(case) for case in cases.values()]  # without records: a shard has a host of its own
-    groups = group_cases(planned, known_s)
+    groups = group_cases(planned, {})
     if groups and shard.number > len(groups):
         raise OptionError(
             f"{OPTION} {shard.number}/{shard.count} has no case, since the selected ones make {len(groups)} groups, of "

@@ -233,11 +233,6 @@ def _date_proofs(data: Any) -> None:
         _date_proofs(value)
 
 
-def read_durations(path: Path) -> dict[str, float]:
-    """Reads the seconds of each measured case of a run, by its id. Raises as `read` does."""
-    return {case_id: case.duration_s for case_id, case in read(path).cases.items() if case.duration_s}
-
-
 def read_start(path: Path) -> RunStart:
     """Reads the fields of a run before its cases, whose samples are nearly all of the file. Raises as `read` does."""
     with FILE.reading(path):

@@ -54,7 +54,7 @@ def prepare(folder: Path, **statuses: int) -> dict[str, str]:
         sleep="echo sleep >> calls",
         pytest=f'for word; do echo "[$word]" >> calls; done; exit {statuses.get("gate", 0)}',
     )
-    github = {"NIGHT": f"{folder}/night", "NIGHTS": "nights", "SHARD": "3", "SHARDS": "4", "DURATIONS": ""}
+    github = {"NIGHT": f"{folder}/night", "NIGHTS": "nights", "SHARD": "3", "SHARDS": "4"}
     github |= {
         "SELECT": "",
         "ALLOW_MISSING": "",
@@ -64,7 +64,7 @@ def prepare(folder: Path, **statuses: int) -> dict[str, str]:
     slurm = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
     slurm |= {"GPUGATE_NIGHTS": f"{folder}/nights"}
     kubernetes = {"JOB_NAME": "gpugate-nightly-17", "JOB_COMPLETION_INDEX": "3", "GPUGATE_SHARDS": "2"}
-    return {**github, **slurm, **kubernetes, "GPUGATE_DURATIONS": ""}
+    return {**github, **slurm, **kubernetes}
 
 
 def run(folder: Path, command: list[str], **statuses: int) -> int:

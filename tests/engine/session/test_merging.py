@@ -176,7 +176,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "memory": ({"memory_bytes": 2**37}, "the machine nvidia-h200-128-gib, and 1/run.json has nvidia-h200:"),
     "driver": (other_machine(driver="590.1"), "of 2/run.json and 1/run.json differs (driver 580.65.06 -> 590.1)"),
     "gate": ({"gate": False}, "the option --gate False, and 1/run.json has True: merge the shards of one night"),
-    "tolerance": ({"asked_tolerance": 0.02}, "the option --perf-tolerance 0.02, and 1/run.json has none"),
     "fault": ({"mutated": "sync"}, "the fault sync, and 1/run.json has none"),
     "command": ({"command": "pytest mine"}, "the command pytest mine, and 1/run.json has pytest perf_tests"),
     "count": ({"shard": Shard(2, 3, ("a",))}, "the number of shards 3, and 1/run.json has 2"),
@@ -202,7 +201,7 @@ def test_a_shard_or_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> Non
     check_refused([first, second, replace(first, path=Path("again"))], "are both shard 1 of 2: leave one out")
     twice = changed(second, cases={**first.run.cases, **second.run.cases})
     (name,) = first.run.cases
-    check_refused([first, twice], f"2/run.json and 1/run.json both measured {name}: give every shard the same --perf-d")
+    check_refused([first, twice], f"2/run.json and 1/run.json both measured {name}: give every shard the same sel")
 
 
 def test_shards_that_were_judged_with_other_baselines_are_refused(tmp_path: Path) -> None:

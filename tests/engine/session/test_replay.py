@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gpugate.session.perf_session
-from gpugate.errors import OptionError, ReplayError, SideError
+from gpugate.errors import ReplayError, SideError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
@@ -17,9 +17,7 @@ from gpugate.measurement.record import Measurement, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
-from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome, Verdict
-from gpugate.session.opening import refuse_below_floor
 from gpugate.session.perf_session import PerfSession
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
@@ -194,15 +192,6 @@ def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
     del run.cases["tiny/pass/cuda"].verdicts[1:]
     (first, *_) = find_changes(run, decide_again(run))
     assert first == Flip("tiny/pass/cuda", "speedup", None, Outcome.PASS)
-
-
-def test_a_tolerance_below_that_of_the_record_is_refused() -> None:
-    noisy = replace(RECORDED, current=History(3.0, 0.02, 30.0, 10.0, 0.02, 5))
-    refuse_below_floor(0.9, {"a": RECORDED, "b": noisy, "c": None})
-    with pytest.raises(OptionError, match="resolves for b: "):
-        refuse_below_floor(0.012, {"a": RECORDED, "b": noisy, "c": None})
-    with pytest.raises(OptionError, match=r"is 0.5 %, below the 1.13 % that this machine resolves for a: ask for 1.13"):
-        refuse_below_floor(0.005, {"a": RECORDED})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`--perf-shard`: the shard that a value names, and a session that measures only its cases."""
 
-import json
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -97,12 +96,10 @@ def test_each_case_is_in_exactly_one_shard_with_all_of_its_tests_and_its_sweep()
         items = seeded_items(draw)
         of_cases = [item for item in items if item.parameter is not None]
         ids = {case.id for item in of_cases for case in cases_of(item)}
-        known = {case_id: draw.uniform(0.1, 50) for case_id in sorted(ids) if draw.random() < 0.7}
         count = draw.randint(1, len(set(map(group_of, of_cases))))
         found = dict[str, int]()
         for number in range(1, count + 1):
-            shard, others = select_shard(items, Shard(number, count), known)
-            assert (shard, others) == select_shard(items, Shard(number, count), dict(reversed(known.items())))
+            shard, others = select_shard(items, Shard(number, count))
             assert (shard.number, shard.count, set(shard.cases)) == (number, count, ids)
             assert others <= set(of_cases)
             for item in set(of_cases) - others:
@@ -151,10 +148,10 @@ def recorded(*sides: Counters, cores: int) -> Record:
 
 def test_of_more_shards_than_cases_the_last_ones_have_none_and_are_refused() -> None:
     items = seeded_items(random.Random(3))  # noqa: S311
-    _, others = select_shard(items, Shard(1, 999), {})
+    _, others = select_shard(items, Shard(1, 999))
     assert len({group_of(item) for item in items if item.parameter and item not in others}) == 1
     with pytest.raises(OptionError, match=r"--perf-shard 999/999 has no case, .* make \d+ groups, .*: give \d+ shards"):
-        select_shard(items, Shard(999, 999), {})
+        select_shard(items, Shard(999, 999))
 
 
 def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: TinyProject) -> None:
@@ -176,29 +173,11 @@ def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: Tiny
     assert not (tiny.path / "s").exists()
 
 
-def test_durations_of_a_run_balance_the_shards(tiny: TinyProject) -> None:
-    tiny.workload(optimizations=THREE)
-    assert tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs").status == 0
-    text = tiny.json()
-    for name, seconds in (("one", 1.0), ("two", 10.0), ("three", 2.0)):
-        text["cases"][f"tiny/{name}/cpu"]["measurement"]["wall_s"] = seconds
-    tiny.write("night/run.json", json.dumps(text))
-    ended = tiny.run("--perf-device=cpu", "--perf-shard=1/2", "--perf-durations=night", "--collect-only", "-q")
-    assert "[tiny/two/cpu]" in ended.text
-    assert "[tiny/one/cpu]" not in ended.text
-    assert "[tiny/three/cpu]" not in ended.text
-    missing = tiny.run("--perf-device=cpu", "--perf-shard=1/2", "--perf-durations=nowhere")
-    assert missing.status == pytest.ExitCode.USAGE_ERROR
-    assert "nowhere cannot be read (No such file or directory): give a file that --perf-json wrote" in missing.text
-    check_no_traceback(missing.text)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
         (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
-        (["--perf-durations=night"], "ERROR: --perf-durations night balances shards and workers: give --perf-shard or"),
         (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
     ],
 )
