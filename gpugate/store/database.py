@@ -28,7 +28,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
@@ -48,7 +48,7 @@ DATABASES = ("sqlite", "postgresql")
 IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
 CONNECT_S = 10
-CREATING_LOCK = 0x67617465  # of PostgreSQL: one process at a time makes the tables
+WRITING_LOCK = 0x67617465  # of PostgreSQL; SQLite has one writer at a time by itself
 TABLES = sql.MetaData()
 NO_VALUE = (ValueError, TypeError, ArithmeticError)  # of a row that another program changed
 _DAMAGED = re.compile("not a database|malformed|no such (column|table)|(column|relation) .* does not exist")
@@ -128,16 +128,10 @@ class Store:
         Returns for each night its stored name where the store has it already, else None.
         """
         try:
-            try:
-                return self._add_together(nights)
-            except IntegrityError:  # another process added one of the nights meanwhile, which is found now
-                return [name for night in nights for name in self._add_together([night])]
+            with self._begin(writing=True) as connection:
+                return [_add(connection, night) for night in nights]
         except (SQLAlchemyError, OSError, ValueError) as error:  # the last of a number that JSON cannot carry
             raise self._error("written", error) from error
-
-    def _add_together(self, nights: Sequence[Night]) -> list[str | None]:
-        with self._begin(writing=True) as connection:
-            return [_add(connection, night) for night in nights]
 
     def read_nights(self, selection: Selection = Selection()) -> list[Night]:
         """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
@@ -181,7 +175,10 @@ class Store:
 
     @contextmanager
     def _begin(self, writing: bool) -> Iterator[sql.Connection]:
+        """Begins a transaction. One process at a time writes, so that none adds a run that another one is adding."""
         with self._engine.connect().execution_options(gpugate_writes=writing) as connection, connection.begin():
+            if writing and connection.dialect.name == "postgresql":
+                connection.execute(sql.select(sql.func.pg_advisory_xact_lock(WRITING_LOCK)))
             yield connection
 
     def _error(self, done: str, error: Exception) -> StoreError:
@@ -281,8 +278,6 @@ def _prepare(store: Store) -> None:
         found = _read_format(connection)
     if found is None:
         with store._begin(writing=True) as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(sql.select(sql.func.pg_advisory_xact_lock(CREATING_LOCK)))
             found = _read_format(connection)  # another process may have been faster
             if found is None:
                 TABLES.create_all(connection)

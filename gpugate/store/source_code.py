@@ -84,7 +84,6 @@ class _Walk:
         self.code = Code()
         self._find_root = find_root
         self._roots: dict[str, Path | None] = {}  # the parent folder of each top-level package; None: not followed
-        self._files: dict[str, Path | None] = {}
         self._modules: dict[str, _Module | None] = {}
         self._seen: set[tuple[str, int]] = set()
 
@@ -103,11 +102,6 @@ class _Walk:
 
     def _file(self, module: str) -> Path | None:
         """Finds the file of a module of these packages; None for a module of another package."""
-        if module not in self._files:
-            self._files[module] = self._find_file(module)
-        return self._files[module]
-
-    def _find_file(self, module: str) -> Path | None:
         root = self._root(module)
         if root is None:
             return None
@@ -117,15 +111,10 @@ class _Walk:
 
     def _load(self, module: str) -> _Module | None:
         if module not in self._modules:
-            self._modules[module] = self._read(module)
+            path = self._file(module)
+            package = module if path is not None and path.name == "__init__.py" else module.rpartition(".")[0]
+            self._modules[module] = None if path is None else _parse(path.read_text(encoding="utf-8"), package)
         return self._modules[module]
-
-    def _read(self, module: str) -> _Module | None:
-        path = self._file(module)
-        if path is None:
-            return None
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        return _parse(path.read_text(encoding="utf-8"), package)
 
     def _is_module(self, name: str) -> bool:
         root = self._root(name)

@@ -401,13 +401,6 @@ def test_a_family_has_a_folder(folder: Path) -> None:
         load_all(folder, ["net", "net/wide"])
 
 
-def test_an_unknown_workload_is_named(folder: Path, recorded: Path) -> None:
-    with pytest.raises(BaselineError) as refused:
-        load_all(folder, ["other"])
-    sentence = f"{recorded} is for the unknown workload 'net': restore the workload or delete the file"
-    assert str(refused.value) == sentence
-
-
 def because(problem: str) -> tuple[Reason, ...]:
     return (Reason(ReasonCode.NOT_ENGAGED, {"problem": problem}),)
 
