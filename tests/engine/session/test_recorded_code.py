@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gpugate.errors import CompareError
-from gpugate.machine import cores
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
@@ -109,20 +108,6 @@ def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject,
     recorded_commit.quick_ms(3)
     recorded_commit.run(*GATE, "-operf_processes=3")
     assert recorded_commit.outcomes()["throughput"] == "INCONCLUSIVE", "one process alone is no alarm"
-
-
-def test_a_duet_ends_with_the_time_of_its_case(recorded_commit: TinyProject, monkeypatch) -> None:
-    limits = []
-
-    def take_limit(*_: object, limit_s: float, **__: object) -> list[DuetProcess]:
-        limits.append(limit_s)
-        return [DuetProcess(False, TWO_CORES)]
-
-    monkeypatch.setattr(recorded_code, "measure_duets", take_limit)
-    recorded_commit.edit_baseline(spread_out)
-    recorded_commit.workload(SLOWER)
-    recorded_commit.run(*GATE)
-    assert limits == [CASE_DOUBT_S]
 
 
 def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> None:
@@ -232,15 +217,6 @@ def test_a_record_of_other_cores_names_the_commit_to_compare_with(recorded_commi
     assert code_of(recorded_commit)["machine_changes"] == [f"cores {own + 1} -> {own}"]
 
 
-def test_a_record_without_the_quota_of_this_process_is_of_another_machine(
-    recorded_commit: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cores, "_read_quotas", lambda: {Path("job"): 0.5})
-    recorded_commit.run(*GATE)
-    assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
-    assert recorded_commit.reasons("throughput")["other_cores"]["cores"] == 0.5
-
-
 def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded_commit: TinyProject) -> None:
     recorded_commit.baseline.unlink()
     recorded_commit.run(*GATE)
@@ -275,11 +251,20 @@ def test_a_ref_that_is_ahead_is_compared_by_the_common_ancestor_unless_it_is_rec
     assert bases == [began if against == "main" else now]
 
 
-def test_a_process_without_a_test_of_the_case_is_a_reason(recorded_commit: TinyProject, monkeypatch) -> None:
-    monkeypatch.setattr(recorded_code, "measure_duets", lambda *_, **__: [DuetProcess(False, TWO_CORES)])
+def test_a_duet_ends_with_the_time_of_its_case_and_needs_a_test_of_it(
+    recorded_commit: TinyProject, monkeypatch
+) -> None:
+    limits = []
+
+    def take_limit(*_: object, limit_s: float, **__: object) -> list[DuetProcess]:
+        limits.append(limit_s)
+        return [DuetProcess(False, TWO_CORES)]
+
+    monkeypatch.setattr(recorded_code, "measure_duets", take_limit)
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER)
     recorded_commit.run(*GATE)
+    assert limits == [CASE_DOUBT_S]
     problem = recorded_commit.reasons("throughput")["code_undecided"]["problem"]
     assert problem.endswith("measures a sweep alone: select a test of the case tiny/quick/cpu itself, too")
 
