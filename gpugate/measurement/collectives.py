@@ -19,7 +19,7 @@ from torch.profiler import record_function
 
 from gpugate.machine.torch_profiler import detach, profiled_events, run_profiler
 from gpugate.measurement.device_timer import timer_for
-from gpugate.measurement.ranks import Job
+from gpugate.measurement.ranks import RankJob
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
 from gpugate.measurement.trace import COMMUNICATION, Event, length, union
 
@@ -32,7 +32,7 @@ _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::Ac
 _BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "int": 4, "Float": 4, "BFloat16": 2, "Half": 2, "Int": 4}
 
 
-def count_collectives(side: BuiltSide, job: Job, inputs: Sequence[Any]) -> dict[str, float]:
+def count_collectives(side: BuiltSide, job: RankJob, inputs: Sequence[Any]) -> dict[str, float]:
     """Counts the collectives of a few steps, by the names of gpugate.counter_names, all ranks under the profiler."""
     side.flags.apply()
     with blame(side.name, "having its collectives counted"):

@@ -67,8 +67,8 @@ from gpugate.workload import BASELINE, Case, Context, for_device_class
 if TYPE_CHECKING:
     import torch
 
+    from gpugate.measurement.ranks import RankJob
     from gpugate.measurement.workload_cache import WorkloadCache
-    from gpugate.session.ranks import RankJob
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
@@ -461,8 +461,7 @@ class PerfSession:
         if not case.spans_gpus:
             yield None
             return
-        from gpugate.measurement.ranks import count_ranks
-        from gpugate.session.ranks import RankJob
+        from gpugate.measurement.ranks import RankJob, count_ranks
 
         with RankJob(count_ranks(self.device), self.device) as ranks:
             yield ranks

@@ -12,11 +12,10 @@ from gpugate.faults.mutate import apply, mutate
 from gpugate.judging.bill import broken_limit
 from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.difference import differences
-from gpugate.measurement.ranks import RankedSide
+from gpugate.measurement.ranks import RankedSide, RankJob
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side
 from gpugate.parts import Parts
-from gpugate.session.ranks import RankJob
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance
 from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, SAME_MEMORY, WIRE_BOUND, WORKLOADS, Training, rungs
 from workloads.ddp_scaling.models import draw, make

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from gpugate.errors import RankError
-from gpugate.measurement.ranks import RankedSide
-from gpugate.session.ranks import RankJob
+from gpugate.measurement.ranks import RankedSide, RankJob
 from gpugate.workload import Context, Side
 from tests.support import rank_sides
 from tests.support.patience import wait_until
@@ -31,7 +30,7 @@ from functools import partial
 from pathlib import Path
 import torch
 from gpugate.measurement.ranks import RankedSide
-from gpugate.session.ranks import RankJob
+from gpugate.measurement.ranks import RankJob
 from gpugate.workload import Context
 from tests.support import rank_sides
 
