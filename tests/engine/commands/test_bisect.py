@@ -103,17 +103,17 @@ def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
     assert capsys.readouterr().out == f"{CASE} is not slower in HEAD than in {commits[0]}: +0.5 % per step\n"
 
 
-def test_a_case_without_a_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", "tiny/quick", "--good", "HEAD"]) == 2
-    sentence = "the case 'tiny/quick' names no device: write tiny/quick/cpu or /cuda"
-    assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
-
-
-def test_a_case_that_cannot_be_measured_at_the_end_is_one_sentence(project: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("tiny/quick", "the case 'tiny/quick' names no device: write tiny/quick/cpu or /cuda"),
+        ("tiny/gone/cpu", "tiny/gone/cpu cannot be measured in {last} (it has no such case): give another --bad"),
+    ],
+)
+def test_a_case_that_cannot_be_measured_is_one_sentence(project: Path, capsys, case: str, sentence: str) -> None:
     commits = write(project, 10, 11)
-    assert main(["bisect", "tiny/gone/cpu", "--good", commits[0]]) == 2
-    sentence = f"tiny/gone/cpu cannot be measured in {commits[1][:12]} (it has no such case): give another --bad"
-    assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
+    assert main(["bisect", case, "--good", commits[0]]) == 2
+    assert capsys.readouterr().err == f"gpugate bisect: {sentence.format(last=commits[1][:12])}\n"
 
 
 def test_the_perf_tests_are_named_below_the_folder_of_the_command(tmp_path: Path, monkeypatch) -> None:

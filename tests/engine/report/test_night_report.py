@@ -1,4 +1,4 @@
-"""The files of `--perf-report`: a run that can be read again, and one screen that a morning begins with."""
+"""The files of `--perf-report`: a run that can be read again, one screen for the morning, and the night before."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpugate.report.markdown import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
-from gpugate.report.night import NightReportError, begin_night, prepare_night, write_night
+from gpugate.report.night import (
+    NightReportError,
+    NoLastNightError,
+    begin_night,
+    find_last_night,
+    prepare_night,
+    write_night,
+)
 from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
@@ -17,7 +24,7 @@ from gpugate.results.shard import Shard
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from gpugate.workload import Point
-from tests.conftest import H200
+from tests.conftest import H200, TWO_CORES
 from tests.support.made_up_nights import timed
 from tests.support.stored_runs import RECORDED, case, every_outcome, stored
 
@@ -190,3 +197,55 @@ def test_a_failed_write_leaves_the_old_summary_and_the_old_run(
         write_night(tmp_path, run_with())
     assert (tmp_path / SUMMARY).read_text(encoding="utf-8") == before
     assert run_file.read(tmp_path / RUN).cases.keys() == gpu_run.cases.keys()
+
+
+TONIGHT = "2030-01-09T03:00:00+00:00"
+
+
+def stored_night(folder: Path, name: str, day: int, **changed: object) -> RunResult:
+    (folder / name).mkdir()
+    return stored(folder / name / RUN, case("pass"), started_at=f"2030-01-{day:02d}T03:00:00+00:00", **changed)
+
+
+def tonight(**changed: object) -> RunResult:
+    return replace(RunResult(H200, TONIGHT, 1), **changed)
+
+
+def test_it_is_the_newest_earlier_night_of_the_same_machine_beside_the_folder(tmp_path: Path) -> None:
+    stored_night(tmp_path, "older", 6)
+    stored_night(tmp_path, "newest", 7)
+    stored_night(tmp_path, "later", 10)
+    stored_night(tmp_path, "another-machine", 8, environment=TWO_CORES)
+    stored_night(tmp_path, "cut-off", 8, interrupted=True)
+    stored_night(tmp_path, "with-a-fault", 8, mutated="slow:5")
+    stored_night(tmp_path, "a-recording", 8, recording=True)
+    stored_night(tmp_path, "a-shard", 8, shard=Shard(1, 2))
+    stored_night(tmp_path, "tonight", 9)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / RUN).write_text("{", encoding="utf-8")
+    found = find_last_night(tmp_path / "tonight", tonight())
+    assert (found[0], found[1].started_at[:10]) == ("newest", "2030-01-07")
+
+
+def test_without_an_earlier_night_one_sentence_names_the_machine_and_what_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / RUN).write_text("{", encoding="utf-8")
+    with pytest.raises(
+        NoLastNightError, match=r"no earlier night of nvidia-h200 .* \(1 cannot be read, such as damaged: "
+    ):
+        find_last_night(tmp_path / "tonight", tonight())
+
+
+def test_the_start_of_a_run_is_read_without_its_cases(tmp_path: Path) -> None:
+    stored_night(tmp_path, "older", 6)
+    path = tmp_path / "older" / RUN
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text[: text.index('"cases":') + 100], encoding="utf-8")
+    start = run_file.read_start(path)
+    assert (start.environment, start.started_at, start.interrupted) == (
+        replace(H200, packages=start.environment.packages),
+        "2030-01-06T03:00:00+00:00",
+        False,
+    )
+    with pytest.raises(NoLastNightError, match=r"last night cannot be read, so nothing is compared with it: .*cut off"):
+        find_last_night(tmp_path / "tonight", tonight())

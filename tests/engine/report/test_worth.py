@@ -1,17 +1,219 @@
-"""The worth of a run: its sharpness, its duets with the recorded code, and the dates of remembered proofs."""
+"""The worth of a run in sentences: gains, bounds and cost, its sharpness, its duets, and remembered proofs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.record import Measurement, ProofResult
+from gpugate.measurement.record import Counters, Measurement, ProofResult
+from gpugate.report.markdown import night_summary
+from gpugate.report.screen import details
+from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView, tally
-from gpugate.results.case import CaseResult
+from gpugate.report.worth import LONGEST, bounds, describe_cost, describe_gains, list_longest, reasons
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.variation import Control, Variation
+from gpugate.workload import Point
 from tests.conftest import TWO_CORES
-from tests.support.judged_cases import COMMIT, RECORDED, case, code, measured, record, verdicts
+from tests.support.judged_cases import COMMIT, RECORDED, code, measured, record, verdicts
+from tests.support.judged_cases import case as judged_case
+from tests.support.stored_runs import case, stored
+
+TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
+
+
+def timed(run: RunResult) -> list[CaseResult]:
+    return [case for case in run.cases.values() if case.summary is not None]
+
+
+def judge(case: CaseResult, outcome: Outcome, step: NextStep | None = None) -> None:
+    case.verdicts = [Verdict("speedup", case.case_id, outcome, TOO_WIDE, step)]
+
+
+def test_gains_are_counted_by_their_intervals(gpu_run: RunResult) -> None:
+    count = len(timed(gpu_run))
+    (words,) = describe_gains(gpu_run)
+    assert words.startswith(f"{count} of {count} optimizations gain here, most of all ")
+    assert "UNDECIDED" not in words
+    assert describe_gains(replace(gpu_run, cases={})) == []
+
+
+def test_a_gain_beside_other_programs_on_a_cpu_is_to_be_repeated(cpu_run: RunResult, gpu_run: RunResult) -> None:
+    said = "; other processes kept up to 1.4 CPU cores busy: repeat the run on idle cores before you rely on a speedup"
+    for run, cores, expected in ((cpu_run, 1.4, True), (cpu_run, 0.4, False), (gpu_run, 1.4, False)):
+        for one in timed(run):
+            assert one.measurement is not None
+            counters = {**one.measurement.optimized_counters, "other_cores": cores}
+            one.measurement = replace(one.measurement, optimized_counters=counters)
+        assert describe_gains(run)[0].endswith(said) is expected
+
+
+def test_one_gain_of_one_is_not_the_largest(gpu_run: RunResult) -> None:
+    first = timed(gpu_run)[0]
+    (words,) = describe_gains(replace(gpu_run, cases={first.case_id: first}))
+    assert words.startswith(f"1 of 1 optimization gains here: {first.workload}/{first.optimization}, ")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
+def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
+    for one in timed(gpu_run):
+        judge(one, outcome)
+    assert describe_gains(gpu_run) == []
+
+
+def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_run: RunResult) -> None:
+    first, second, *_ = timed(gpu_run)
+    judge(first, Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
+    (words,) = describe_gains(gpu_run)
+    command = f'pytest perf_tests -k "{first.case_id}" --perf-budget 30'
+    assert words.endswith(f"; 1 is UNDECIDED: its interval is wider than +-15 %, and `{command}` measures longer")
+    judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
+    (words,) = describe_gains(gpu_run)
+    assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
+
+
+STREAMED = {
+    "kernel_fraction": 0.02,
+    "copy_fraction": 0.97,
+    "active_fraction": 0.98,
+    "overlap_fraction": 0.02,
+    "bus_share": 0.91,
+    "data_path_efficiency": 0.07,
+    "pageable_copies": 0.0,
+    "synchronizing_calls": 0.0,
+}
+COMPUTING = {**STREAMED, "kernel_fraction": 0.96, "copy_fraction": 0.004, "bus_share": 0.004, "pageable_copies": 2.0}
+WAITING = {**COMPUTING, "kernel_fraction": 0.3, "data_path_efficiency": 0.95, "synchronizing_calls": 3.0}
+
+
+def counted(name: str, counters: Counters, reference: Counters | None = None, **changed: object) -> CaseResult:
+    made = case(name, **changed)
+    assert made.measurement is not None
+    found = replace(made.measurement, optimized_counters=counters, reference_counters=reference or {})
+    return replace(made, measurement=found)
+
+
+def told(tmp_path: Path, *cases: CaseResult) -> list[str]:
+    return bounds(stored(tmp_path / "run.json", *cases))
+
+
+def test_a_side_that_copies_is_told_with_its_share_of_the_bus_and_the_terms_are_explained(tmp_path: Path) -> None:
+    line, terms = told(tmp_path, counted("streaming", STREAMED))
+    assert line == (
+        "tiny/streaming: copy-bound: copies run 97 % of the time, kernels 2 %; hidden 2 %, bus 91 %, data path 7 %"
+    )
+    assert terms.startswith("(hidden: copying time under which a kernel ran; bus: ")
+    assert "waits" not in terms
+    assert "pageable" not in terms
+
+
+def test_pageable_copies_and_waits_are_told_where_there_are_any(tmp_path: Path) -> None:
+    line = told(tmp_path, counted("slow", {**STREAMED, "pageable_copies": 8.0, "synchronizing_calls": 9.0}))[0]
+    assert line.endswith("bus 91 %, pageable 8, data path 7 %, waits 9")
+
+
+def test_nothing_is_told_of_copies_that_take_no_time_nor_twice_what_the_words_say(tmp_path: Path) -> None:
+    lines = told(tmp_path, counted("computing", {**COMPUTING, "data_path_efficiency": 0.95}), counted("idle", WAITING))
+    assert lines[:2] == [
+        "tiny/computing: kernel-bound: kernels run 96 % of the time; data path 95 %",
+        "tiny/idle: sync-bound: 3 waiting calls per step, the GPU is active 98 % of the time; data path 95 %",
+    ]
+    assert lines[2:] == ["(data path: a step on cached data, of its real time)"]
+    copying = told(tmp_path, counted("copying", {**COMPUTING, "kernel_fraction": 0.9, "data_path_efficiency": 1.0}))
+    assert copying[0].startswith("tiny/copying: kernel-bound: kernels run 90 % of the time; active 98 %, ")
+    fed = told(tmp_path, counted("fed", {**COMPUTING, "data_path_efficiency": 0.4}))
+    assert fed[0] == "tiny/fed: data-bound: on cached data a step takes 40 % of its time; active 98 %"
+
+
+def test_a_side_that_several_cases_share_is_told_once_by_the_first_that_was_counted(tmp_path: Path) -> None:
+    cases = (
+        counted("uncounted", {}),
+        counted("first", STREAMED, reference=WAITING),
+        counted("second", STREAMED, reference={**WAITING, "active_fraction": 0.97}),
+        counted("third", COMPUTING, reference=STREAMED, compared_with="first"),
+    )
+    lines = told(tmp_path, *cases)[:-1]
+    assert [line.partition(":")[0] for line in lines] == ["tiny/baseline", "tiny/first", "tiny/second", "tiny/third"]
+    assert "active 98 %" in lines[0]
+
+
+def test_where_nothing_was_counted_nothing_is_said(tmp_path: Path) -> None:
+    assert told(tmp_path, counted("cpu", {})) == []
+
+
+def test_what_an_author_says_of_several_cases_is_told_once_and_of_a_rung_below_its_ladder(tmp_path: Path) -> None:
+    why = "a stage waits for a buffer"
+    run = stored(
+        tmp_path / "run.json",
+        case("buffers-1", why=why, point=Point("buffers", 1)),
+        case("pipelined", why="five stages at once"),
+        case("buffers-2", why=why, point=Point("buffers", 2)),
+        case("rung", why="because", rung=1),
+        case("skipped", None, why="never shown", skipped="no GPU"),
+        case("silent"),
+    )
+    assert reasons(run) == [f"tiny/buffers-1, buffers-2: {why}", "tiny/pipelined: five stages at once"]
+
+
+LINE = (
+    "cost: 7.0 GPU-minutes, 14 % of them for confirmations; planned on 1, 2, 4, 8 GPUs of a host: 7 min, 5 min, 4 min, "
+    "4 min"
+)
+
+
+def cases_of(run: RunResult, *durations_s: float) -> list[CaseResult]:
+    """Copies of a measured case, as CUDA events time it, one for each duration."""
+    case = next(case for case in run.cases.values() if case.measurement is not None)
+    assert case.measurement is not None
+    timed = [replace(case.measurement, wall_s=seconds, timer="cuda events") for seconds in durations_s]
+    return [replace(case, case_id=f"net/fast-{number}/cuda", measurement=one) for number, one in enumerate(timed)]
+
+
+@pytest.fixture
+def night(gpu_run: RunResult) -> RunResult:
+    """Four cases of one minute, of which one needed a confirmation, and one of two minutes that needs the host."""
+    *others, fed = cases_of(gpu_run, 60.0, 60.0, 60.0, 60.0, 120.0)
+    assert fed.measurement is not None
+    fed = replace(fed, measurement=replace(fed.measurement, timer="host clock"))
+    others[1].attempts = [Confirmation(others[1].measurement), Confirmation(None, "a fresh process gave no result")]
+    return replace(gpu_run, cases={case.case_id: case for case in (*others, fed)}, gate=True)
+
+
+def test_the_cost_counts_all_processes_and_cases_that_need_the_host_alone(night: RunResult) -> None:
+    assert describe_cost(night) == [LINE]
+
+
+def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResult) -> None:
+    first = next(iter(night.cases.values()))
+    assert first.measurement is not None
+    counters = {**first.measurement.optimized_counters, "ranks": 4.0}
+    spans = replace(first, measurement=replace(first.measurement, optimized_counters=counters))
+    (line,) = describe_cost(replace(night, cases={**night.cases, first.case_id: spans}))
+    assert line == (
+        "cost: 10.0 GPU-minutes, 10 % of them for confirmations; planned on 1, 2, 4, 8 GPUs of a host: 7 min, 5 min, "
+        "5 min, 5 min"
+    )
+
+
+def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) -> None:
+    of_cpu = replace(night, environment=cpu_run.environment)
+    assert describe_cost(of_cpu) == ["cost: 7.0 minutes, 14 % of them for confirmations"]
+
+
+def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: RunResult) -> None:
+    cases = cases_of(gpu_run, *(float(number) for number in range(20, 40)))
+    run = replace(gpu_run, cases={case.case_id: case for case in cases})
+    longest = [f"net/fast-{number}/cuda {20 + number} s" for number in range(19, 19 - LONGEST, -1)]
+    assert list_longest(run) == longest
+    lines = render_text(details(RunView(run), 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
+    assert [line.strip() for line in lines[:LONGEST]] == longest
+    assert not lines[LONGEST]
+    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(RunView(run))
+
 
 GOOD: Measurement = measured()
 BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.02, 4.0))))
@@ -29,11 +231,11 @@ def run_of(*cases: CaseResult) -> RunResult:
 
 
 def blunt(compared: RecordedCode) -> CaseResult:
-    return judged(case(GOOD, remembered=BLUNT, recorded_code=compared))
+    return judged(judged_case(GOOD, remembered=BLUNT, recorded_code=compared))
 
 
 def test_a_sharp_and_a_blunt_record() -> None:
-    (words,) = RunView(run_of(judged(case(GOOD)), judged(case(GOOD, remembered=BLUNT)))).worth
+    (words,) = RunView(run_of(judged(judged_case(GOOD)), judged(judged_case(GOOD, remembered=BLUNT)))).worth
     assert words == (
         "sharpness: 1 of 2 cases would catch a slowdown of 5 % by the wall time or a duet (median detectable 8 %)"
     )
@@ -57,13 +259,13 @@ def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: in
 @pytest.mark.parametrize(
     ("made", "is_open"),
     [
-        (case(GOOD), False),
-        (case(measured(11.5)), False),  # REGRESSED
-        (case(measured(11.5), launch_slowdown=1.5), True),
-        (case(GOOD, remembered=BLUNT), False),
-        (case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
-        (case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
-        (case(measured(11.5), remembered=None), False),  # NO_BASELINE
+        (judged_case(GOOD), False),
+        (judged_case(measured(11.5)), False),  # REGRESSED
+        (judged_case(measured(11.5), launch_slowdown=1.5), True),
+        (judged_case(GOOD, remembered=BLUNT), False),
+        (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
+        (judged_case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
+        (judged_case(measured(11.5), remembered=None), False),  # NO_BASELINE
     ],
 )
 def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
@@ -76,13 +278,13 @@ def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
 
 
 def test_a_run_without_records_is_worth_nothing() -> None:
-    assert RunView(run_of(case(GOOD, remembered=None))).worth == []
+    assert RunView(run_of(judged_case(GOOD, remembered=None))).worth == []
 
 
 def proven(*dates: str | None) -> CaseResult:
     times = [None if date is None else f"{date}T02:00:05+01:00" for date in dates]
     proofs = tuple(ProofResult("it learns", "98 %", proved_at=time) for time in times)
-    return judged(case(replace(GOOD, proofs=proofs), remembered=None))
+    return judged(judged_case(replace(GOOD, proofs=proofs), remembered=None))
 
 
 def test_remembered_proofs_are_counted_by_date() -> None:
