@@ -112,7 +112,8 @@ def documents_size(kind: str, tokens: int) -> Size:
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AMPERE = Needs(compute_capability=(8, 0))
-NO_MASK = {"cuda": Contract(limits=(Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.9)))}
+LIMITS = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.9), Limit("matmul_share", at_least=0.2)
+NO_MASK = {"cuda": Contract(limits=LIMITS)}
 SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
 
 

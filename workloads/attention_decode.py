@@ -84,7 +84,8 @@ def size(kind: str, texts: int) -> Size:
 
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
-IN_PLACE = {"cuda": Contract(limits=(Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7)))}
+NO_COPY = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7), Limit("copy_share", at_least=0.5)
+IN_PLACE = {"cuda": Contract(limits=NO_COPY)}
 COPIED = "the copy of a page reads and writes it once more than attention does"
 
 

@@ -101,18 +101,21 @@ def in_triton(name: str, context: Context) -> Side:
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 TRITON = Needs(packages=("triton",), install="pip install triton")
-ONE_KERNEL = {"cuda": Contract(engaged=(Limit("kernels", at_most=1),))}
+ONE_KERNEL = Limit("kernels", at_most=1)
+NEAR_A_COPY = Limit("copy_share", at_least=0.7)
 
 
 def _workload(name: str, eager: Operator, library: Operator | None, rows: Rows, promise: float) -> Workload:
     """The ladder of one operator. `promise` is that of the compiled and of the Triton kernel."""
-    rungs: Sequence[tuple[str, Build, Needs]] = [
-        ("compiled", partial(compiled, eager), COMPILER),
-        ("triton", partial(in_triton, eager.__name__), TRITON),
+    rungs: Sequence[tuple[str, Build, Needs, tuple[Limit, ...]]] = [
+        ("compiled", partial(compiled, eager), COMPILER, (ONE_KERNEL,)),
+        ("triton", partial(in_triton, eager.__name__), TRITON, (ONE_KERNEL, NEAR_A_COPY)),
     ]
     optimizations = [
-        Optimization(rung, build, {"cuda": promise}, dtype="bfloat16", needs=needs, contract=ONE_KERNEL)
-        for rung, build, needs in rungs
+        Optimization(
+            rung, build, {"cuda": promise}, dtype="bfloat16", needs=needs, contract={"cuda": Contract(limits=limits)}
+        )
+        for rung, build, needs, limits in rungs
     ]
     if library is not None:
         optimizations.append(Optimization("library", partial(as_it_is, library), {"cuda": 1.0}, dtype="bfloat16"))

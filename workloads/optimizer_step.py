@@ -94,6 +94,7 @@ def _contract(*limits: Limit) -> dict[str, Contract]:
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 ONE_PASS = Limit("kernels", at_most_of_reference=0.5)
+NEAR_A_COPY = Limit("copy_share", at_least=0.7)
 NO_COPIES = Limit("peak_bytes", at_most_of_reference=0.9)
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
@@ -103,7 +104,9 @@ WORKLOADS: tuple[Workload, ...] = (
         {kind: optimizer_size(kind) for kind in ("cuda", "cpu")},
         (
             Optimization("loop", loop_update, {"cuda": 0.2}, why="a launch for every operation of every tensor"),
-            Optimization("fused", fused_update, {"cuda": 1.5, "cpu": 1.5}, contract=_contract(ONE_PASS, NO_COPIES)),
+            Optimization(
+                "fused", fused_update, {"cuda": 1.5, "cpu": 1.5}, contract=_contract(ONE_PASS, NO_COPIES, NEAR_A_COPY)
+            ),
             Optimization("compiled", compiled_update, {"cuda": 1.5}, needs=COMPILER, contract=_contract(ONE_PASS)),
         ),
         cold=False,

@@ -96,3 +96,19 @@ def with_whole_run(found: Measurement, size: Size) -> Measurement:
     if whole is None or found.counters_missing is not None or not found.optimized_counters:
         return found
     return replace(found, optimized_counters={**found.optimized_counters, "whole_run_speedup": whole.speedup})
+
+
+def with_ceiling_shares(found: Measurement, size: Size) -> Measurement:
+    """Adds `copy_share` and `matmul_share` to the optimized side, where it was counted on a GPU and timed.
+
+    They are the bytes and the FLOPs that a step needs by `size`, over its median time, over the ceiling of the machine.
+    A cache may deliver bytes, so that the first one may be above 1. A precision without a ceiling gets no second one.
+    """
+    copy, matmul = found.ceilings.get(BANDWIDTH["cuda"]), found.ceilings.get(ON_CUDA["bfloat16"])
+    if copy is None or not found.pairs or not found.optimized_counters:
+        return found
+    step_ms = statistics.median(pair.optimized_ms for pair in found.pairs)
+    shares = {"copy_share": size.bytes / step_ms / 1e6 / copy}
+    if matmul is not None:
+        shares["matmul_share"] = size.flops / step_ms / 1e9 / matmul
+    return replace(found, optimized_counters={**found.optimized_counters, **shares})

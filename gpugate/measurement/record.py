@@ -314,6 +314,8 @@ MORE_IS_BETTER = (
     "kernel_fraction",
     "overlap_fraction",
     "bus_share",
+    "copy_share",
+    "matmul_share",
     "data_path_efficiency",
     "whole_run_speedup",
 )

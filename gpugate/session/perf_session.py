@@ -35,7 +35,7 @@ from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
 from gpugate.machine.processes import list_children
-from gpugate.measurement.derived import with_bus_share, with_ceilings, with_whole_run
+from gpugate.measurement.derived import with_bus_share, with_ceiling_shares, with_ceilings, with_whole_run
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
@@ -667,7 +667,7 @@ def _key(case: Case) -> str:
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:
     """Rounds the measurement as the file does, so that `gpugate replay` decides the same numbers again."""
-    return from_json(Measurement, to_json(with_whole_run(found, case.size)))
+    return from_json(Measurement, to_json(with_ceiling_shares(with_whole_run(found, case.size), case.size)))
 
 
 def _drop_measurement(result: CaseResult) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.derived import YARDSTICK, with_bus_share, with_whole_run
+from gpugate.measurement.derived import YARDSTICK, with_bus_share, with_ceiling_shares, with_whole_run
 from gpugate.measurement.record import Measurement, SideCost
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
@@ -38,6 +38,25 @@ def test_what_was_not_measured_gives_no_share(streamed: Measurement) -> None:
     assert with_bus_share(streamed, {"memcpy_gb_per_s": 5.0}) == streamed
     assert with_bus_share(replace(streamed, instances=()), RATE) == replace(streamed, instances=())
     assert with_bus_share(replace(streamed, optimized_counters={}), RATE).optimized_counters == {}
+
+
+CEILINGS = {"device_copy_gb_per_s": 3000.0, "matmul_bf16_tflops": 800.0, "cache_bytes": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "shares"),
+    [
+        (CEILINGS, {"copy_share": 0.8, "matmul_share": 0.25}),
+        ({"device_copy_gb_per_s": 3000.0}, {"copy_share": 0.8}),  # a precision without a yardstick
+        ({"memcpy_gb_per_s": 5.0}, {}),  # a CPU
+    ],
+)
+def test_a_step_is_a_share_of_the_machines_ceilings(
+    streamed: Measurement, ceilings: dict[str, float], shares: dict[str, float]
+) -> None:
+    found = with_ceiling_shares(replace(streamed, ceilings=ceilings), Size(1, flops=2e12, bytes=24e9))
+    added = {name: value for name, value in found.optimized_counters.items() if name not in IN}
+    assert added == pytest.approx(shares, rel=1e-3)
 
 
 def test_of_two_measurements_the_smaller_share_stays(streamed: Measurement) -> None:
