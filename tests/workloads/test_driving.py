@@ -23,6 +23,7 @@ from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
+from tests.support.small_encoder import small_encoders
 from workloads.driving import nvjpeg_probe
 from workloads.driving.delivery import Batch, order_table
 from workloads.driving.model import driving_model, parameter_count
@@ -161,6 +162,28 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
     assert missing.reason.startswith("GPU 1 decodes no JPEG (Failed to initialize nvjpeg with hardware backend: 7): ")
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in missing.reason
     assert missing_needs(needs, replace(h200, gpu_index=0)) is None
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(channels_last=True),
+        Recipe(channels_last=True, stem_channels=4),
+        Recipe(torch.bfloat16),
+        Recipe(fused=True),
+    ],
+)
+def test_a_recipe_trains_to_the_same_loss(context, recipe):
+    """Two updates: the third loss depends on what the backward passes and the optimizer did."""
+    losses = []
+    for each in (Recipe(), recipe):
+        with torch.random.fork_rng(devices=[]), small_encoders():
+            torch.manual_seed(0)
+            pipeline = Pipeline(context, Plan(batch=4, recipe=each))
+            losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))
+            assert pipeline.why_not() is None
+            assert pipeline.trainer.model.missing_channels == each.stem_channels - 3
+    assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.precision == torch.float32 else 0.1)
 
 
 def test_a_lost_layout_is_noticed(context):

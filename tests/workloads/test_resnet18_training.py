@@ -120,6 +120,17 @@ def test_a_loss_that_is_no_number_loses_all_receipts() -> None:
         assert not loop.iterate()[0].any()
 
 
+def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
+    expected = losses(TINY)
+    assert losses(RUNGS["workers"]) == expected
+    assert losses(RUNGS["copy stream"]) == losses(RUNGS["large batch"])
+    assert losses(RUNGS["bytes"]) == pytest.approx(expected, rel=1e-4)
+    assert losses(RUNGS["bytes by a copy stream"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
+    assert losses(RUNGS["fused"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
+    assert losses(RUNGS["resident"]) == pytest.approx(expected, rel=1e-4)
+    assert losses(RUNGS["bf16 channels last"]) == pytest.approx(expected, rel=0.05)
+
+
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_step, "architecture", ARCHITECTURE)
     model = training_step.net(CONTEXT, Recipe(layout=NHWC, stem_channels=4))

@@ -134,6 +134,7 @@ def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, code
 
 
 RATE = {"bitrate": 12_000_000}
+NTSC = VideoFormat(64, 64, Fraction(30000, 1001))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ RATE = {"bitrate": 12_000_000}
     ],
 )
 def test_arguments_hold_a_quantizer_or_a_bit_rate(settings, rates):
-    asked = arguments(NvencSettings(**settings, frames_between_keyframes=60), VideoFormat(64, 64), 3)
+    asked = arguments(NvencSettings(**settings, frames_between_keyframes=60), NTSC, 3)
     common = {"gpu_id": 3, "codec": "h264", "preset": "P4", "tuning_info": "high_quality"}
     assert asked == {**common, "fps": 30, "gop": 60, "idrperiod": 60, **rates}
 
