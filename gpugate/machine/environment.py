@@ -201,14 +201,11 @@ def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[st
     if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
         wanted = ".".join(str(part) for part in needs.compute_capability)
         yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
-    if needs.gpus > 1 and (visible := _visible_gpus()) < needs.gpus:
-        yield "gpus", f"needs {needs.gpus} GPUs and torch sees {visible}: run it on a machine with more"
+    if needs.gpus > 1:
+        import torch
 
-
-def _visible_gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
+        if (visible := torch.cuda.device_count()) < needs.gpus:
+            yield "gpus", f"needs {needs.gpus} GPUs and torch sees {visible}: run it on a machine with more"
 
 
 def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -121,25 +122,17 @@ def _is_slice(name: str) -> bool:
 
 
 def _visible(uuids: list[str], variable: str | None) -> list[str]:
-    """Selects the GPUs in CUDA_VISIBLE_DEVICES: CUDA stops at the first unknown entry and refuses a repeated one."""
+    """Selects the GPUs in CUDA_VISIBLE_DEVICES, by index or by the beginning of a UUID: CUDA stops at the first entry
+    that it does not know."""
     if variable is None:
         return uuids
-    entries = [part.strip() for part in variable.split(",")]
+    entries = list(dict.fromkeys(part.strip() for part in variable.split(",")))
     if _is_slice(entries[0]):  # CUDA shows one slice to a process, so that each needs a process of its own
-        return list(dict.fromkeys(filter(_is_slice, entries)))
-    found: dict[int, str] = {}
-    for entry in entries:
-        if entry.isdecimal() and int(entry) < len(uuids):
-            index, name = int(entry), entry
-        else:
-            matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
-            if len(matches) != 1:
-                break
-            index, name = matches[0], uuids[matches[0]]
-        if index in found:
-            return []
-        found[index] = name
-    return list(found.values())
+        return list(filter(_is_slice, entries))
+    known = {str(index) for index in range(len(uuids))}
+    return list(
+        takewhile(lambda entry: entry in known or any(entry and uuid.startswith(entry) for uuid in uuids), entries)
+    )
 
 
 def _without_this_process(pids: list[int]) -> list[int]:

@@ -202,10 +202,9 @@ def test_two_environments_compare(machine: Environment, change: dict[str, Any], 
         ("-1", []),
         ("2, 0", ["2", "0"]),
         ("0,7,1", ["0"]),
-        ("1,1", []),
+        ("1,1", ["1"]),
         ("GPU-a,2", ["GPU-a", "2"]),
-        ("GPU-b", []),  # of two
-        ("GPU-bb,1", []),
+        ("GPU-bb,none,1", ["GPU-bb"]),
         ("MIG-1,MIG-2,MIG-1", ["MIG-1", "MIG-2"]),
     ],
 )
