@@ -1,7 +1,6 @@
 """The steps of faulty sides, without a GPU."""
 
 import weakref
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
 from gpugate.workload import Build, Context, Side
 
-CPU = torch.device("cpu")
-CONTEXT = Context(CPU, items=4, seed=3, cache_dir=Path())
+CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
 
 
 def side_of(kind: str, build: Build, **context: Any) -> Side:
@@ -26,31 +24,23 @@ def identity(context: Context) -> Side:
     return Side(lambda inputs: inputs + 0.0)
 
 
-def test_sync_waits_after_every_step(monkeypatch) -> None:
-    waited: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    side = side_of("sync", identity)
-    for count in (1, 2, 3):
-        side.step(torch.ones(2))
-        assert waited == [CPU] * count
-
-
-def operators(side: Side) -> Counter[str]:
-    """Counts the runs of each operator in three steps."""
-    inputs = torch.ones(2)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
-        outputs = [side.step(inputs) for _ in range(3)]
-    assert all(torch.equal(output, inputs) for output in outputs)
-    return Counter({event.key: event.count for event in profiler.key_averages()})
-
-
 @pytest.mark.parametrize(
-    ("kind", "more"),
-    [("launch", {"aten::mul_": 3}), ("copy", {"aten::to": 6})],  # there and back
+    ("kind", "operator", "more"), [("launch", "aten::mul_", 3), ("copy", "aten::to", 6), ("sync", "synchronize", 3)]
 )
-def test_what_a_step_does_more(kind: str, more: dict[str, int]) -> None:
-    found = operators(side_of(kind, identity)) - operators(identity(CONTEXT))
-    assert {name: found[name] for name in more} == more
+def test_what_three_steps_do_more(kind: str, operator: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def synchronize(device: torch.device) -> None:
+        with torch.profiler.record_function("synchronize"):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+    def count(side: Side) -> int:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profiler:
+            outputs = [side.step(torch.ones(2)) for _ in range(3)]
+        assert all(torch.equal(output, torch.ones(2)) for output in outputs)
+        return sum(event.count for event in profiler.key_averages() if event.key == operator)
+
+    assert count(side_of(kind, identity)) - count(identity(CONTEXT)) == more
 
 
 @pytest.mark.parametrize("reused", [False, True], ids=["another tensor each step", "the same tensor each step"])
@@ -90,7 +80,7 @@ def test_a_pipeline_may_fill_the_stale_output_at_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "relative_l2"),
-    [(torch.float32, 0.3), (torch.float32, 1e-4), (torch.float64, 1e-9), (torch.bfloat16, 0.3), (torch.bfloat16, 0.02)],
+    [(torch.float32, 1e-4), (torch.float64, 1e-9), (torch.bfloat16, 0.02)],
 )
 def test_a_wrong_output_is_off_by_what_was_asked(dtype: torch.dtype, relative_l2: float) -> None:
     inputs = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -139,7 +129,7 @@ def test_faults_of_outputs_change_the_tensors_in_an_output_of_several_parts() ->
         assert torch.equal(found["logits"], 2 * x if name == "skip-work" else x) is not wrong, name
 
 
-@pytest.mark.parametrize("items", [2, 5, 8])
+@pytest.mark.parametrize("items", [2, 5])
 def test_skipping_work_computes_half_and_returns_it_twice(items: int) -> None:
     seen: list[int] = []
 
@@ -148,8 +138,6 @@ def test_skipping_work_computes_half_and_returns_it_twice(items: int) -> None:
 
         def step(inputs: dict[str, Any]) -> torch.Tensor:
             seen.append(len(inputs["x"]))
-            assert inputs["weight"].shape == (items + 1, 3)
-            assert inputs["name"] == "a"
             return inputs["x"] @ inputs["weight"]
 
         return Side(step)
@@ -162,17 +150,13 @@ def test_skipping_work_computes_half_and_returns_it_twice(items: int) -> None:
     half = items // 2
     assert seen == [half, half]
     whole = x @ inputs["weight"]
-    assert torch.equal(output[:half], whole[:half])
-    assert torch.equal(output[half : 2 * half], whole[:half])
-    assert output.shape == whole.shape
+    assert torch.equal(output, whole[torch.arange(items) % half])
 
 
 @pytest.mark.parametrize(
     ("step", "inputs", "sentence"),
     [
         (torch.clone, torch.ones(3, 4), "no input's first dimension is the 4 items per step"),
-        (torch.clone, [torch.ones(()), 4, None], "no input's first dimension is the 4 items per step"),
-        (lambda inputs: inputs.sum(), torch.ones(4), r"this one has shape \(\), not 2 rows"),
         (lambda inputs: inputs.T, torch.ones(4, 3), r"this one has shape \(3, 2\), not 2 rows"),
     ],
 )

@@ -193,14 +193,10 @@ def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
 @pytest.mark.parametrize(
     ("text", "next_step"),
     [
-        *(
-            (text, "use one of slow:PERCENT, longer-kernel")
-            for text in ("", "fast", "Slow:5", "slow5", ":5", "no_graph")
-        ),
+        *((text, "use one of slow:PERCENT, longer-kernel") for text in ("", "Slow:5", ":5", "no_graph")),
         *((f"slow:{text}", "give a number above 0 up to 1000") for text in ("", "-3", "0", "nan", "inf", "5%", "1001")),
-        *((f"wrong:{text}", "above 0, such as wrong:0.01") for text in ("", "0", "-1e-3", "nan", "inf", "a bit")),
-        *((text, "give a number above 0") for text in ("slow", "longer-kernel:0", "cpu-work:1001", "wrong")),
-        *((text, "has no size") for text in ("sync:", "leak:3", "stale:no")),
+        *((text, "above 0, such as wrong:0.01") for text in ("wrong", "wrong:0", "wrong:a bit")),
+        ("leak:3", "has no size"),
     ],
 )
 def test_what_is_no_fault_is_refused_in_one_sentence(text: str, next_step: str) -> None:
