@@ -71,15 +71,14 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
     if folder.is_dir():
         yield _describe_folder(name, folder)
         return
-    top = _find_repository(name, project)
-    commit = _resolve(name, project, top, "give a branch, tag, commit or folder")
+    commit = find_commit(name, project, "give a branch, tag, commit or folder")
     ancestor = git(project, "merge-base", head, commit) if head is not None else None
     if ancestor is not None and ancestor != commit:
         count = number_of(int(git(project, "rev-list", "--count", f"{head}..{commit}") or 0), "commit")
         note = f"{name} has {count} that this version lacks: compared with the common ancestor "
         note += f"{ancestor[:SHORT_COMMIT]}; --exact compares with {name} itself"
         name = commit = ancestor
-    within = Path(os.path.relpath(project.resolve(), top))
+    within = Path(os.path.relpath(project.resolve(), find_top(project)))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
     cache = choose_folder(cache.parent) / cache.name
@@ -98,12 +97,9 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
         _remove_worktree(project, path)
 
 
-def find_commit(name: str, project: Path) -> str:
-    """The full name of the commit of a git ref. Raises CompareError for a ref that is not there."""
-    return _resolve(name, project, _find_repository(name, project), "give a branch, tag or commit")
-
-
-def _resolve(name: str, project: Path, top: str, step: str) -> str:
+def find_commit(name: str, project: Path, step: str = "give a branch, tag or commit") -> str:
+    """The full name of the commit of a git ref. Raises CompareError for a ref that is not there, with the next step."""
+    top = _find_repository(name, project)
     commit = git(project, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     if commit is None:
         raise CompareError(f"{name!r} is no commit of {top}: {suggest_commit(project, step)}")
