@@ -1,7 +1,6 @@
 """The results of a run for its user: the table, the policy, the files, and pytest's own options working as anywhere."""
 
 import errno
-import json
 import logging
 import os
 import statistics
@@ -46,9 +45,6 @@ other_work.count_periods = lambda: next(counts)
 NEEDS_A_PACKAGE = """
 Optimization("quick", quick, {"cpu": 0.01}, needs=Needs(packages=("torch_nowhere",), install="pip install nowhere"))
 """
-NEEDS_COUNTERS = """
-Optimization("quick", quick, {"cpu": 0.01}, contract={"cpu": Contract(engaged=(Limit("graph_launches", at_least=1),))})
-"""
 
 
 def passed(text: str, verbose_outcome: str = "PASSED") -> list[str]:
@@ -88,15 +84,6 @@ def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyP
     assert not (tiny.path / "baselines").exists()
 
 
-def test_a_contract_that_cannot_be_checked_is_no_pass(tiny: TinyProject) -> None:
-    tiny.workload(optimizations=NEEDS_COUNTERS)
-    lenient = tiny.run("-k", "engaged", "--perf-json=run.json")
-    assert lenient.status == 0
-    assert tiny.outcomes()["counters"] == Outcome.INCONCLUSIVE
-    assert "INCONCLUSIVE  counters of tiny/quick/cpu\n    not measured: " in lenient.text
-    assert tiny.run("-k", "engaged", "--gate").status == 1
-
-
 def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> None:
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
     every_machine_is_sick = 'machine_state.SICK_SHARE["memcpy_gb_per_s"] = -10.0'
@@ -115,21 +102,14 @@ def test_a_sick_machine_explains_a_fall_and_fails_a_gate(tiny: TinyProject) -> N
     assert not tiny.baseline.exists()
 
 
-@pytest.mark.parametrize("allowed", ["cuda", "memory,cuda", "memory cuda"])
-def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject, allowed: str) -> None:
+def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> None:
     assert tiny.run("-m", "gpu").status == 0
     strict = tiny.run("-m", "gpu", "--gate", "-v")
     assert strict.status == 1
     assert len(passed(strict.text, "FAILED")) == len(PROMISES)
     assert f"tiny/quick/cuda was not measured: {NO_GPU}; --allow-missing cuda lets a gate pass" in strict.text
     check_no_traceback(strict.text)
-    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", allowed).status == 0
-
-
-def test_a_gate_that_measured_nothing_is_not_green(tiny: TinyProject) -> None:
-    result = tiny.run("-m", "gpu", "--gate", "--allow-missing", "cuda")
-    assert result.status == 1
-    assert "ERROR: the gate measured nothing: select cases that this machine can run" in result.text
+    assert tiny.run("-k", "outputs", "--gate", "--allow-missing", "memory, cuda").status == 0
 
 
 def test_a_missing_package_skips_with_its_name_and_how_to_install_it(tiny: TinyProject) -> None:
@@ -185,9 +165,8 @@ def test_junit_carries_speedup_interval_and_verdict(tiny: TinyProject) -> None:
     assert carried["test_speedup_is_what_was_promised[tiny/quick/cuda]"] == {}
 
 
-@pytest.mark.parametrize("only", [(), ("--benchmark-only",)])
-def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject, only: tuple[str, ...]) -> None:
-    tiny.run("--benchmark-json=benchmark.json", "--perf-json=run.json", *only)
+def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) -> None:
+    tiny.run("--benchmark-json=benchmark.json", "--perf-json=run.json", "--benchmark-only")
     seen = tiny.json("benchmark.json")
     (made,) = seen["benchmarks"]
     columns = tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]["instances"]["optimized_ms"]
@@ -211,9 +190,9 @@ def test_a_quota_that_throttles_the_run_is_to_blame_and_no_side(tiny: TinyProjec
     assert "next: raise the quota of CPU time" in result.text
 
 
-@pytest.mark.parametrize("plugin", ["benchmark", "cacheprovider", "xdist", "junitxml"])
-def test_other_plugins_may_be_absent(tiny: TinyProject, plugin: str) -> None:
-    result = tiny.run("--perf-device=cpu", "-p", f"no:{plugin}")
+def test_other_plugins_may_be_absent(tiny: TinyProject) -> None:
+    absent = ("-p", "no:benchmark", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:junitxml")
+    result = tiny.run("--perf-device=cpu", *absent)
     assert result.status == 0
     assert "4 passed" in result.text
 
@@ -317,18 +296,6 @@ def test_a_project_may_have_its_own_fixture_of_that_name(tiny: TinyProject) -> N
     assert result.status == 0
     assert "3 passed" in result.text
     assert "= gpugate =" not in result.text
-
-
-def test_a_promise_that_is_not_kept_fails_in_every_mode(tiny: TinyProject) -> None:
-    tiny.workload(optimizations=PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
-    result = tiny.run("--perf-device=cpu", "-v", "--perf-json=run.json")
-    assert result.status == 1
-    assert passed(result.text, "FAILED") == ["test_speedup_is_what_was_promised[tiny/quick/cpu]"]
-    assert "REGRESSED speedup of tiny/quick/cpu: " in result.text
-    assert "is below the promised 500x" in result.text
-    assert "  next: pytest perf_tests -k" in result.text
-    check_no_traceback(result.text)
-    assert json.loads((tiny.path / "run.json").read_text(encoding="utf-8"))["format"] == "gpugate-run"
 
 
 def test_what_torch_writes_down_of_compiling_is_not_shown_with_a_failure(
