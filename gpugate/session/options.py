@@ -35,8 +35,6 @@ DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 MEASURE = "measure for the parent"  # the task of a fresh process
-PATH_OPTIONS: set[str] = set()  # which take a path, filled by `add_options`
-_PATHS = ("DIR", "FILE", "PATH")  # the metavar of such an option
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 Tool = Literal["nsys", "ncu", "torch-trace"]
 # The option of each profiler, and the default folder of its profiles.
@@ -142,125 +140,58 @@ class Options:
         return (self.baselines_path, *runs)
 
 
+# Every option with its effect and its default, as `pytest --help` has them. A value in brackets may be left out.
+OPTIONS = {
+    "--gate": "fail on every verdict but PASS and IMPROVED, and on a missing GPU (default: off)",
+    "--update-baselines[=REASON]": "record the measured times as the new baselines, which keep the REASON "
+    "(default: off)",
+    "--perf-device DEVICE": "measure on auto, cpu, cuda or cuda:N (default: auto)",
+    "--perf-budget SECONDS": "sample each case for SECONDS, without the time of its builds (default: "
+    f"{Settings.budget_s:g}; on a CPU, all cases of a run that neither gates nor records share two minutes)",
+    "--perf-json FILE": "write all measurements and verdicts to FILE (default: nowhere)",
+    "--perf-report DIR": "write this night to DIR: run.json, junit.xml, summary.md and the page night.html "
+    "(default: nowhere)",
+    "--perf-store URL": "add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off "
+    f"adds it to none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
+    "--perf-shard I/N": f"measure shard I of N, from 1/N to N/N, of the selected cases; {SLURM} and {KUBERNETES} read "
+    f"both from the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate merge makes one "
+    "night of all shards (default: all cases)",
+    "--perf-resume": "go on from the finished cases of the run in --perf-report or --perf-json that was cut off; "
+    "without such a run, begin (default: off)",
+    "--perf-set NAME=VALUE": "give workloads the setting NAME, such as a folder of your own data; repeat it for "
+    "several settings (default: none)",
+    "--perf-baselines DIR": f"read and write baselines in DIR (default: {DEFAULT_BASELINES} of pytest's rootdir)",
+    "--allow-missing NAMES": "let a gate pass without these packages or engines, separated by commas (default: none)",
+    "--perf-mutate FAULT": "put a known fault into every optimized side, so that a check must fail; not with --gate: "
+    f"{', '.join(SPELLING.values())} (default: none)",
+    "--against REF": "compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or "
+    "misses a slowdown of 5 %; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
+    "--explain": "explain for every case where its time went since the record, or against its reference without a "
+    "record (default: for cases that fail)",
+    "--nsys[=DIR]": "judge nothing; write an Nsight Systems report of a few warm steps of each side to DIR, by "
+    f"default {PROFILERS['nsys']} (default: off)",
+    "--ncu[=N]": "judge nothing; run one step of each side under Nsight Compute, which counts the first N launches of "
+    f"kernels, by default {DEFAULT_KERNELS}, and keep its report in {PROFILERS['ncu']} (default: off)",
+    "--torch-trace[=DIR]": "judge nothing; write PyTorch's trace of a few warm steps of each side, for Perfetto, to "
+    f"DIR, by default {PROFILERS['torch-trace']} (default: off)",
+}
+# The value of an option whose value is left out, and that of one which is not given.
+BARE = {"--update-baselines": "", "--ncu": str(DEFAULT_KERNELS)}
+BARE |= {f"--{tool}": PROFILERS[tool] for tool in ("nsys", "torch-trace")}
+NOT_GIVEN: dict[str, Any] = {"--perf-device": "auto", "--allow-missing": "", "--perf-set": []}
+PATH_OPTIONS = {name for name, _, value in (usage.partition(" ") for usage in OPTIONS) if value in ("DIR", "FILE")}
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Every option of the suite, in one group of `pytest --help`, each with its default."""
     group = parser.getgroup("gpugate", "gpugate: does a GPU optimization still pay?")
-
-    def add(name: str, **how: Any) -> None:
-        if how.get("metavar") in _PATHS and "nargs" not in how:
-            PATH_OPTIONS.add(name)
-        group.addoption(name, **how)
-
-    add(
-        "--gate",
-        action="store_true",
-        help="fail on every verdict but PASS and IMPROVED, and on a missing GPU (default: off)",
-    )
-    add(
-        "--update-baselines",
-        metavar="REASON",
-        nargs="?",
-        const="",
-        help="record the measured times as the new baselines, which keep the REASON (default: off)",
-    )
-    add(
-        "--perf-device",
-        metavar="DEVICE",
-        default="auto",
-        help="measure on auto, cpu, cuda or cuda:N (default: %(default)s)",
-    )
-    add(
-        "--perf-budget",
-        metavar="SECONDS",
-        help="sample each case for SECONDS, without the time of its builds (default: "
-        f"{Settings.budget_s:g}; on a CPU, all cases of a run that neither gates nor records share two minutes)",
-    )
-    add("--perf-json", metavar="FILE", help="write all measurements and verdicts to FILE (default: nowhere)")
-    add(
-        "--perf-report",
-        metavar="DIR",
-        help="write this night to DIR: run.json, junit.xml, summary.md and the page night.html (default: nowhere)",
-    )
-    add(
-        "--perf-store",
-        metavar="URL",
-        help="add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off adds it to "
-        f"none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
-    )
-    add(
-        "--perf-shard",
-        metavar="I/N",
-        help=f"measure shard I of N, from 1/N to N/N, of the selected cases; {SLURM} and {KUBERNETES} read both from "
-        f"the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate merge makes one night of "
-        "all shards (default: all cases)",
-    )
-    add(
-        "--perf-resume",
-        action="store_true",
-        help="go on from the finished cases of the run in --perf-report or --perf-json that was cut off; without such "
-        "a run, begin (default: off)",
-    )
-    add(
-        "--perf-set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="give workloads the setting NAME, such as a folder of your own data; repeat it for several settings "
-        "(default: none)",
-    )
-    add(
-        "--perf-baselines",
-        metavar="DIR",
-        help=f"read and write baselines in DIR (default: {DEFAULT_BASELINES} of pytest's rootdir)",
-    )
-    add(
-        "--allow-missing",
-        metavar="NAMES",
-        default="",
-        help="let a gate pass without these packages or engines, separated by commas (default: none)",
-    )
-    add(
-        "--perf-mutate",
-        metavar="FAULT",
-        help="put a known fault into every optimized side, so that a check must fail; not with --gate: "
-        f"{', '.join(SPELLING.values())} (default: none)",
-    )
-    add(
-        "--against",
-        metavar="REF",
-        help="compare the code in turns with the ancestor that HEAD and REF share, where a record alarms or misses "
-        "a slowdown of 5 %%; auto is the recorded commit, off compares nothing (default: auto with --gate, else off)",
-    )
-    add(
-        "--explain",
-        action="store_true",
-        help="explain for every case where its time went since the record, or against its reference without a record "
-        "(default: for cases that fail)",
-    )
-    add(
-        "--nsys",
-        metavar="DIR",
-        nargs="?",
-        const=PROFILERS["nsys"],
-        help="judge nothing; write an Nsight Systems report of a few warm steps of each side to DIR, by default "
-        f"{PROFILERS['nsys']} (default: off)",
-    )
-    add(
-        "--ncu",
-        metavar="N",
-        nargs="?",
-        const=str(DEFAULT_KERNELS),
-        help="judge nothing; run one step of each side under Nsight Compute, which counts the first N launches of "
-        f"kernels, by default {DEFAULT_KERNELS}, and keep its report in {PROFILERS['ncu']} (default: off)",
-    )
-    add(
-        "--torch-trace",
-        metavar="DIR",
-        nargs="?",
-        const=PROFILERS["torch-trace"],
-        help="judge nothing; write PyTorch's trace of a few warm steps of each side, for Perfetto, to DIR, by default "
-        f"{PROFILERS['torch-trace']} (default: off)",
-    )
+    for usage, text in OPTIONS.items():
+        name, _, value = usage.rstrip("]").replace("[=", " ").partition(" ")
+        how: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+        how |= {"nargs": "?", "const": BARE[name]} if name in BARE else {}
+        how |= {"default": NOT_GIVEN[name]} if name in NOT_GIVEN else {}
+        how |= {"action": "append"} if name == "--perf-set" else {}
+        group.addoption(name, help=text.replace("%", "%%"), **how)
 
 
 def add_settings(parser: pytest.Parser) -> None:
@@ -392,61 +323,55 @@ def _refuse_ambiguous(config: pytest.Config, option: str, value: str) -> None:
 
 
 def _check_together(config: pytest.Config) -> None:
-    """Raises OptionError for options that contradict or do nothing without another."""
-    _check_own(config)
-    _check_allowed(config)
-    _check_shard(config)
-    _check_resumed(config)
-    fault = config.getoption("perf_mutate")
-    if config.getoption("gate") and fault is not None:
-        raise OptionError(
+    """Raises OptionError for options that contradict or do nothing without another.
+
+    A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent.
+    """
+    value, records, fresh = config.getoption, _records(config), children.task == MEASURE
+    gate, fault, own, names = value("gate"), value("perf_mutate"), value("perf_set"), value("allow_missing")
+    shard, has_run = value("perf_shard"), value("perf_report") or value("perf_json")
+    if records:
+        _refuse_ambiguous(config, "--update-baselines", value("update_baselines"))
+    for refused, sentence in (
+        (
+            records and own and _are_the_default(config),
+            f"--perf-set {', '.join(own[:1])} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default "
+            "inputs: give --perf-baselines another folder",
+        ),
+        (
+            names and not gate and not fresh,
+            f"--allow-missing {names} has an effect only with --gate: give --gate too",
+        ),
+        (
+            shard is not None and records,
+            f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without "
+            "shards",
+        ),
+        (
+            value("perf_resume") and records,
+            "--update-baselines records whole sessions: record without --perf-resume",
+        ),
+        (
+            value("perf_resume") and not has_run and not fresh,
+            "--perf-resume goes on with a run: give its --perf-report or --perf-json",
+        ),
+        (
+            gate and fault is not None,
             f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
-            "PYTEST_ADDOPTS"
-        )
-    reason = config.getoption("update_baselines")
-    if reason is None:
-        return
-    _refuse_ambiguous(config, "--update-baselines", reason)
-    if config.getoption("gate"):
-        raise OptionError("--gate judges and --update-baselines records: run one after the other")
-    if fault is not None:
-        raise OptionError("--perf-mutate injects a fault, which no baseline may contain: record without it")
-    if config.getoption("against") not in (None, OFF):
-        raise OptionError("--against judges and --update-baselines records: run one after the other")
-
-
-def _check_own(config: pytest.Config) -> None:
-    """Raises OptionError where records of a user's own settings would replace those of the workloads' defaults."""
-    own = config.getoption("perf_set")
-    if own and _records(config) and _are_the_default(config):
-        raise OptionError(
-            f"--perf-set {own[0]} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default inputs: give "
-            "--perf-baselines another folder"
-        )
-
-
-def _check_allowed(config: pytest.Config) -> None:
-    """A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent."""
-    names = config.getoption("allow_missing")
-    if names and not config.getoption("gate") and children.task != MEASURE:
-        raise OptionError(f"--allow-missing {names} has an effect only with --gate: give --gate too")
-
-
-def _check_shard(config: pytest.Config) -> None:
-    shard = config.getoption("perf_shard")
-    if shard is not None and _records(config):
-        raise OptionError(
-            f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards"
-        )
-
-
-def _check_resumed(config: pytest.Config) -> None:
-    if not config.getoption("perf_resume"):
-        return
-    if _records(config):
-        raise OptionError("--update-baselines records whole sessions: record without --perf-resume")
-    if not config.getoption("perf_report") and not config.getoption("perf_json") and children.task != MEASURE:
-        raise OptionError("--perf-resume goes on with a run: give its --perf-report or --perf-json")
+            "PYTEST_ADDOPTS",
+        ),
+        (gate and records, "--gate judges and --update-baselines records: run one after the other"),
+        (
+            records and fault is not None,
+            "--perf-mutate injects a fault, which no baseline may contain: record without it",
+        ),
+        (
+            records and value("against") not in (None, OFF),
+            "--against judges and --update-baselines records: run one after the other",
+        ),
+    ):
+        if refused:
+            raise OptionError(sentence)
 
 
 def _command(config: pytest.Config) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.errors import OptionError
 from gpugate.machine import children
-from gpugate.session.options import MEASURE, add_options, read_options
+from gpugate.session.options import MEASURE, PATH_OPTIONS, read_options
 from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject
 from tools.options_page import options_page
@@ -262,16 +262,8 @@ def test_the_device_asked_for_is_the_only_one_measured(tiny: TinyProject) -> Non
     assert "cuda" not in result.text.partition("= gpugate =")[2]
 
 
-def path_options() -> list[str]:
-    """Every option of ours that takes a path, by what its help calls the value."""
-    parser = pytest.Parser(_ispytest=True)
-    add_options(parser)
-    given = [(one.names()[0], one.attrs()) for one in parser.getgroup("gpugate").options]
-    return [name for name, how in given if how.get("metavar") in ("DIR", "FILE", "PATH") and how.get("nargs") is None]
-
-
 @pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
-@pytest.mark.parametrize("option", path_options())
+@pytest.mark.parametrize("option", sorted(PATH_OPTIONS))
 def test_a_path_behind_a_space_does_not_move_the_rootdir(
     tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, option: str, foreign: str
 ) -> None:
