@@ -77,27 +77,23 @@ class LiveLine:
 def line(progress: Progress) -> Text:
     """`<case id>  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.7 %)  12 s left`."""
     doing = f"{progress.doing} {progress.side}".rstrip()
-    parts = [(progress.case_id, "bold"), (doing, ""), *_counts(progress), *_estimate(progress)]
+    parts = [(progress.case_id, "bold"), (doing, "")]
+    if progress.build:
+        parts.append((f"build {progress.build}", "dim"))
+    if progress.pairs:
+        parts.append((units.number_of(progress.pairs, "pair"), ""))
+    if progress.speedup is not None:
+        parts.append((_describe_estimate(progress, progress.speedup), "cyan"))
     if progress.seconds_left is not None:
         parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
     return Text("  ", overflow="fold").join(Text(show_controls(words), style=style) for words, style in parts)
 
 
-def _counts(progress: Progress) -> list[tuple[str, str]]:
-    parts = [(f"build {progress.build}", "dim")] if progress.build else []
-    if progress.pairs:
-        parts.append((units.number_of(progress.pairs, "pair"), ""))
-    return parts
-
-
-def _estimate(progress: Progress) -> list[tuple[str, str]]:
-    if progress.speedup is None:
-        return []
-    words = units.ratio(progress.speedup)
-    if progress.low is not None and progress.high is not None:
-        half_width = (progress.high - progress.low) / (2 * progress.speedup)
-        words += f" {units.interval(progress.low, progress.high)} (+-{units.percent(half_width)})"
-    return [(words, "cyan")]
+def _describe_estimate(progress: Progress, speedup: float) -> str:
+    if progress.low is None or progress.high is None:
+        return units.ratio(speedup)
+    half_width = (progress.high - progress.low) / (2 * speedup)
+    return f"{units.ratio(speedup)} {units.interval(progress.low, progress.high)} (+-{units.percent(half_width)})"
 
 
 def _stage(progress: Progress) -> tuple[object, ...]:

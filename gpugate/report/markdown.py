@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gpugate import units
 from gpugate.report.pages.rendering import fill
 from gpugate.report.table import Table, code, columns, plain
 from gpugate.report.tables import moved_cells
 from gpugate.report.view import RunView
-from gpugate.results.case import CaseResult, Remembered, decider
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Sweep, sweeps
-from gpugate.results.summary import Summary
 from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
 from gpugate.store.night_files import RUN
 
@@ -76,38 +74,27 @@ def _word(case: CaseResult) -> str:
     return outcome_word(case.worst)
 
 
-@dataclass(frozen=True)
-class Move:
-    """A case that is no longer where its baseline was: `share` is the move of its wall time, in tolerances."""
-
-    case_id: str
-    then: Remembered
-    now: Summary
-    share: float
-
-
-def moves(run: RunResult) -> list[Move]:
+def moves(run: RunResult) -> list[CaseResult]:
     """The cases that moved by more than WORTH_TELLING of what the gate tolerates, the furthest first."""
-    found = [
-        Move(case.case_id, case.remembered, decided.summary, share)
-        for case in run.cases.values()
-        if case.remembered is not None and (decided := decider(case)) and (share := _share(case)) is not None
-    ]
-    return sorted((move for move in found if move.share > WORTH_TELLING), key=lambda move: -move.share)
+    shares = {case.case_id: _share(case) for case in run.cases.values()}
+    found = [case for case in run.cases.values() if shares[case.case_id] > WORTH_TELLING]
+    return sorted(found, key=lambda case: -shares[case.case_id])
 
 
-def _share(case: CaseResult) -> float | None:
-    """None for a case whose times were not judged."""
+def _share(case: CaseResult) -> float:
+    """The move of the wall time from the record, in tolerances; 0 for a case whose times were not judged."""
     change, allowed = case.number("wall_change"), case.number("time_tolerance")
-    return None if change is None or allowed is None else abs(change) / allowed
+    return 0.0 if change is None or allowed is None else abs(change) / allowed
 
 
-def _moves_table(found: list[Move]) -> Table:
-    then_and_now = ((move.case_id, move.then.current, move.now) for move in found[:MAX_MOVES])
-    rows = (
-        moved_cells(case_id, (then.speedup, now.speedup.median), (then.optimized_ms, now.optimized_ms.median))
-        for case_id, then, now in then_and_now
-    )
+def _moves_table(found: Sequence[CaseResult]) -> Table:
+    rows = []
+    for case in found[:MAX_MOVES]:
+        then, now = case.remembered, decider(case)
+        if then is not None and now is not None:
+            speedups = then.current.speedup, now.summary.speedup.median
+            times_ms = then.current.optimized_ms, now.summary.optimized_ms.median
+            rows.append(moved_cells(case.case_id, speedups, times_ms))
     return Table("", columns("case", "speedup", "", "per step", ""), tuple(rows))
 
 
