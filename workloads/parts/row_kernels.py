@@ -101,3 +101,24 @@ def cross_entropy(scores: Tensor, classes: Tensor) -> Tensor:
     losses = torch.empty(rows, device=scores.device, dtype=torch.float32)
     _cross_entropy[(rows,)](scores, classes, losses, width, block=CHUNK, num_warps=8)
     return losses
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scale(x, result, rows, width, along_rows: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The values of a program are neighbours in memory along a row. Along a column each is a row's width away."""
+    if along_rows:
+        row, column = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    else:
+        column, row = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    at, inside = row.to(tl.int64) * width + column, (row < rows) & (column < width)
+    tl.store(result + at, tl.load(x + at, inside) * 2 + 1, inside)
+
+
+def scale(x: Tensor, block: int, along_rows: bool) -> Tensor:
+    """2 x + 1 of float32 [rows, width], by programs of `block` values along a row or along a column."""
+    rows, width = x.shape
+    result = torch.empty_like(x)
+    lines, length = (rows, width) if along_rows else (width, rows)
+    warps = max(1, min(8, block // 128))
+    _scale[(lines, triton.cdiv(length, block))](x, result, rows, width, along_rows, block, num_warps=warps)
+    return result

@@ -1,0 +1,80 @@
+"""The order in which threads read memory: neighbours together, or each a row apart; and the size of a program.
+
+A GPU's memory answers in sectors of 32 bytes. Where the 32 threads of a warp read neighbours, four sectors serve them.
+Where each thread reads another row, 32 sectors do, and seven eighths of what they carry is for later, if a cache keeps
+it. A program of few values leaves a multiprocessor with too few loads in flight. `pytest --ncu` shows the memory's rate
+and the occupancy.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Point, Side, Size, Workload
+
+WIDTH = {"cuda": 8192, "cpu": 1024}
+BLOCK = 1024
+BLOCKS = (32, 128, 512, 1024, 4096)  # values of a program
+
+
+def matrix(context: Context, index: int) -> Tensor:
+    """float32 [rows, width]."""
+    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+    return torch.randn(context.items, WIDTH[context.device.type], device=context.device, generator=random)
+
+
+def _on_cpu(along_rows: bool) -> Side:
+    """The same lesson on a CPU, whose cache lines have 64 bytes: the matrix is scaled a line at a time."""
+
+    def step(x: Tensor) -> Tensor:
+        result = torch.empty_like(x)
+        lines, written = (x, result) if along_rows else (x.t(), result.t())
+        for line, out in zip(lines, written, strict=True):
+            torch.add(1, line, alpha=2, out=out)
+        return result
+
+    return Side(torch.inference_mode()(step))
+
+
+def along(context: Context, along_rows: bool, block: int = BLOCK) -> Side:
+    """One program for each piece of a row, or for each piece of a column."""
+    if context.device.type == "cpu":
+        return _on_cpu(along_rows)
+    from workloads.parts.row_kernels import scale  # which needs Triton
+
+    return Side(lambda x: scale(x, block, along_rows))
+
+
+def size(kind: str, rows: int) -> Size:
+    """FLOPs: 2 per value. Bytes: each value read and written once."""
+    values = rows * WIDTH[kind]
+    return Size(items=rows, flops=2.0 * values, bytes=8.0 * values)
+
+
+TRITON = Needs(packages=("triton",), install="pip install triton")
+NEAR_A_COPY = {"cuda": Contract(limits=(Limit("copy_share", at_least=0.8),))}
+
+
+def _of_block(block: int) -> Optimization:
+    why = "too few loads of a multiprocessor are in flight" if block < 128 else ""
+    build = partial(along, along_rows=True, block=block)
+    return Optimization(f"block-{block}", build, {"cuda": 1.0}, needs=TRITON, why=why, point=Point("block", block))
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "memory-access",
+        partial(along, along_rows=False),
+        matrix,
+        {"cuda": size("cuda", 8192), "cpu": size("cpu", 1024)},
+        (
+            Optimization(
+                "along-rows", partial(along, along_rows=True), {"cuda": 1.5, "cpu": 1.5}, contract=NEAR_A_COPY
+            ),
+            *map(_of_block, BLOCKS),
+        ),
+    ),
+)
