@@ -74,9 +74,7 @@ _LOG = logging.getLogger(__name__)
 LONGEST_COMMAND = 80  # characters
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
-# On a CPU that other work shares: after so many cases in a row that it left open, each further one gets one second,
-# enough for its outputs and for what is clear all the same, until a case finds the cores free.
-BUSY_CASES, BUSY_BUDGET_S = 3, 1.0
+RANKS_ON_CPU_BUDGET_S = 1.0  # of a case whose ranks share the cores of one CPU: its times are not judged
 SOURCE_CHANGED = "the workload's source changed"
 SPOILED = "its reference, and perhaps each later side of this process: run the other cases without it"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
@@ -100,7 +98,6 @@ class PerfSession:
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
     capture: Callable[[Case, Context], str] | None = None
     cache: WorkloadCache | None = None  # of the workload that was measured last
-    busy_cases: int = 0  # in a row that other work on the CPU left open
     cores: frozenset[int] = field(default_factory=find_usable_cores)  # of this process, at its start
     spoiled: str | None = None  # why this process measures no further case: a side slowed the code that sides share
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
@@ -289,7 +286,9 @@ class PerfSession:
         self.doubt.begin_case(self.has_changed(case))
         settings = self._plan_settings()
         longer = settings.escalate()
-        result.measurement = self._measure_here(case, self._shorten(settings, case), report)
+        if case.spans_gpus and case.device_kind == "cpu" and not self.options.update_baselines:
+            settings = replace(settings, budget_s=min(settings.budget_s, RANKS_ON_CPU_BUDGET_S))
+        result.measurement = self._measure_here(case, settings, report)
         self._forget_other_reference(result)
         self._check_machine(result)
         evidence, allowed = self._judge(result), self._allow(case, result.measurement, longer)
@@ -314,7 +313,6 @@ class PerfSession:
         slowed = bool(evidence.no_result) and evidence.times_ceiling is None
         if slowed and (result.attempts or allowed.processes == 1):
             self.spoiled = f"{case.id} slowed {SPOILED}"
-        self._count_busy(evidence)
         if self.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
             result.autopsy = self._explain(case, result)
 
@@ -412,24 +410,6 @@ class PerfSession:
             return None
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.environment, workload, _key(case))
-
-    def _shorten(self, settings: Settings, case: Case) -> Settings:
-        """The settings for a machine that could not answer; a record is made of whole measurements alone."""
-        shares_cores = case.spans_gpus and case.device_kind == "cpu"  # its times are not judged
-        if self.options.update_baselines or not (shares_cores or self.busy_cases >= BUSY_CASES):
-            return settings
-        return replace(settings, budget_s=min(settings.budget_s, BUSY_BUDGET_S))
-
-    def _count_busy(self, evidence: Evidence) -> None:
-        if not evidence.is_loaded:
-            self.busy_cases = 0
-        elif (evidence.is_open or evidence.unfit) and evidence.promise_is != "missed" and evidence.wall_is != "slower":
-            self.busy_cases += 1
-        if self.busy_cases == BUSY_CASES:
-            self.notes.add(
-                f"other work on the CPU left {BUSY_CASES} cases in a row open: the next ones were measured for "
-                f"{BUSY_BUDGET_S:g} s each until the cores were free, so end that work and repeat"
-            )
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.run import measure

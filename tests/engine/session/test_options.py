@@ -124,6 +124,9 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
             "--perf-set video=mine.mp4 changes the inputs, and baselines/ has records of the default inputs",
         ),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
+        (["--perf-shard=1/1", "--update-baselines"], "--perf-shard 1/1 divides a workload, and"),
+        (["--perf-resume"], "--perf-resume goes on with a run: give its --perf-report or --perf-json"),
+        (["--perf-resume", "--update-baselines"], "--update-baselines records whole sessions: record without"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_refused(

@@ -150,20 +150,6 @@ def test_other_baselines_are_not_those_of_the_finished_cases(tiny: TinyProject, 
     assert "x for 2 checks a night, and the baselines now have no record: repeat" in ended.text
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--perf-resume"], "ERROR: --perf-resume goes on with a run: give its --perf-report or --perf-json"),
-        ([*RESUME, "--update-baselines"], "ERROR: --update-baselines records whole sessions: record without"),
-    ],
-)
-def test_what_cannot_be_resumed_is_one_sentence(tiny: TinyProject, options: list[str], said: str) -> None:
-    ended = tiny.run(*options)
-    assert ended.status == pytest.ExitCode.USAGE_ERROR
-    assert said in ended.text
-    check_no_traceback(ended.text)
-
-
 def test_a_case_that_came_to_nothing_is_measured_again() -> None:
     size = Size(1, 1, 1)
     gone = Reason(ReasonCode.MACHINE_UNFIT, {"problem": "gone"})

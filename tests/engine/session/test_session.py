@@ -15,7 +15,6 @@ from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.derived import whole_run
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
-from gpugate.measurement.settings import Settings
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
@@ -25,7 +24,7 @@ from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session import recording
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
-from gpugate.session.perf_session import BUSY_BUDGET_S, BUSY_CASES, PerfSession
+from gpugate.session.perf_session import PerfSession
 from gpugate.session.resuming import is_finished
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
@@ -443,40 +442,6 @@ def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -
     assert recording._find_disturbed([*[result] * 5, other], 6) == CASE.id
     next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
     assert recording._find_disturbed([*[result] * 5, next_night], 6) is None
-
-
-def test_after_cases_that_other_work_left_open_the_next_ones_are_short_until_the_cores_are_free(
-    session, monkeypatch
-) -> None:
-    budgets_s: list[float] = []
-    other_cores = 1.9
-    spread = tuple(TimedBuild(True, (Pair(speedup, 1.0, True),) * 4) for speedup in (0.9, 1.0, 1.1))
-
-    def measure(self: PerfSession, case: Case, settings: Settings, report: object) -> Measurement:
-        budgets_s.append(settings.budget_s)
-        counters = {"other_cores": other_cores}
-        return replace(MEASURED, case_id=case.id, instances=spread, optimized_counters=counters)
-
-    monkeypatch.setattr(PerfSession, "_measure_here", measure)
-    names = [f"fast-{number}" for number in range(7)]
-    net = replace(NET, optimizations=tuple(replace(FAST, name=name) for name in names))
-    cases = [Case(net, optimization, "cpu") for optimization in net.optimizations]
-    whole_s = session.options.budget_s
-    for case in cases[:4]:
-        result = session.measure(case)
-        said = {verdict.check: verdict for verdict in result.verdicts}
-        assert said["speedup"].outcome is Outcome.UNDECIDED  # never green
-    assert budgets_s == [whole_s, whole_s, whole_s, BUSY_BUDGET_S]
-    assert any("measured for 1 s" in note for note in session.notes)
-    other_cores = 0.0
-    session.measure(cases[4])
-    assert budgets_s[4:] == [BUSY_BUDGET_S, 2 * whole_s]  # the machine is free now: what it left open gets its time
-    session.measure(cases[5])
-    assert budgets_s[6] == whole_s
-    other_cores, session.options = 1.9, replace(session.options, update_baselines=True)
-    session.busy_cases = BUSY_CASES
-    session.measure(cases[6])
-    assert budgets_s[-1] == whole_s  # no record is made of a short measurement
 
 
 SPANNING = Case(NET, replace(FAST, needs=Needs(gpus=2)), "cpu")

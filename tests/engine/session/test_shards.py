@@ -178,7 +178,6 @@ def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: Tiny
     [
         (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
         (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
-        (["--perf-shard=1/1", "--update-baselines"], "ERROR: --perf-shard 1/1 divides a workload, and"),
     ],
 )
 def test_what_cannot_be_a_shard_is_one_sentence(tiny: TinyProject, options: list[str], said: str) -> None:
