@@ -203,7 +203,6 @@ def of_two(tiny: TinyProject, recorded_project: TinyProject) -> TinyProject:
     ("kind", "words"),
     [
         *((kind, ()) for kind in DROPS),
-        ("before", ("-n", "1")),
         ("before", ("perf_tests/test_promises.py",)),
     ],
 )
@@ -309,13 +308,11 @@ def pytest_unconfigure(config):
 }
 
 
-@pytest.mark.parametrize(("moment", "workers"), [*((moment, ()) for moment in RESETS), ("around", ("-n", "1"))])
-def test_a_plugin_that_resets_the_exit_status_makes_no_gate_green(
-    tiny: TinyProject, moment: str, workers: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("moment", RESETS)
+def test_a_plugin_that_resets_the_exit_status_makes_no_gate_green(tiny: TinyProject, moment: str) -> None:
     tiny.workload(optimizations=REGRESSED)
     tiny.write("perf_tests/conftest.py", f"import pytest\n\n{RESETS[moment]}\n")
-    result = tiny.run("--gate", "--perf-device=cpu", "-k", "speedup", "--perf-report=night", *workers)
+    result = tiny.run("--gate", "--perf-device=cpu", "-k", "speedup", "--perf-report=night")
     assert result.status == 1, result.text
     assert tiny.json("night/run.json")["exit_status"] == 1
     assert cli.main(["verdict", str(tiny.path / "night")]) == 1
@@ -406,15 +403,14 @@ def test_a_bad_verdict_that_no_selected_test_held_is_in_that_line(tiny: TinyProj
     )
 
 
-@pytest.mark.parametrize("mark", [XFAIL, ""])
-def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject, mark: str) -> None:
+def test_what_a_worker_of_xdist_held_decides_too(tiny: TinyProject) -> None:
     tiny.workload(optimizations=REGRESSED)
-    promises(tiny, "gate(workload.speedup)" if mark else "gate(workload.equivalence)")
-    tiny.write("perf_tests/conftest.py", mark)
+    promises(tiny, "gate(workload.speedup)")
+    tiny.write("perf_tests/conftest.py", XFAIL)
     result = tiny.run("--gate", "--perf-device=cpu", "--perf-json=run.json", "-n", "1")
     run = tiny.json()
-    assert (result.status, run["exit_status"], len(run["problems"])) == ((1, 1, 1) if mark else (0, 0, 0)), result.text
-    assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup" if mark else "equivalence"]
+    assert (result.status, run["exit_status"], len(run["problems"])) == (1, 1, 1), result.text
+    assert run["cases"]["tiny/quick/cpu"]["held"] == ["speedup"]
 
 
 def test_a_fresh_process_of_a_gate_by_settings_measures_judges_nothing_and_shows_no_proof(tiny: TinyProject) -> None:
@@ -490,15 +486,13 @@ def test_a_module_that_skips_itself_hides_no_record_of_its_own(
     assert "module 'tiny' skipped itself (no licence)" in error
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_a_module_that_skips_itself_and_leaves_nothing_is_red(tiny: TinyProject, workers: tuple[str, ...]) -> None:
+def test_a_module_that_skips_itself_and_leaves_nothing_is_red(tiny: TinyProject) -> None:
     tiny.write("tiny.py", f"import pytest\n\n{OUTCOMES['skip']}\n")
     assert tiny.run().status == 0
-    result = tiny.run("--gate", *workers)
+    result = tiny.run("--gate")
     assert result.status == 1
     assert "the gate measured nothing" in result.text
-    if not workers:
-        assert "module 'tiny' skipped itself (no licence)" in result.text
+    assert "module 'tiny' skipped itself (no licence)" in result.text
 
 
 def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(

@@ -238,14 +238,6 @@ def test_a_recording_proves_anew_and_is_remembered(project: TinyProject) -> None
     assert times_shown(project) == 2
 
 
-def test_a_worker_and_a_shard_remember_proofs_too(project: TinyProject) -> None:
-    """The shard is a process of its own, as the worker is: both load the same code."""
-    for run, options in ((project.run, ("-n", "1")), (project.run_apart, ("--perf-shard", "1/1"))):
-        ended = run(*options)
-        assert ended.status == 0, ended.text
-        assert times_shown(project) == 1
-
-
 def test_proofs_are_beside_the_file_of_the_store_and_git_ignores_them(project: TinyProject) -> None:
     project.run("--perf-store", f"sqlite:///{project.path}/elsewhere/all.sqlite")
     assert [path.name for path in (project.path / "elsewhere/proofs").rglob("*.json")] == ["cpu.json"]
