@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.workload import Context
+from tests.support.counted_work import count_work
 from tests.support.small_models import SmallNet
 from workloads.resnet18_training import WORKLOADS, receipts, size, step_size
 from workloads.resnet18_training import step as training_step
@@ -56,23 +55,12 @@ def test_batches_and_pieces_fill_a_step(workload, kind) -> None:
 
 @pytest.mark.parametrize(("side_pixels", "area_ratio"), [(224, 1), (32, 49)])
 def test_size_is_what_pytorch_counts(side_pixels: int, area_ratio: int) -> None:
-    values = {"read": 0, "written": 0}
-
-    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        values["read"] += inputs[0].numel()
-        values["written"] += output.numel()
-
     with torch.device("meta"):
         model = torchvision.models.resnet18(weights=None, num_classes=10)
         images = torch.empty(2, 3, side_pixels, side_pixels)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            module.register_forward_hook(count)
-    with FlopCounterMode(display=False) as counter:
-        model(images).sum().backward()
-    weights = sum(weight.numel() for weight in model.parameters())
-    moved = 3 * values["read"] - images.numel() + 2 * values["written"] + step_size.WEIGHT_PASSES * weights
-    assert size(2, area_ratio).flops == counter.get_total_flops()
+    work = count_work(model, images, backward=True)
+    moved = 3 * work.read - images.numel() + 2 * work.written + step_size.WEIGHT_PASSES * work.weights
+    assert size(2, area_ratio).flops == work.flops
     assert size(2, area_ratio).bytes == 4 * moved
 
 

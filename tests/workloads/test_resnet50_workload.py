@@ -17,6 +17,7 @@ import workloads.resnet50_inference as resnet50_inference
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context
 from tests.support import bad_checkpoints
+from tests.support.counted_work import count_work
 from workloads.parts.photographs import photograph_batch
 
 BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
@@ -52,22 +53,10 @@ def _relative_l2(out: Tensor, reference: Tensor) -> float:
 
 
 def test_the_stated_work_is_the_models():
-    counted = {"read": 0, "written": 0, "multiply_adds": 0}
-
-    def count(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        counted["read"] += inputs[0].numel()
-        counted["written"] += output.numel()
-        counted["multiply_adds"] += output.numel() * layer.weight[0].numel()
-
     with torch.device("meta"), torch.no_grad():
-        model = architecture().eval()
-        for layer in model.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.register_forward_hook(count)
-        model(torch.empty(3, 3, 224, 224))
-    weights = sum(weight.numel() for weight in model.parameters())
-    assert resnet50_inference.size(3).flops == 2 * counted["multiply_adds"]
-    assert resnet50_inference.size(3).bytes == 4 * (weights + counted["read"] + counted["written"])
+        work = count_work(architecture().eval(), torch.empty(3, 3, 224, 224))
+    assert resnet50_inference.size(3).flops == work.flops
+    assert resnet50_inference.size(3).bytes == 4 * (work.weights + work.read + work.written)
     assert resnet50_inference.size(128).items == BATCH_128.sizes["cuda"].items == 128
 
 

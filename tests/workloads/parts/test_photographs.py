@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,44 +50,27 @@ def test_a_users_folder_replaces_them(context, tmp_path):
     torch.testing.assert_close(batch, red.view(1, 3, 1, 1).expand_as(batch))
 
 
-def _missing(folder: Path) -> Path:
-    return folder / "nowhere"
-
-
-def _empty(folder: Path) -> Path:
-    return folder
-
-
-def _truncated(folder: Path) -> Path:
-    Image.effect_noise((300, 300), 50).save(folder / "half.png")
-    whole = (folder / "half.png").read_bytes()
-    (folder / "half.png").write_bytes(whole[: len(whole) // 2])
-    return folder
-
-
-def _not_a_picture(folder: Path) -> Path:
-    (folder / "letter.jpg").write_text("Dear Sir or Madam")
-    return folder
-
-
-def _one_picture(folder: Path) -> Path:
-    path = folder / "picture.PNG"
-    path.write_bytes(b"whatever it holds")
-    return path
+def _png() -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((300, 300), 50).save(file, "PNG")
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("make", "problem"),
+    ("chosen", "files", "problem"),
     [
-        (_missing, "is no folder"),
-        (_one_picture, "is no folder"),
-        (_empty, "holds no picture"),
-        (_truncated, "half.png cannot be decoded"),
-        (_not_a_picture, "letter.jpg cannot be decoded"),
+        ("nowhere", {}, "is no folder"),
+        ("picture.PNG", {"picture.PNG": b"whatever it holds"}, "is no folder"),
+        (".", {}, "holds no picture"),
+        (".", {"half.png": _png()[:20_000]}, "half.png cannot be decoded"),
+        (".", {"letter.jpg": b"Dear Sir or Madam"}, "letter.jpg cannot be decoded"),
     ],
+    ids=["missing", "a file", "empty", "truncated", "a letter"],
 )
-def test_a_bad_folder_gets_one_sentence_that_names_it(context, tmp_path, make, problem):
-    folder = make(tmp_path)
+def test_a_bad_folder_gets_one_sentence_that_names_it(context, tmp_path, chosen, files, problem):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    folder = tmp_path / chosen
     with pytest.raises((ValueError, FileNotFoundError), match=problem) as raised:
         photograph_batch(replace(context, settings={"photographs": str(folder)}), 0)
     message = str(raised.value)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor
 
 pytest.importorskip("torchvision")
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
+from tests.support.counted_work import count_work
 from tests.support.small_clips import clip_on_cpu
 from workloads.parts.cudnn_fusion import (
     CUDNN,
@@ -62,23 +62,11 @@ def flags() -> Iterator[None]:
 @torch.no_grad()
 def test_the_stated_work_is_the_networks(kind, monkeypatch):
     monkeypatch.undo()  # the clips that are really worked on
-    counted = {"read": 0, "written": 0}
-
-    def count(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        counted["read"] += inputs[0].numel()
-        counted["written"] += output.numel()
-
-    model = Segmenter(without_weights(kind).eval())
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.register_forward_hook(count)
     clip = CLIPS[kind]
     frames = torch.empty(3, 3, *input_size(clip.height, clip.width), device="meta")
-    with FlopCounterMode(display=False) as counter:
-        model(frames)
-    weights = sum(weight.numel() for weight in model.parameters())
-    assert segmenting.size(kind, 3).flops == counter.get_total_flops()
-    assert segmenting.size(kind, 3).bytes == 4 * (weights + counted["read"] + counted["written"])
+    work = count_work(Segmenter(without_weights(kind).eval()), frames)
+    assert segmenting.size(kind, 3).flops == work.flops
+    assert segmenting.size(kind, 3).bytes == 4 * (work.weights + work.read + work.written)
     assert segmenting.size(kind).items == 8
 
 
