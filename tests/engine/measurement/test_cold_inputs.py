@@ -48,6 +48,15 @@ def test_sets_exceed_the_cache_by_one(input_bytes: int, cold: bool, expected: in
 
 
 @pytest.mark.parametrize(
+    "tensor",
+    [torch.tensor(1.5), torch.ones(0), torch.ones(3, dtype=torch.bool), torch.arange(24.0).reshape(4, 6)[:, ::2]],
+    ids=["scalar", "empty", "bool", "strided"],
+)
+def test_inputs_of_any_kind_have_a_checksum(tensor: torch.Tensor) -> None:
+    assert checksums([tensor, tensor])[""] == 2 * checksums([tensor])[""]
+
+
+@pytest.mark.parametrize(
     "write",
     [
         lambda tensor: tensor.add_(1e-6),

@@ -39,8 +39,8 @@ def raise_(error: BaseException) -> Any:
     raise error
 
 
-def test_whatever_goes_wrong_is_the_sides_in_one_line_with_its_cause() -> None:
-    with pytest.raises(SideError) as caught, blame("fast", "being built"):
+def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause() -> None:
+    with pytest.raises(SideError) as caught, blame("slow", "being run"), blame("fast", "being built"):
         raise_(ValueError("no such layer\nand a long story"))
     assert str(caught.value) == "fast failed while being built: ValueError: no such layer"
     assert isinstance(caught.value.__cause__, ValueError)

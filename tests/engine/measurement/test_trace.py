@@ -224,6 +224,7 @@ def test_communication_is_exposed_while_no_other_kernel_runs() -> None:
 def test_windows_of_one_trace_are_read_apart() -> None:
     second = {**WINDOW_EVENT, "name": "second", "ts": 3000.0}
     events = [
+        {**WINDOW_EVENT, "cat": "gpu_user_annotation", "ts": 0.0, "dur": 9e9},  # the mark of a GPU is no window
         WINDOW_EVENT,
         second,
         call("cudaLaunchKernel", 1),
