@@ -24,6 +24,7 @@ CHECKED_ONLY = (
     "llm-decode-small/paged/",
     "llm-decode-small/whole-step/",
     "llm-prefill-small/",
+    "low-precision/",
     "memory-access/",
     "migration/",
     "mixture-of-experts/",

@@ -1,0 +1,134 @@
+"""A layer's product in fewer bits: eight-bit floats and integers with a scale for each row, and half of the weights.
+
+A tensor core multiplies eight-bit values at twice the rate of bfloat16, and a sparse one at twice the rate of a dense
+one. Before it, the activations are converted: their largest value is found and each value is scaled, a pass over
+memory, which the compiler fuses with what stands before. A scale for each row keeps one large row from spoiling others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.compiled import compile_anew
+
+INPUTS, OUTPUTS = {"cuda": 4096, "cpu": 256}, {"cuda": 14_336, "cpu": 512}
+DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
+FP8, LARGEST = torch.float8_e4m3fn, 448.0
+Product = Callable[[Tensor], Tensor]
+
+
+def activations(context: Context, index: int) -> Tensor:
+    """[rows, inputs]: every row has another size, as the tokens of a text have."""
+    kind, random = context.device.type, torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+    drawn = torch.randn(context.items, INPUTS[kind], device=context.device, generator=random)
+    sizes = 1 + torch.arange(context.items, device=context.device) % 8
+    rows: Tensor = (drawn * sizes[:, None]).to(DTYPE[kind])
+    return rows
+
+
+def weights(context: Context, pruned: bool = False) -> Tensor:
+    """[outputs, inputs]. In pruned ones, two of four neighbours are zero: every second pair of them."""
+    kind, random = context.device.type, torch.Generator(context.device).manual_seed(context.seed)
+    drawn = torch.randn(OUTPUTS[kind], INPUTS[kind], device=context.device, generator=random) / INPUTS[kind] ** 0.5
+    if pruned:
+        drawn *= torch.tensor([1.0, 0.0, 0.0, 1.0], device=context.device).repeat(INPUTS[kind] // 4)
+    return drawn.to(DTYPE[kind])
+
+
+def _side(run: Product) -> Side:
+    return Side(torch.inference_mode()(run))
+
+
+def dense(context: Context) -> Side:
+    """The product in bfloat16 on a GPU, in float32 on a CPU."""
+    weight = weights(context)
+    return _side(lambda x: F.linear(x, weight))
+
+
+def dense_and_pruned(context: Context) -> Side:
+    weight = weights(context, pruned=True)
+    return _side(lambda x: F.linear(x, weight))
+
+
+def scale_rows(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    """The values, the largest one of each row as `largest`, and the scales that undo it: float32, [rows, 1]."""
+    scales = values.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / largest
+    return values.float() / scales, scales
+
+
+def fp8(context: Context) -> Side:
+    """Eight-bit floats with a scale for each row of the activations and of the weights."""
+    scaled, weight_scales = scale_rows(weights(context), LARGEST)
+    weight, by_row = scaled.to(FP8), F.ScalingType.RowWise
+
+    def run(x: Tensor) -> Tensor:
+        values, scales = scale_rows(x, LARGEST)
+        product: Tensor = F.scaled_mm(
+            values.to(FP8), weight.t(), scales, by_row, weight_scales.t(), by_row, output_dtype=torch.bfloat16
+        )
+        return product
+
+    return _side(compile_anew(run, dynamic=False, fullgraph=True))
+
+
+def int8(context: Context) -> Side:
+    """Eight-bit integers with the same scales; the sums are 32-bit integers."""
+    scaled, weight_scales = scale_rows(weights(context), 127.0)
+    weight, dtype = scaled.round().to(torch.int8), DTYPE[context.device.type]
+
+    def run(x: Tensor) -> Tensor:
+        values, scales = scale_rows(x, 127.0)
+        sums = torch._int_mm(values.round().to(torch.int8), weight.t())
+        return (sums.float() * scales * weight_scales.t()).to(dtype)
+
+    return _side(compile_anew(run, dynamic=False, fullgraph=True))
+
+
+def sparse(context: Context) -> Side:
+    """Pruned weights as values and places (Mishra et al., Accelerating Sparse Deep Neural Networks, 2021)."""
+    weight = torch.sparse.to_sparse_semi_structured(weights(context, pruned=True))
+    return _side(lambda x: F.linear(x, weight))
+
+
+def size(kind: str, rows: int) -> Size:
+    """FLOPs: 2 per multiply-add. Bytes: activations, weights and results once, by the reference's precision."""
+    values = rows * (INPUTS[kind] + OUTPUTS[kind]) + INPUTS[kind] * OUTPUTS[kind]
+    return Size(rows, 2.0 * rows * INPUTS[kind] * OUTPUTS[kind], float(values * DTYPE[kind].itemsize))
+
+
+ADA = Needs(compute_capability=(8, 9), cpp_compiler=True, install="install a C++ compiler, such as g++")
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+AMPERE = Needs(compute_capability=(8, 0))
+TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), Limit("kernels", at_most=4)))}
+EIGHT_BITS = {
+    "fp8": Tolerance(relative_l2=5e-2, max_error=1e-1),  # three bits of mantissa in both factors
+    "int8": Tolerance(relative_l2=3e-2, max_error=1e-1),
+}
+WORKLOADS: tuple[Workload, ...] = (
+    Workload(
+        "low-precision",
+        dense,
+        activations,
+        {"cuda": size("cuda", 8192), "cpu": size("cpu", 256)},
+        (
+            Optimization(
+                "fp8", fp8, {"cuda": 1.2}, dtype="fp8", tolerance=EIGHT_BITS, needs=ADA, contract=TENSOR_CORES
+            ),
+            Optimization("int8", int8, {"cuda": 1.0, "cpu": 0.3}, dtype="int8", tolerance=EIGHT_BITS, needs=COMPILER),
+        ),
+        cold=False,
+    ),
+    Workload(
+        "sparse-weights",
+        dense_and_pruned,
+        activations,
+        {"cuda": size("cuda", 8192)},
+        (Optimization("two-of-four", sparse, {"cuda": 1.1}, dtype="bfloat16", needs=AMPERE),),
+        cold=False,
+    ),
+)
