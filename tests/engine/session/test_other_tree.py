@@ -121,8 +121,6 @@ def test_the_cases_are_those_that_the_conftest_registers(tmp_path: Path, folder:
     ("conftest", "problem"),
     [
         ("import no_such_package", "No module named 'no_such_package'"),
-        ("from gpugate.workload import Gone", "cannot import name 'Gone'"),
-        ("from gpugate.catalogue import register\nregister(7)", "7 is no workload"),
         (
             "raise RuntimeError('registered before')",
             "(registered before): measure each version by pytest --perf-report DIR, and compare both nights by gpugate",
@@ -168,18 +166,6 @@ def test_every_conftest_of_the_layout_registers_its_workloads(tmp_path: Path) ->
     with alone_in_the_catalogue(), tree.importable():
         built = {name: case.optimization.build(None).step(0) for name, case in tree.cases().items()}
         assert built == {"first/fast/cpu": 1, "second/fast/cpu": 3}
-
-
-def test_two_folders_that_name_a_workload_alike_are_no_layout_to_compare_with(tmp_path: Path) -> None:
-    files = suite("first", 1)
-    write(tmp_path, {**files, "other/conftest.py": files["first/conftest.py"]})
-    tree = OtherTree(Layout(str(tmp_path), ("first/conftest.py", "other/conftest.py"), ()), "another_tree")
-    with (
-        alone_in_the_catalogue(),
-        tree.importable(),
-        pytest.raises(CompareError, match="two workloads are named 'first'"),
-    ):
-        tree.cases()
 
 
 def test_a_project_in_a_subfolder_is_compared_by_its_repository(tmp_path: Path) -> None:
