@@ -34,9 +34,10 @@ def activations(context: Context, index: int) -> Tensor:
 def weights(context: Context, pruned: bool = False) -> Tensor:
     """[outputs, inputs]. In pruned ones, two of four neighbours are zero: every second pair of them."""
     kind, random = context.device.type, torch.Generator(context.device).manual_seed(context.seed)
-    drawn = torch.randn(OUTPUTS[kind], INPUTS[kind], device=context.device, generator=random) / INPUTS[kind] ** 0.5
+    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
+    drawn: Tensor = torch.randn(outputs, inputs, device=context.device, generator=random) / inputs**0.5
     if pruned:
-        drawn *= torch.tensor([1.0, 0.0, 0.0, 1.0], device=context.device).repeat(INPUTS[kind] // 4)
+        drawn = drawn * torch.tensor([1.0, 0.0, 0.0, 1.0], device=context.device).repeat(inputs // 4)
     return drawn.to(DTYPE[kind])
 
 
