@@ -128,7 +128,7 @@ class DuetTaker:
         """Raises an error that names the version and the side, where one cannot be built or run."""
         from gpugate.measurement.run import measure
 
-        settings = plan_settings(self.plan, perf.find_current(case))
+        settings = plan_settings(self.plan, perf.records.find_current(case))
         settings = replace(settings, seed=perf.result.seed, count=self.plan.count)
         collect_garbage()
         try:

@@ -115,7 +115,7 @@ def _list_machines(baselines: Path) -> list[str]:
 def _describe_search(session: PerfSession) -> str | None:
     """The sentence about a machine without any record, where other machines have some; None for every other machine."""
     machine, others = machine_name(session.environment), _list_machines(session.options.baselines_path)
-    if session.baselines or machine in others or not others or session.options.update_baselines:
+    if session.records.files or machine in others or not others or session.options.update_baselines:
         return None
     threads = os.environ.get("OMP_NUM_THREADS")
     limited = session.device.type == "cpu" and threads is not None
@@ -169,11 +169,11 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     files = (
         {}
         if options.own_inputs
-        else baseline.load_all(session.baselines_folder, known, partial(catalogue.is_partial, root))
+        else baseline.load_all(session.records.folder, known, partial(catalogue.is_partial, root))
     )
-    session.baselines = {} if options.update_baselines else files
+    session.records.files = {} if options.update_baselines else files
     if known is not None:
-        session.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
+        session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
     if options.resume:
         resume(session, selected)

@@ -178,7 +178,7 @@ class PerfRun:
         self._closing.callback(opened.versions.close)
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
-            self._lines.extend(opened.problems())
+            self._lines.extend(opened.records.describe_unused())
 
     def _order(self, items: list[pytest.Item]) -> None:
         """Lets the cases of a gate come first whose source changed since their record: the time for duets may not
@@ -186,7 +186,7 @@ class PerfRun:
         cases of a workload stay together."""
         opened = self.opened
         if self.options.gate and opened is not None:
-            items.sort(key=lambda item: not any(map(opened.has_changed, cases_of(item))))
+            items.sort(key=lambda item: not any(map(opened.records.has_changed, cases_of(item))))
         if self.options.worker is not None and opened is not None:
             items.sort(key=lambda item: any(map(opened.needs_host, cases_of(item))))
             self.options.worker.name_groups(group_tests(items))
@@ -333,7 +333,7 @@ class PerfRun:
         if self.options.gate:
             ran = [item for item in session.items if item.nodeid in self._held.failed]
             items = ran if self._is_worker else session.items
-            found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.problems()]
+            found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.records.describe_unused()]
             found += catalogue.describe_skipped_modules()
         if not self._is_worker:
             found += run_problems(perf.result)
@@ -343,7 +343,7 @@ class PerfRun:
         """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted."""
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
-        others = [case for case in catalogue.cases() if case.id not in selected and perf.find_current(case)]
+        others = [case for case in catalogue.cases() if case.id not in selected and perf.records.find_current(case)]
         if self.config.option.markexpr == GPU_MARK:
             others = [case for case in others if case.device_kind == "cuda"]
         names = list_names([case.id for case in others if not perf.accepts_absence(case)], MOST_NAMED)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,33 +31,32 @@ from gpugate.judging.machine_state import environment_problem, launch_slowdown
 from gpugate.judging.plausibility import impossible_rate
 from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
-from gpugate.machine.environment import Environment, Missing, compare, machine_name, missing_needs
+from gpugate.machine.environment import Environment, Missing, missing_needs
 from gpugate.machine.processes import list_children
 from gpugate.measurement.derived import with_bus_share, with_ceiling_shares, with_ceilings, with_whole_run
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement, ProofResult, Yardstick
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.autopsy import Autopsy
-from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise, Remembered, describe_other_reference
+from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered, describe_other_reference
 from gpugate.results.duet import RecordedCode
 from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import rung_number
-from gpugate.results.summary import History, summarize
+from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.fresh_process import run_fresh
 from gpugate.session.left_over import await_new_children
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.recorded_code import RecordedVersions, choose_ref, compare_code
+from gpugate.session.records import SOURCE_CHANGED, Records
 from gpugate.session.remembered_proofs import ProofFileError, RememberedProofs
 from gpugate.session.shards import plan_case
 from gpugate.session.time_plan import DoubtTime, TimePlan
-from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store import run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.provenance import is_unchanged, list_code
-from gpugate.store.source_hash import source_hash
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder, make_ignored
 from gpugate.workload import BASELINE, Case, Context, for_device_class
@@ -75,22 +72,19 @@ LONGEST_COMMAND = 80  # characters
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 NEEDS_NOT_SKIPS = "a gate and a recording accept no skip: declare what it needs with Needs, for --allow-missing"
 RANKS_ON_CPU_BUDGET_S = 1.0  # of a case whose ranks share the cores of one CPU: its times are not judged
-SOURCE_CHANGED = "the workload's source changed"
 SPOILED = "its reference, and perhaps each later side of this process: run the other cases without it"
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 
 
 @dataclass
 class PerfSession:
-    """State of one session on one device. `baselines` is empty while baselines are being recorded."""
+    """State of one session on one device."""
 
     options: Options
     device: torch.device
     root: Path
     result: RunResult
     node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
-    baselines: dict[str, baseline.BaselineFile] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
     ambiguous: Mapping[str, str] = field(default_factory=dict)  # names of several workloads, each with a sentence
     measuring: Case | None = None  # at this moment
     lost: str | None = None  # why the device cannot be measured on any more
@@ -105,11 +99,13 @@ class PerfSession:
     resumed_probes: int = 0  # of the yardsticks, how many are of that run
     started_s: float = field(default_factory=time.perf_counter)
     plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
+    records: Records = field(init=False)
     doubt: DoubtTime = field(init=False)
     versions: RecordedVersions = field(init=False)
     proofs: RememberedProofs = field(init=False)
 
     def __post_init__(self) -> None:
+        self.records = Records(self.options, self.device, self.result, self.notes)
         self.proofs = RememberedProofs(self.options.proofs_path, self.result)
         self.versions = RecordedVersions(self.root)
         self.doubt = DoubtTime(cases=len(self.node_ids))
@@ -117,10 +113,6 @@ class PerfSession:
     @property
     def environment(self) -> Environment:
         return self.result.environment
-
-    @property
-    def baselines_folder(self) -> Path:
-        return self.options.baselines_path / machine_name(self.environment)
 
     def missing(self, case: Case) -> Missing | None:
         """Finds the needs that this machine lacks, or None. Raises CatalogueError where two cases have this id."""
@@ -189,7 +181,7 @@ class PerfSession:
         """True in a worker for a case beside which no other one may run on the host."""
         worker = self.options.worker
         cores = 0 if worker is None else len(worker.own_cores)
-        return plan_case(case, self.find_current(case), cores).needs_host
+        return plan_case(case, self.records.find_current(case), cores).needs_host
 
     @contextmanager
     def _hold_host(self, case: Case) -> Iterator[None]:
@@ -216,15 +208,16 @@ class PerfSession:
         if self.lost or self.spoiled:
             _note_no_times(result, self.lost or self.spoiled or "")
             return
-        self._hash_source(case)
+        self.records.hash_source(case)
         classes = self.environment.device_classes
         result.promise = Promise(
             min_speedup=for_device_class(case.optimization.min_speedup, classes),
             tolerance=case.optimization.tolerated,
             contract=for_device_class(case.optimization.contract, classes),
         )
-        result.remembered = self.find_record(case)
-        result.cores_changed = self._find_changed_cores(case, result)
+        result.remembered = self.records.find(case)
+        if result.remembered is None:
+            result.cores_changed = self.records.find_changed_cores(case)
         collect_garbage()
         try:
             if self.capture is not None:
@@ -283,7 +276,7 @@ class PerfSession:
 
     def _measure_until_decided(self, case: Case, result: CaseResult, report: Report) -> None:
         """Measures the case, and measures on as `next_action` decides, while there is time for doubt."""
-        self.doubt.begin_case(self.has_changed(case))
+        self.doubt.begin_case(self.records.has_changed(case))
         settings = self._plan_settings()
         longer = settings.escalate()
         if case.spans_gpus and case.device_kind == "cpu" and not self.options.update_baselines:
@@ -324,7 +317,7 @@ class PerfSession:
             processes=self.options.deciding_processes,
             duet=against != OFF,
             any_code=against not in (AUTO, OFF),
-            changed=self.has_changed(case),
+            changed=self.records.has_changed(case),
         )
 
     def _check_machine(self, result: CaseResult) -> None:
@@ -363,8 +356,8 @@ class PerfSession:
         if case.spans_gpus:
             result.recorded_code = RecordedCode("", problem=SPANS_GPUS)
             return
-        entry = self._find_entry(case)
-        record = entry.current if entry else self._find_other_cores(case)
+        entry = self.records.find_entry(case)
+        record = entry.current if entry else self.records.find_other_cores(case)
         provenance = record.provenance if record else None
         changes = self._list_machine_changes(provenance, result)
         try:
@@ -397,19 +390,6 @@ class PerfSession:
             found += ["another host"] if recorded.host != now.host else []
             found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []
         return tuple(found)
-
-    def _find_changed_cores(self, case: Case, result: CaseResult) -> CoresChanged | None:
-        if result.remembered is not None or self.options.update_baselines or self.options.fresh:
-            return None
-        record = self._find_other_cores(case)
-        both = () if record is None else (record.environment, self.environment)
-        return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
-
-    def _find_other_cores(self, case: Case) -> baseline.Record | None:
-        if self.options.own_inputs:  # no record in the folder is of them
-            return None
-        folder, workload = self.options.baselines_path, case.workload.name
-        return baseline.find_other_cores(folder, self.environment, workload, _key(case))
 
     def _measure_here(self, case: Case, settings: Settings, report: Report) -> Measurement:
         from gpugate.measurement.run import measure
@@ -518,83 +498,14 @@ class PerfSession:
         names = {name for probe in self.result.yardsticks for name in probe.values}
         return {name: max(probe.values.get(name, 0.0) for probe in self.result.yardsticks) for name in names}
 
-    @cached_property
-    def histories(self) -> dict[str, tuple[History, History]]:
-        """The histories of the current record and of the anchor of each case that this machine recorded."""
-        return baseline.histories_of(self.baselines)
-
-    def find_record(self, case: Case) -> Remembered | None:
-        """The record of the case on this machine; None where no record can be compared."""
-        entry = self._find_entry(case)
-        if entry is None:
-            return None
-        record = entry.current
-        match = compare(record.environment, self.environment)
-        if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
-            return None
-        differences = match.differences
-        self.notes.update(f"recorded under other software: {difference}" for difference in differences)
-        if record.source_hash != self.result.source_hashes.get(case.workload.name):
-            differences += (SOURCE_CHANGED,)
-            self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
-        current, anchor = self.histories[case.id]
-        return Remembered(
-            current=current,
-            anchor=anchor,
-            match=match.kind,
-            differences=differences,
-            optimized_counters=record.optimized_counters,
-            reference_counters=record.reference_counters,
-            yardsticks=record.yardsticks,
-            checks=2 * sum(len(file.cases) for file in self.baselines.values()),  # speedup and throughput of each
-        )
-
-    def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
-        """False, with a note, for a case that spans GPUs and was recorded on another number of them."""
-        if not case.spans_gpus:
-            return True
-        from gpugate.measurement.ranks import count_ranks
-
-        recorded, now = record.optimized_counters.get("ranks"), count_ranks(self.device)
-        if recorded != now:
-            told = "an unknown number of" if recorded is None else f"{recorded:g}"
-            self.notes.add(f"{case.id}: its record is of {told} ranks and this run has {now}: they are not compared")
-        return recorded == now
-
-    def _find_entry(self, case: Case) -> baseline.Entry | None:
-        file = self.baselines.get(case.workload.name)
-        return file.cases.get(_key(case)) if file else None
-
-    def has_changed(self, case: Case) -> bool:
-        """True for a case whose workload has another source than its record."""
-        record = self.find_current(case)
-        return record is not None and record.source_hash != self._hash_source(case)
-
-    def _hash_source(self, case: Case) -> str:
-        known, name = self.result.source_hashes, case.workload.name
-        if name not in known:
-            known[name] = source_hash(case.workload)
-        return known[name]
-
-    def find_current(self, case: Case) -> baseline.Record | None:
-        """The current record of the case on this machine, under whatever software it was measured."""
-        entry = self._find_entry(case)
-        return entry.current if entry else None
-
     def _explain(self, case: Case, result: CaseResult) -> Autopsy | None:
         """Makes the autopsy of a case. It decides no verdict, so that its failure is only a note."""
         try:
-            return explain(result, self._profile_then(case))
+            return explain(result, self.records.find_profile(case))
         except Exception as error:
             _LOG.debug("explaining %s failed", case.id, exc_info=True)
             self.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")
             return None
-
-    def _profile_then(self, case: Case) -> StepProfile | None:
-        """The step profile of the optimized side that was recorded with its baseline."""
-        machine, workload = machine_name(self.environment), case.workload.name
-        file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
-        return file.cases.get(_key(case))
 
     def begin(self) -> None:
         """Writes the JSON file with no further case, in place of an older run: a session that is killed leaves it."""
@@ -607,13 +518,6 @@ class PerfSession:
         probes, self.saved_probes = self.result.yardsticks[self.saved_probes :], len(self.result.yardsticks)
         for path in self.options.case_paths:
             run_file.append(path, result, probes, self.result)
-
-    def problems(self) -> Iterator[str]:
-        """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""
-        folder = self.options.baselines_path
-        for case_id in self.unused:
-            delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
-            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
     def finish(self, interrupted: bool) -> None:
         """Marks the last probe as the one after everything, adds the files of the code and writes the file at last."""
@@ -638,11 +542,6 @@ def collect_garbage() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-
-
-def _key(case: Case) -> str:
-    """The key of the case in the file of its workload."""
-    return f"{case.optimization.name}/{case.device_kind}"
 
 
 def _as_stored(found: Measurement, case: Case) -> Measurement:

@@ -53,7 +53,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
         print_line(f"recording: {kept}")
         raise
     more = [kept, *warn_about_code(session)]
-    write(session.baselines_folder, files, runs, refused, lambda lines: print_lines([*lines, *more]))
+    write(session.records.folder, files, runs, refused, lambda lines: print_lines([*lines, *more]))
 
 
 def warn_about_code(session: PerfSession) -> list[str]:
@@ -159,7 +159,7 @@ def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:
     """Makes the baseline files from `runs`, and the reasons of the cases that cannot be recorded."""
-    how, old = baseline.Recording(session.options.reason), baseline.load_all(session.baselines_folder)
+    how, old = baseline.Recording(session.options.reason), baseline.load_all(session.records.folder)
     return baseline.record_cases(old, runs, how, processes)
 
 
@@ -182,5 +182,5 @@ def lock_for_recording(session: PerfSession) -> Iterator[None]:
         if others:
             pids = ", ".join(str(pid) for pid in others)
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with baseline.exclusive(session.baselines_folder):
+    with baseline.exclusive(session.records.folder):
         yield

@@ -83,7 +83,7 @@ def _facts(run: RunResult) -> Mapping[str, object]:
 def _check_cases(
     path: Path, finished: Mapping[str, CaseResult], session: PerfSession, selected: Mapping[str, Case]
 ) -> None:
-    quiet = replace(session, notes=set())  # notes about a baseline belong to the case that it judges
+    quiet = replace(session.records, notes=set())  # notes about a baseline belong to the case that it judges
     for case_id, case in finished.items():
         if case_id not in selected:
             raise OptionError(f"{OPTION}: {path} has finished {case_id}, which is not selected now: {STEP}")
@@ -91,7 +91,7 @@ def _check_cases(
             raise OptionError(f"{OPTION}: since {path} the source of {case.workload} changed: {STEP}")
         if case.measurement is None:
             continue
-        record = quiet.find_record(selected[case_id])
+        record = quiet.find(selected[case_id])
         if to_json(record) != to_json(case.remembered):
             then, now = _describe(case.remembered), _describe(record)
             raise OptionError(f"{OPTION}: {path} judged {case_id} by {then}, and the baselines now have {now}: {STEP}")

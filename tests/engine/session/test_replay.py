@@ -19,6 +19,7 @@ from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.perf_session import PerfSession
+from gpugate.session.records import Records
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.units import percent_rounded_up
@@ -85,7 +86,7 @@ def test_what_was_measured_before_the_device_was_lost_stays_undecided(
             raise SideError("quick", "running timed steps", RuntimeError("CUDA error: unspecified")) from None
 
     monkeypatch.setattr(measuring, "measure", measure)
-    monkeypatch.setattr(PerfSession, "find_record", lambda self, case: RECORDED)
+    monkeypatch.setattr(Records, "find", lambda self, case: RECORDED)
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: "the device cuda:0 stopped answering: see dmesg")
     session = made_up_session(tmp_path, monkeypatch)
     judged = session.measure(CASE)
@@ -108,7 +109,7 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     model = next(one for one in every_outcome() if one.optimization == name)
     found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
     monkeypatch.setattr(measuring, "measure", lambda *_: found)
-    monkeypatch.setattr(PerfSession, "find_record", lambda self, case: model.remembered)
+    monkeypatch.setattr(Records, "find", lambda self, case: model.remembered)
     monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
 
     def run_fresh(

@@ -81,7 +81,7 @@ def remember(session: PerfSession, **changed: object) -> None:
         "2030-01-01", "ada", "first", source_hash(NET), HERE, ((TimedBuild(True, PAIRS),),) * 5, {"copy": 1.0}
     )
     record = replace(record, **changed)
-    session.baselines = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
+    session.records.files = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
     throughput = session.measure(CASE).verdicts[2]
     assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, {"differences": "the workload's source changed"})
     assert session.notes == {"the source of net changed since its baseline was recorded"}
-    remembered = session.find_record(CASE)
+    remembered = session.records.find(CASE)
     assert remembered is not None
     assert (remembered.match, remembered.differences) == ("exact", ("the workload's source changed",))
 
@@ -381,10 +381,10 @@ def test_a_recording_on_several_gpus_takes_more_processes(session, monkeypatch, 
 
 def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     remember(session)
-    old = session.baselines["net"]
+    old = session.records.files["net"]
     monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
     measuring(monkeypatch, MEASURED)
-    session.baselines = {}
+    session.records.files = {}
     session.measure(CASE)
     (file,), _ = recording._files(session, [session.result], 1)
     anchor = file.cases["fast/cpu"].anchor
@@ -451,15 +451,15 @@ SPANNING = Case(NET, replace(FAST, needs=Needs(gpus=2)), "cpu")
 def test_a_record_of_another_number_of_ranks_is_not_compared(session, monkeypatch, ranks, told) -> None:
     remember(session, optimized_counters={} if ranks is None else {"ranks": ranks})
     session.result.source_hashes["net"] = source_hash(NET)
-    assert (session.find_record(SPANNING) is None) == (told is not None)
+    assert (session.records.find(SPANNING) is None) == (told is not None)
     words = f"{CASE.id}: its record is of {told} ranks and this run has 2: they are not compared"
     assert session.notes == (set() if told is None else {words})
 
 
 def test_the_current_record_is_found_by_case(session) -> None:
-    assert session.find_current(CASE) is None
+    assert session.records.find_current(CASE) is None
     remember(session, optimized_counters={"active_fraction": 0.99})
-    assert session.find_current(CASE).optimized_counters == {"active_fraction": 0.99}
+    assert session.records.find_current(CASE).optimized_counters == {"active_fraction": 0.99}
 
 
 def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:

@@ -1,0 +1,135 @@
+"""The records of one machine that a session compares with, and the notes that a reader needs about them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.machine.environment import compare, machine_name
+from gpugate.measurement.step_profile import StepProfile
+from gpugate.results.case import CoresChanged, Remembered
+from gpugate.results.run import RunResult
+from gpugate.results.summary import History
+from gpugate.session.options import Options
+from gpugate.store import baseline, profiles_file
+from gpugate.store.source_hash import source_hash
+from gpugate.workload import Case
+
+if TYPE_CHECKING:
+    import torch
+
+SOURCE_CHANGED = "the workload's source changed"
+
+
+@dataclass
+class Records:
+    """The baselines of a session. `files` is empty while baselines are being recorded."""
+
+    options: Options
+    device: torch.device
+    result: RunResult
+    notes: set[str]
+    files: dict[str, baseline.BaselineFile] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+
+    @property
+    def folder(self) -> Path:
+        return self.options.baselines_path / machine_name(self.result.environment)
+
+    @cached_property
+    def histories(self) -> dict[str, tuple[History, History]]:
+        """The histories of the current record and of the anchor of each case that this machine recorded."""
+        return baseline.histories_of(self.files)
+
+    def find(self, case: Case) -> Remembered | None:
+        """The record of the case on this machine; None where no record can be compared."""
+        entry = self.find_entry(case)
+        if entry is None:
+            return None
+        record = entry.current
+        match = compare(record.environment, self.result.environment)
+        if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
+            return None
+        differences = match.differences
+        self.notes.update(f"recorded under other software: {difference}" for difference in differences)
+        if record.source_hash != self.result.source_hashes.get(case.workload.name):
+            differences += (SOURCE_CHANGED,)
+            self.notes.add(f"the source of {case.workload.name} changed since its baseline was recorded")
+        current, anchor = self.histories[case.id]
+        return Remembered(
+            current=current,
+            anchor=anchor,
+            match=match.kind,
+            differences=differences,
+            optimized_counters=record.optimized_counters,
+            reference_counters=record.reference_counters,
+            yardsticks=record.yardsticks,
+            checks=2 * sum(len(file.cases) for file in self.files.values()),  # speedup and throughput of each
+        )
+
+    def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
+        """False, with a note, for a case that spans GPUs and was recorded on another number of them."""
+        if not case.spans_gpus:
+            return True
+        from gpugate.measurement.ranks import count_ranks
+
+        recorded, now = record.optimized_counters.get("ranks"), count_ranks(self.device)
+        if recorded != now:
+            told = "an unknown number of" if recorded is None else f"{recorded:g}"
+            self.notes.add(f"{case.id}: its record is of {told} ranks and this run has {now}: they are not compared")
+        return recorded == now
+
+    def find_entry(self, case: Case) -> baseline.Entry | None:
+        file = self.files.get(case.workload.name)
+        return file.cases.get(_key(case)) if file else None
+
+    def find_current(self, case: Case) -> baseline.Record | None:
+        """The current record of the case on this machine, under whatever software it was measured."""
+        entry = self.find_entry(case)
+        return entry.current if entry else None
+
+    def has_changed(self, case: Case) -> bool:
+        """True for a case whose workload has another source than its record."""
+        record = self.find_current(case)
+        return record is not None and record.source_hash != self.hash_source(case)
+
+    def hash_source(self, case: Case) -> str:
+        known, name = self.result.source_hashes, case.workload.name
+        if name not in known:
+            known[name] = source_hash(case.workload)
+        return known[name]
+
+    def find_changed_cores(self, case: Case) -> CoresChanged | None:
+        if self.options.update_baselines or self.options.fresh:
+            return None
+        record = self.find_other_cores(case)
+        both = () if record is None else (record.environment, self.result.environment)
+        return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
+
+    def find_other_cores(self, case: Case) -> baseline.Record | None:
+        if self.options.own_inputs:  # no record in the folder is of them
+            return None
+        folder, workload = self.options.baselines_path, case.workload.name
+        return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
+
+    def find_profile(self, case: Case) -> StepProfile | None:
+        """The step profile of the optimized side that was recorded with its baseline."""
+        machine, workload = machine_name(self.result.environment), case.workload.name
+        file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
+        return file.cases.get(_key(case))
+
+    def describe_unused(self) -> Iterator[str]:
+        """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""
+        folder = self.options.baselines_path
+        for case_id in self.unused:
+            delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
+            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
+
+
+def _key(case: Case) -> str:
+    """The key of the case in the file of its workload."""
+    return f"{case.optimization.name}/{case.device_kind}"
