@@ -123,7 +123,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 "selective",
                 selective,
                 {"cuda": 0.7, "cpu": 0.6},
-                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.8)),
+                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.9)),
                 why=AGAIN,
             ),
             Optimization(

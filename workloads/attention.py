@@ -74,7 +74,9 @@ def dense_mask(context: Context, rule: Callable[[Context], Rule]) -> Side:
 def flex(context: Context, rule: Callable[[Context], Rule]) -> Side:
     """The rule is compiled into the kernel, and blocks without a pair are skipped."""
     tokens = context.items
-    blocks = create_block_mask(rule(context), None, None, tokens, tokens, device=str(context.device), BLOCK_SIZE=BLOCK)
+    # Compiled, it makes no mask of all pairs on the way, which would take more memory than the attention itself.
+    find_blocks = torch.compile(create_block_mask) if context.device.type == "cuda" else create_block_mask
+    blocks = find_blocks(rule(context), None, None, tokens, tokens, device=str(context.device), BLOCK_SIZE=BLOCK)
     run = compile_anew(lambda q, k, v: flex_attention(q, k, v, block_mask=blocks), dynamic=False, fullgraph=True)
     return _side(run)
 

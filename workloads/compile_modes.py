@@ -101,7 +101,8 @@ def max_autotune(context: Context) -> Side:
 def reduce_overhead(context: Context) -> Side:
     """As `static`, and one CUDA graph for each length. A replay overwrites its last output, hence the copy."""
     model = stack(context)
-    replay = compile_anew(lambda x: model(x), dynamic=False, mode="reduce-overhead")
+    mode = "reduce-overhead" if context.capture_graphs else "default"
+    replay = compile_anew(lambda x: model(x), dynamic=False, mode=mode)
     return _side(model, lambda batch: replay(batch).clone())
 
 

@@ -101,14 +101,14 @@ def in_triton(name: str, context: Context) -> Side:
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 TRITON = Needs(packages=("triton",), install="pip install triton")
-ONE_KERNEL = Limit("kernels", at_most=1)
+ONE_KERNEL, FEW_KERNELS = Limit("kernels", at_most=1), Limit("kernels", at_most=3)
 NEAR_A_COPY = Limit("copy_share", at_least=0.7)
 
 
 def _workload(name: str, eager: Operator, library: Operator | None, rows: Rows, promise: float) -> Workload:
     """The ladder of one operator. `promise` is that of the compiled and of the Triton kernel."""
     rungs: Sequence[tuple[str, Build, Needs, tuple[Limit, ...]]] = [
-        ("compiled", partial(compiled, eager), COMPILER, (ONE_KERNEL,)),
+        ("compiled", partial(compiled, eager), COMPILER, (FEW_KERNELS,)),
         ("triton", partial(in_triton, eager.__name__), TRITON, (ONE_KERNEL, NEAR_A_COPY)),
     ]
     optimizations = [
