@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpugate.workload import Point
 
@@ -140,5 +140,7 @@ def plan_host(groups: Sequence[Group], gpus: int) -> FleetPlan:
 
 
 def plan_shards(groups: Sequence[Group], count: int) -> FleetPlan:
-    """The plan of `--perf-shard` with a host and a GPU for each shard, so that no group disturbs another one."""
-    return FleetPlan(divide(groups, count))
+    """The plan of `--perf-shard`, which divides the cases by their number. Each shard has a host and a GPU."""
+    counted = [replace(group, duration_s=EQUAL_S * len(group.cases)) for group in groups]
+    known = {group.name: group for group in groups}
+    return FleetPlan(tuple(tuple(known[each.name] for each in share) for share in divide(counted, count)))
