@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -122,17 +121,20 @@ def _is_slice(name: str) -> bool:
 
 
 def _visible(uuids: list[str], variable: str | None) -> list[str]:
-    """Selects the GPUs in CUDA_VISIBLE_DEVICES, by index or by the beginning of a UUID: CUDA stops at the first entry
-    that it does not know."""
+    """Selects the GPUs in CUDA_VISIBLE_DEVICES, by index or by the beginning of a UUID, up to the first entry that
+    names no GPU, several GPUs, or an earlier one again."""
     if variable is None:
         return uuids
-    entries = list(dict.fromkeys(part.strip() for part in variable.split(",")))
+    entries = [part.strip() for part in variable.split(",")]
     if _is_slice(entries[0]):  # CUDA shows one slice to a process, so that each needs a process of its own
-        return list(filter(_is_slice, entries))
-    known = {str(index) for index in range(len(uuids))}
-    return list(
-        takewhile(lambda entry: entry in known or any(entry and uuid.startswith(entry) for uuid in uuids), entries)
-    )
+        return list(dict.fromkeys(filter(_is_slice, entries)))
+    found: dict[int, str] = {}
+    for entry in entries:
+        matches = [i for i, uuid in enumerate(uuids) if entry == str(i) or (entry and uuid.startswith(entry))]
+        if len(matches) != 1 or matches[0] in found:
+            break
+        found[matches[0]] = entry if entry.isdecimal() else uuids[matches[0]]
+    return list(found.values())
 
 
 def _without_this_process(pids: list[int]) -> list[int]:

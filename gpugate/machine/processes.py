@@ -52,6 +52,17 @@ def worker_cpu_ns(workers: Collection[int]) -> int:
     return total_ns
 
 
+def ended_children_cpu_ns(workers: Collection[int]) -> int:
+    """Sums the CPU time of the ended children of running worker processes, such as compilers that a compile worker
+    started, in nanoseconds. Linux counts it in ticks."""
+    ticks = 0
+    for worker in workers:
+        with suppress(OSError):  # it has ended since
+            words = Path(f"/proc/{worker}/stat").read_bytes().rpartition(b")")[2].split()
+            ticks += int(words[13]) + int(words[14])  # cutime and cstime of proc_pid_stat(5)
+    return 10**9 * ticks // os.sysconf("SC_CLK_TCK")
+
+
 def _read_descendants() -> dict[int, tuple[int, str]]:
     """The parent and the command of every process below this one that has not ended, by its id.
 

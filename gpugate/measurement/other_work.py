@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic, process_time_ns
 
 from gpugate.machine.cores import count_periods
-from gpugate.machine.processes import list_descendants, worker_cpu_ns
+from gpugate.machine.processes import ended_children_cpu_ns, list_descendants, worker_cpu_ns
 
 PROC = Path("/proc")
 MOST_THROTTLED = 0.05  # of the periods of a quota: the median of pairs bears as many slow ones
@@ -57,7 +57,8 @@ def _others_s() -> float | None:
         lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    mine_ns = process_time_ns() + worker_cpu_ns(list_descendants(helpers=True))
+    below = list_descendants(helpers=True)
+    mine_ns = process_time_ns() + worker_cpu_ns(below) + ended_children_cpu_ns(below)
     wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     cores = (words for line in lines if (words := line.split()) and words[0] in wanted)
     return sum(int(words[field]) for words in cores for field in _BUSY) / os.sysconf("SC_CLK_TCK") - mine_ns / 1e9

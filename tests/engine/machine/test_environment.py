@@ -197,21 +197,23 @@ def test_two_environments_compare(machine: Environment, change: dict[str, Any], 
 @pytest.mark.parametrize(
     ("visible", "names"),
     [
-        (None, ["GPU-a", "GPU-bb", "GPU-bc"]),
+        (None, ["GPU-a0", "GPU-bb", "GPU-bc"]),
         ("", []),
         ("-1", []),
         ("2, 0", ["2", "0"]),
         ("0,7,1", ["0"]),
         ("1,1", ["1"]),
-        ("GPU-a,2", ["GPU-a", "2"]),
+        ("GPU-a,2", ["GPU-a0", "2"]),
         ("GPU-bb,none,1", ["GPU-bb"]),
+        ("0,GPU-a,1", ["0"]),
+        ("GPU-bc,GPU-b,0", ["GPU-bc"]),
         ("MIG-1,MIG-2,MIG-1", ["MIG-1", "MIG-2"]),
     ],
 )
 def test_each_gpu_that_cuda_would_show_has_a_name_for_a_process_of_its_own(
     use_nvml: Any, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
 ) -> None:
-    use_nvml(["GPU-a", "GPU-bb", "GPU-bc"])
+    use_nvml(["GPU-a0", "GPU-bb", "GPU-bc"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

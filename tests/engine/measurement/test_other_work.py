@@ -1,5 +1,7 @@
 """The cores that other processes keep busy, from a made-up /proc."""
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -45,6 +47,26 @@ def test_the_cores_of_others_are_those_that_are_busy_without_this_process_and_it
         machine.write({0: core, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}})
         machine.own_s, machine.workers_s = 1.0, 0.5
     assert found.cores == 0.75  # 1.5 + 1.5 s of both cores, 1.5 s of them our own, in 2 s
+
+
+def test_a_program_that_a_living_child_started_is_no_other_work(machine: Machine) -> None:
+    """A compile worker lives on, and the compiler that it started has ended."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    program = f"import subprocess, sys\ninput()\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint(1)"
+    command = [sys.executable, "-u", "-c", f"{program}\ninput()"]
+    found = OtherWork()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with found.measure():
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.read(1)
+            machine.now_s = 1.0
+            machine.write({0: {"user": 100}})
+        child.communicate(b"\n")
+    assert found.cores is not None
+    assert found.cores <= 0.72
 
 
 def test_stretches_are_summed_and_what_the_machine_does_between_them_does_not_count(machine: Machine) -> None:
