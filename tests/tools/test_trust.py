@@ -223,6 +223,10 @@ def test_a_side_that_fails_is_one_sentence(project: TinyProject) -> None:
     [
         (["--trials", "0"], "--trials is '0': give a whole number from 1 to 10000, such as 40"),
         (["--slowdowns", "2,101"], "--slowdowns is '2,101': give percentages from 0 to 100, such as 0,3,5"),
+        (["--busy-cores", "1"], "--busy-cores has no effect without --duet: leave it out"),
+        (["--duet", "--processes", "2"], "--processes has no effect with --duet: leave it out"),
+        (["--report-only", "-k", "x"], "-k has no effect with --report-only: leave it out"),
+        (["--report-only", "tests"], "paths has no effect with --report-only: leave it out"),
         (["--report-only"], "--output gpugate-trust is no folder: give the one that the trials are in"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -26,6 +26,12 @@ DEFAULT_FOLDER = "gpugate-trust"
 REPORT = "trust.md"  # in the folder of the trials
 DUET_PERCENTS = (0.0, 5.0)
 LARGEST_OF_GATE = 100.0  # percent
+# The options that have no effect, by the mode of the command.
+_IDLE: Mapping[str, str] = {
+    "with --report-only": "paths -k -m --trials --slowdowns --processes --budget --busy-cores --device",
+    "with --duet": "--processes",
+    "without --duet": "--busy-cores",
+}
 _PERCENT = re.compile(r"\d+(\.\d+)?")
 
 
@@ -43,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--duet", action="store_true", help="trials of `gpugate compare . .` with a slowdown in the head's sides")
     add("paths", nargs="*", default=["perf_tests"], help="perf tests (default: perf_tests)")
-    add("-k", dest="keyword", metavar="EXPR", help="only cases that pytest's -k would select")
-    add("-m", dest="marker", metavar="EXPR", help="only cases that pytest's -m would select")
+    add("-k", metavar="EXPR", help="only cases that pytest's -k would select")
+    add("-m", metavar="EXPR", help="only cases that pytest's -m would select")
     add(
         "--trials",
         metavar="N",
@@ -80,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trials and report; trials that are there count, only what is missing is taken (default: %(default)s)",
     )
     add("--report-only", action="store_true", help="measure nothing: report on the trials in --output")
+    parser.set_defaults(default_of=parser.get_default)
 
 
 @dataclass(frozen=True)
@@ -95,8 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Takes what is missing, then reports.
 
     Raises TrustError where trials cannot be taken, kept or counted together, CompareError where a process of duets
-    measures no case, and OptionError for a value that cannot be used.
+    measures no case, and OptionError for an option without effect and for a value that cannot be used.
     """
+    _refuse_idle_options(arguments)
     folder: Path = arguments.output
     trials = _duets(arguments) if arguments.duet else _trials(arguments)
     if arguments.report_only and not folder.is_dir():
@@ -113,6 +121,15 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         trials.report()
     return 0
+
+
+def _refuse_idle_options(arguments: argparse.Namespace) -> None:
+    modes = ["with --report-only"] if arguments.report_only else []
+    for mode in [*modes, "with --duet" if arguments.duet else "without --duet"]:
+        for option in _IDLE[mode].split():
+            name = option.strip("-").replace("-", "_")
+            if getattr(arguments, name) != arguments.default_of(name):
+                raise OptionError(f"{option} has no effect {mode}: leave it out")
 
 
 def _trials(arguments: argparse.Namespace) -> _Trials:
@@ -169,8 +186,8 @@ def _pytest_words(arguments: argparse.Namespace) -> list[str]:
 
     words = [*arguments.paths, "--perf-device", device_name(arguments.device), "-q"]
     words += ["-p", "gpugate.plugin", "-p", "no:cacheprovider"]
-    words += ["-k", arguments.keyword] if arguments.keyword else []
-    return words + (["-m", arguments.marker] if arguments.marker else [])
+    words += ["-k", arguments.k] if arguments.k else []
+    return words + (["-m", arguments.m] if arguments.m else [])
 
 
 def _take_what_is_missing(plan: Plan, folder: Path, taken: Taken, words: list[str]) -> None:
