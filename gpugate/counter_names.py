@@ -39,7 +39,7 @@ _TIMES_ON_CUDA: Mapping[str, str] = {
     "copy_fraction": "union of copies over the time from first to last device activity",
     "overlap_fraction": "share of the copies' time during which a kernel ran",
     "copy_share": "bytes that a step needs, over its time, as a share of a copy within the device's memory",
-    "matmul_share": "FLOPs that a step needs, over its time, as a share of the fastest matrix product of its precision",
+    "matmul_share": "FLOPs that a step needs, over its time, as a share of the machine's fastest matrix product",
     "bus_share": "achieved PCIe bandwidth in the busier direction, as a share of the page-locked copy rate",
     "cached_step_ms": "time of a step on cached data, without loading and copying and without the profiler, in ms",
     "data_path_efficiency": "time of a step on cached data over its real time, without the profiler",

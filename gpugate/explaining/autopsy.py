@@ -63,7 +63,7 @@ def optimized_side(result: CaseResult) -> State | None:
 
 
 def reference_side(result: CaseResult) -> State | None:
-    """The side that it is compared with, in the same run."""
+    """The reference as this run measured it; None where it has no times."""
     found = result.measurement
     return _measured_side(found, "reference") if found is not None and found.pairs else None
 

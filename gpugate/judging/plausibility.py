@@ -5,14 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from gpugate.judging.machine_state import SLOW_LAUNCH
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.summary import Summary
 from gpugate.workload import Contract, Size
 
-MOST = SLOW_LAUNCH  # of a ceiling: the probes of a yardstick are no more exact
+MOST = 1.2  # of a ceiling: the probes of a yardstick are no more exact
 FEW_OPERATORS = 0.1  # of a step's time
 MOSTLY_OPERATORS = 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")

@@ -1,4 +1,4 @@
-"""What a measurement and facts of the session give together: the share of the bus, a whole run, the ceilings. Pure."""
+"""Numbers that follow from a measurement and facts of its session: bus share, whole run, ceilings. Pure."""
 
 from __future__ import annotations
 

@@ -24,24 +24,24 @@ from gpugate.workload import Build, Context, Side
 
 
 class RankServer:
-    """The sides of a rank other than 0. Each method without an underscore is what rank 0 may announce."""
+    """The sides of a rank other than 0. Rank 0 announces the name of a method and its arguments."""
 
-    def __init__(self, orders: Mapping[str, Any]) -> None:
-        self._orders, self._device = orders, torch.device(orders["device"])
+    def __init__(self, task: Mapping[str, Any]) -> None:
+        self._task, self._device = task, torch.device(task["device"])
         self._sides: dict[int, tuple[Side, TorchFlags]] = {}
         self._current = 0  # the side whose flags are set
         self._watching = ExitStack()
         self._watched, self._found = False, dict[str, float]()
 
     def greet(self) -> dict[str, float]:
-        if torch.__version__ != self._orders["torch"]:
-            ours, theirs = torch.__version__, self._orders["torch"]
+        if torch.__version__ != self._task["torch"]:
+            ours, theirs = torch.__version__, self._task["torch"]
             raise ValueError(f"it has torch {ours}, and rank 0 has {theirs}: give both one environment")
         return {}
 
     def meet(self) -> None:
-        orders = self._orders
-        join(orders["file"], orders["rank"], orders["count"], self._device, orders["timeout_s"])
+        task = self._task
+        join(task["file"], task["rank"], task["count"], self._device, task["timeout_s"])
 
     def build(
         self, side: int, module: str, name: str, keywords: Mapping[str, Any], fault: str | None, **context: Any
@@ -75,7 +75,7 @@ class RankServer:
             torch.cuda.empty_cache()  # cuda only
 
     def watch(self) -> None:
-        watched = watch_collectives(self._device, self._orders["count"])
+        watched = watch_collectives(self._device, self._task["count"])
         self._watched, self._found = True, self._watching.enter_context(watched)
 
     def report(self) -> dict[str, float]:

@@ -60,12 +60,12 @@ class RankJob:
             undo.push(self.__exit__)
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
-            orders = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__, "count": self.count}
+            shared = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__, "count": self.count}
             variables = self._stack.enter_context(MonkeyPatch.context())
             for name, value in {**_NCCL, **_of_rank(0, self.count)}.items():
                 variables.setenv(name, value)
             for number in range(1, self.count):
-                task = {**orders, "rank": number, "device": str(_device_of(number, self._device))}
+                task = {**shared, "rank": number, "device": str(_device_of(number, self._device))}
                 child = Child("gpugate.measurement.rank_server", task=task, environment=_of_rank(number, self.count))
                 self._others[number] = self._stack.enter_context(child)
                 child.messages.limit_sending(self._timeout_s)

@@ -135,9 +135,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
-    `--perf-set` that no selected workload knows
-    and for a run that cannot be resumed, CompareError for an `--against` that is not there, and BaselineError
-    for a file that cannot be trusted.
+    `--perf-set` that no selected workload knows and for a run that cannot be resumed, CompareError for an `--against`
+    that is not there, and BaselineError for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, _absence_names(catalogue))
     selected = [case for case in catalogue.cases() if case.id in node_ids]
