@@ -62,7 +62,7 @@ class Queue:
     running: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
 
-    def left(self, alone: bool) -> list[PlannedCase]:
+    def list_left(self, alone: bool) -> list[PlannedCase]:
         """The cases of one part that lack processes: those with the fewest first, then the longest."""
         lacking = (
             case
@@ -83,11 +83,11 @@ class Queue:
     def take(self, alone: bool, left_s: float) -> list[PlannedCase]:
         """Takes the cases of the next process that end within `left_s` seconds; none where no case does."""
         with self.lock:
-            room_s, taken = min(GROUP_S, left_s - START_S), list[PlannedCase]()
-            for case in self.left(alone):
+            room_s, taken = left_s - START_S, list[PlannedCase]()
+            for case in self.list_left(alone):
                 if self.seconds(case) <= room_s and (not taken or case.gpus == taken[0].gpus):
                     taken.append(case)
-                    room_s -= self.seconds(case)
+                    room_s = min(GROUP_S, room_s) - self.seconds(case)  # the first case may be longer than a group
             self.running.update(case.case_id for case in taken)
             self.tried.update(case.case_id for case in taken)
             return taken
@@ -101,7 +101,7 @@ class Queue:
 
     def first_part(self) -> bool:
         """True where the cases that run alone have fewer processes, on average, than those side by side."""
-        parts = [[self.processes(case) for case in self.left(alone)] for alone in (True, False)]
+        parts = [[self.processes(case) for case in self.list_left(alone)] for alone in (True, False)]
         averages = [sum(part) / len(part) if part else float("inf") for part in parts]
         return averages[0] < averages[1]
 

@@ -90,13 +90,13 @@ def offloaded(context: Context) -> Side:
 
 
 def size(kind: str, texts: int) -> Size:
-    """FLOPs: forward 2 per multiply-add of the products and of attention's two, backward twice that.
+    """FLOPs: forward 2 per multiply-add of the products, and of attention's two over earlier tokens; backward twice.
 
     Bytes: weights and their gradients once, the texts once.
     """
     width, tokens = WIDTH[kind], texts * TOKENS[kind]
     weights = LAYERS[kind] * (4 + 2 * WIDER) * width * width
-    attention = LAYERS[kind] * 2 * TOKENS[kind] * width
+    attention = LAYERS[kind] * TOKENS[kind] * width
     return Size(items=texts, flops=6.0 * tokens * (weights + attention), bytes=4.0 * (2 * weights + tokens * width))
 
 

@@ -7,8 +7,9 @@ code for each length, or code for all of them; and of launches: one by one, or a
 
 from __future__ import annotations
 
-import hashlib
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import compile_anew
+from workloads.parts.kept_files import keep, key_of, read_kept
 
 LAYERS = 6
 WIDTH = {"cuda": 512, "cpu": 128}
@@ -122,15 +124,20 @@ def regional(context: Context) -> Side:
 def ahead_of_time(context: Context) -> Side:
     """A package that AOTInductor made once, and that a program without a compiler loads: no Dynamo, no guards."""
     model, width = stack(context), WIDTH[context.device.type]
+    tokens = torch.export.Dim("tokens", min=2, max=1 << 16)
+    example = torch.randn(8, width, device=context.device)
+    exported = torch.export.export(model, (example,), dynamic_shapes=({0: tokens},))
     machine = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
-    facts = f"{torch.__version__} {machine} {width} {LAYERS} {context.seed}"
-    path = context.cache_dir / f"compile-modes-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.pt2"
-    if not path.exists():
-        tokens = torch.export.Dim("tokens", min=2, max=1 << 16)
-        example = torch.randn(8, width, device=context.device)
-        exported = torch.export.export(model, (example,), dynamic_shapes=({0: tokens},))
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
-    return _side(model, torch._inductor.aoti_load_package(str(path)))
+    kept = context.cache_dir / f"compile-modes-{key_of(torch.__version__, machine, context.seed, str(exported))}"
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "stack.pt2"
+        content = read_kept(kept)
+        if content is None:
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
+            keep(kept, package.read_bytes())
+        else:
+            package.write_bytes(content)
+        return _side(model, torch._inductor.aoti_load_package(str(package)))
 
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")

@@ -17,7 +17,7 @@ from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Poin
 
 WIDTH = {"cuda": 8192, "cpu": 1024}
 BLOCK = 1024
-BLOCKS = (32, 128, 512, 1024, 4096)  # values of a program
+BLOCKS = (32, 128, 512, 2048, 8192)  # values of a program
 
 
 def matrix(context: Context, index: int) -> Tensor:

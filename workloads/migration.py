@@ -1,7 +1,7 @@
 """A training program after its move from the CPU to a GPU: stages that stayed on the host, then mended one by one.
 
 The move is one word, `model.to("cuda")`, and the program runs. But a picture is still augmented on the host, one after
-another, the loss is computed on the host, and its value is asked for in every step. The GPU waits for each of them. A
+another, the loss is computed on the host, and its value is read in every step. The GPU waits for each of them. A
 profile shows a busy CPU core and a GPU that is active for a fifth of the time.
 """
 
@@ -71,8 +71,8 @@ def augment_together(pictures: Tensor) -> Tensor:
 class Mended:
     """The mistakes of the moved program that a rung has mended, in their order."""
 
-    silent: bool = False  # nobody asks for the value of the loss
     loss: bool = False  # computed on the device
+    silent: bool = False  # nobody asks for the value of the loss
     augmentation: bool = False  # of all pictures together, on the device
     pinned: bool = False  # the copies start from page-locked memory
 
@@ -124,11 +124,11 @@ WORKLOADS: tuple[Workload, ...] = (
         pictures,
         {"cuda": size(256, "cuda"), "cpu": size(64, "cpu")},
         (
-            _rung("no-item", BASELINE, {"cuda": 0.95}, Mended(silent=True)),
-            _rung("loss-on-device", "no-item", {"cuda": 0.95}, Mended(True, loss=True)),
+            _rung("loss-on-device", BASELINE, {"cuda": 0.95}, Mended(loss=True)),
+            _rung("no-item", "loss-on-device", {"cuda": 0.95}, Mended(True, silent=True)),
             _rung(
                 "augment-on-device",
-                "loss-on-device",
+                "no-item",
                 {"cuda": 2.0, "cpu": 1.1},
                 Mended(True, True, augmentation=True),
                 Limit("host_to_device_bytes", at_most_of_reference=0.3),

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 
 EXPERTS, CHOSEN = {"cuda": 64, "cpu": 8}, 2
 WIDTH, HIDDEN = {"cuda": 1024, "cpu": 64}, {"cuda": 1408, "cpu": 96}
@@ -100,6 +100,7 @@ def size(kind: str) -> Size:
     return Size(items=count, flops=flops, bytes=2.0 * weights + 6.0 * count * width)
 
 
+HOPPER = Needs(compute_capability=(9, 0))  # elsewhere PyTorch runs the experts in a loop
 ONE_CALL = Contract(
     engaged=(Limit("synchronizing_calls", at_most=0),), limits=(Limit("kernel_launches", at_most_of_reference=0.1),)
 )
@@ -115,6 +116,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 grouped,
                 {"cuda": 2.0, "cpu": 1.0},
                 dtype="bfloat16",
+                needs=HOPPER,
                 contract={"cuda": ONE_CALL},
                 why="the loop waits for the device once an expert, and its products are too small for a GPU",
             ),
