@@ -33,8 +33,8 @@ register(Workload("projection", three_projections, tokens, {"cpu": size, "cuda":
 TEST = """\
 # test_my_workload.py
 def test_it_is_right_and_pays(workload, gate):
-    gate(workload.equivalence)
-    gate(workload.speedup)
+    for check in (workload.equivalence, workload.speedup, workload.throughput, workload.counters):
+        gate(check)
 """
 WORKLOAD = "projection"
 FILES = {"conftest.py": CONFTEST, "test_my_workload.py": TEST}

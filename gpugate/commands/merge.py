@@ -11,6 +11,7 @@ from gpugate.report.view import headline, tally
 from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
+from gpugate.units import number_of
 
 GREEN, RED = 0, 1
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     night = merge(shards)
     prepare_night(output)
     write_night(output, night)
-    print(f"{output} of {len(shards)} shards: {headline(night)}; {tally(night)}")
+    print(f"{output} of {number_of(len(shards), 'shard')}: {headline(night)}; {tally(night)}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN
 

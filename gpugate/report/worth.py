@@ -188,7 +188,7 @@ def sharpness(run: RunResult) -> str | None:
         return None
     found = [_detectable(case) for case in recorded]
     sharp, middle = sum(one <= SHARP for one in found), statistics.median(found)
-    median = f"{100 * middle:.2g} %" if math.isfinite(middle) else "none"
+    median = percent(middle) if math.isfinite(middle) else "none"
     return (
         f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} by the wall "
         f"time or a duet (median detectable {median})"
