@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.backends import cudnn
 
-_THREADS_AT_START = torch.get_num_threads()
+_default_threads = torch.get_num_threads()
 _HAS_NEWER_PRECISION = hasattr(torch.backends, "fp32_precision")  # from torch 2.9 on
 _MKLDNN: Any = torch.backends.mkldnn
 _MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn) if _HAS_NEWER_PRECISION else ()
@@ -110,6 +110,13 @@ def _set_threads(wanted: int) -> None:
         torch.set_num_threads(wanted)
 
 
+def set_default_threads(wanted: int) -> None:
+    """Sets the threads of torch for all sides from now on, which are otherwise those of the start of the process."""
+    global _default_threads
+    _default_threads = wanted
+    _set_threads(wanted)
+
+
 @dataclass(frozen=True)
 class TorchFlags:
     """Torch's switches. The defaults are those of torch itself: convolutions in TF32, no autotuning."""
@@ -142,7 +149,9 @@ class TorchFlags:
     attention_kernels: tuple[bool, ...] = _switch((True,) * len(_ATTENTION_KERNELS), _read_attention, _set_attention)
     flush_denormal: bool = _switch(False, _flushes_denormal, _set_flush_denormal)
     default_dtype: torch.dtype = _switch(torch.float32, torch.get_default_dtype, torch.set_default_dtype)
-    num_threads: int = _switch(_THREADS_AT_START, torch.get_num_threads, _set_threads)
+    num_threads: int = field(
+        default_factory=lambda: _default_threads, metadata={"read": torch.get_num_threads, "write": _set_threads}
+    )
 
     def without_tf32(self) -> TorchFlags:
         """These switches with TF32 off: expected outputs and proofs are computed in strict FP32."""

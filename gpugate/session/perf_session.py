@@ -180,7 +180,7 @@ class PerfSession:
     def needs_host(self, case: Case) -> bool:
         """True in a worker for a case beside which no other one may run on the host."""
         worker = self.options.worker
-        cores = 0 if worker is None else len(worker.own_cores)
+        cores = 0 if worker is None else worker.fewest_cores
         return plan_case(case, self.records.find_current(case), cores).needs_host
 
     @contextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.machine.environment import compare, machine_name
+from gpugate.machine.cores import find_usable_cores
+from gpugate.machine.environment import Environment, compare, machine_name
 from gpugate.measurement.step_profile import StepProfile
 from gpugate.results.case import CoresChanged, Remembered
 from gpugate.results.run import RunResult
@@ -51,7 +52,7 @@ class Records:
         if entry is None:
             return None
         record = entry.current
-        match = compare(record.environment, self.result.environment)
+        match = compare(record.environment, self._find_environment_beside(record))
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
         differences = match.differences
@@ -70,6 +71,15 @@ class Records:
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.files.values()),  # speedup and throughput of each
         )
+
+    def _find_environment_beside(self, record: baseline.Record) -> Environment:
+        """The environment to compare with that of a record, which may be of the host's cores or of those of a worker.
+
+        The run of workers has all cores of their host.
+        """
+        now, worker, cores = self.result.environment, self.options.worker, len(find_usable_cores())
+        has_share = worker is not None and worker.place is not None
+        return replace(now, cpu_count=cores) if has_share and record.environment.cpu_count == cores else now
 
     def _has_as_many_ranks(self, case: Case, record: baseline.Record) -> bool:
         """False, with a note, for a case that spans GPUs and was recorded on another number of them."""

@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from filelock import FileLock, Timeout
 
 from gpugate.errors import OptionError
 from gpugate.machine.cores import find_first_threads
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 INPUT, REFUSAL = "gpugate", "gpugate-refusal"  # of a worker, as xdist brings them there and back
@@ -48,17 +51,24 @@ class Worker:
     def own_cores(self) -> tuple[int, ...]:
         return self.cores if self.place is None else self.shares[self.place]
 
+    @property
+    def fewest_cores(self) -> int:
+        """The cores that each worker has at least: all of them plan a case by this number, and collect one order."""
+        return min(map(len, self.shares), default=len(self.cores))
+
     @contextmanager
     def hold_host(self, alone: bool) -> Iterator[None]:
         """Measures a case beside those of other workers on the cores of its GPU, or `alone` on all cores.
 
         A case that runs alone waits for the present cases of the others, which begin no further one meanwhile.
         """
-        import torch
-
         if self.place is None:
             yield
             return
+        from filelock import FileLock  # imports asyncio, which a session without workers does not need
+
+        from gpugate.measurement.torch_flags import set_default_threads
+
         with ExitStack() as held:
             with FileLock(self.folder / "turn.lock"):
                 for place in range(len(self.gpus)) if alone else (self.place,):
@@ -66,7 +76,7 @@ class Worker:
             cores = self.cores if alone else self.own_cores
             os.sched_setaffinity(0, cores)
             if "OMP_NUM_THREADS" not in os.environ:
-                torch.set_num_threads(len(set(find_first_threads(cores).values())))
+                set_default_threads(len(set(find_first_threads(cores).values())))
             yield
 
     def name_groups(self, groups: Mapping[str, str]) -> None:
@@ -78,6 +88,8 @@ class Worker:
     @contextmanager
     def begin(self) -> Iterator[bool]:
         """Yields True in the first worker that begins, for which all others wait."""
+        from filelock import FileLock
+
         began = self.folder / "began"
         with FileLock(self.folder / "begin.lock"):
             yield not began.exists()
@@ -99,6 +111,8 @@ def read_worker(config: pytest.Config) -> Worker | None:
 
 def claim_gpu(config: pytest.Config, worker: Worker) -> None:
     """Takes a GPU that no other worker has, as long as this process lives, before torch looks for GPUs."""
+    from filelock import FileLock, Timeout
+
     until = time.monotonic() + CLAIM_S
     while time.monotonic() < until:
         for place, gpu in enumerate(worker.gpus):

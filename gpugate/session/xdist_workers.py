@@ -106,6 +106,19 @@ class Workers:
             def _split_scope(self, nodeid: str) -> str:
                 return self.groups.get(nodeid, nodeid)
 
+            def remove_node(self, node: Any) -> str | None:
+                """Leaves out the test that ended its worker, and its group, which would measure the same case again."""
+                left = {scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())}
+                crashed = left.pop(next(iter(left), ""), {})
+                self.assigned_work[node] = left
+                super().remove_node(node)
+                return next((test for test, ended in crashed.items() if not ended), None)
+
+            def _reschedule(self, node: Any) -> None:
+                """Gives tests to a node that has collected, and no more than it needs: it may die with them."""
+                if node in self.registered_collections and self._pending_of(self.assigned_work[node]) < 2:
+                    super()._reschedule(node)
+
         config.option.loadscopereorder = False  # groups keep the order of their workers
         return GroupScheduling(config, log)
 

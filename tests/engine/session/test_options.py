@@ -34,7 +34,7 @@ DEFAULTS = {
     "--ncu": "off",
     "--torch-trace": "off",
 }
-HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3"}
+HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3", "filelock", "asyncio"}
 
 
 def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gpugate.session.perf_session
+import gpugate.session.records
 from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError, SpoiledProcessError
 from gpugate.judging.actions import Action
 from gpugate.machine.environment import describe, machine_name
@@ -26,6 +27,7 @@ from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_pr
 from gpugate.session.judged import PerfTests
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.resuming import is_finished
+from gpugate.session.worker import Worker
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash
@@ -442,6 +444,41 @@ def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -
     assert recording._find_disturbed([*[result] * 5, other], 6) == CASE.id
     next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
     assert recording._find_disturbed([*[result] * 5, next_night], 6) is None
+
+
+def one_of(cores: int, *shares: int, place: int) -> Worker:
+    """A worker on a host with so many cores, and shares of them."""
+    gpus, of_each = tuple(f"GPU-{number}" for number in range(len(shares))), tuple(tuple(range(n)) for n in shares)
+    return Worker(f"gw{place}", Path(), "2030-01-02T03:04:05+00:00", 0, gpus, of_each, tuple(range(cores)), place)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "own", "differences"),
+    [(16, 16, ()), (32, 16, ()), (64, 16, ("cpu count 64 -> 32",)), (16, 32, ("cpu count 16 -> 32",))],
+    ids=["with the cores of the worker", "with those of the host", "with more", "with fewer than a case that is alone"],
+)
+def test_a_record_is_of_the_cores_of_a_worker_or_of_its_host(
+    session: PerfSession, monkeypatch: pytest.MonkeyPatch, recorded: int, own: int, differences: tuple[str, ...]
+) -> None:
+    session.result.environment = replace(HERE, device_kind="cuda", cpu_count=32)
+    remember(session, environment=replace(session.result.environment, cpu_count=recorded))
+    session.result.source_hashes["net"] = source_hash(NET)
+    session.records.options = replace(OPTIONS, worker=one_of(32, 16, 16, place=0))
+    monkeypatch.setattr(gpugate.session.records, "find_usable_cores", lambda: frozenset(range(own)))
+    remembered = session.records.find(CASE)
+    assert remembered is not None
+    assert (remembered.match == "exact", remembered.differences) == (not differences, differences)
+
+
+@pytest.mark.parametrize(("recorded", "alone"), [(5, False), (6, True)])
+def test_workers_with_uneven_shares_of_the_cores_plan_a_case_alike(session, recorded: int, alone: bool) -> None:
+    pipeline = Case(replace(NET, timing="pipeline"), FAST, "cuda")
+    here, counters = replace(HERE, cpu_count=recorded), {"copy_fraction": 0.1}
+    remember(session, environment=here, reference_counters=counters, optimized_counters=counters)
+    session.records.files["net"].cases["fast/cuda"] = session.records.files["net"].cases["fast/cpu"]
+    for place in range(3):
+        session.options = replace(OPTIONS, worker=one_of(16, 5, 5, 6, place=place))
+        assert session.needs_host(pipeline) == alone
 
 
 SPANNING = Case(NET, replace(FAST, needs=Needs(gpus=2)), "cpu")

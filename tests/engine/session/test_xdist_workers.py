@@ -2,22 +2,27 @@
 
 import json
 import os
+import random
 import threading
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from gpugate.errors import OptionError
 from gpugate.judging.decide_again import decide_again
 from gpugate.machine import nvml
+from gpugate.measurement.torch_flags import TorchFlags, set_default_threads
 from gpugate.session import worker as worker_module
 from gpugate.session import xdist_workers
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker import GPU_VARIABLE, check_worker, read_worker
+from gpugate.session.worker import GPU_VARIABLE, GROUPS, check_worker, read_worker
 from gpugate.session.xdist_workers import Workers, count_workers, start_workers
 from gpugate.store import run_file
 from tests.support.tiny_project import TinyProject, without_gpu
@@ -170,6 +175,30 @@ def test_a_case_that_runs_alone_waits_for_the_others_which_begin_no_further_one(
     assert affinity[2:] == [tuple(range(8)), (0, 1, 4, 5)]
 
 
+@pytest.fixture
+def default_threads() -> Iterator[None]:
+    """Leaves the threads of torch as they were."""
+    found = TorchFlags().num_threads
+    yield
+    set_default_threads(found)
+
+
+def test_the_sides_of_a_case_have_a_thread_for_each_physical_core_that_it_runs_on(
+    gpus, affinity: list[tuple[int, ...]], default_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(2)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(worker_module, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
+    worker = read_worker(started(Workers(OPTIONS, ["GPU-0", "GPU-1"]), monkeypatch, "gw0"))
+    assert worker is not None
+    found = []
+    for alone in (False, True, False):
+        with worker.hold_host(alone):
+            TorchFlags().apply()  # as each side is built
+            found.append(torch.get_num_threads())
+    assert found == [2, 4, 2]
+
+
 def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
     without_gpu(monkeypatch)
     worker: Any = SimpleNamespace(gpus=("GPU-3",))
@@ -196,6 +225,82 @@ def test_workers_do_not_record(gpus) -> None:
     start_workers(config(), recording, measures=True)
     with pytest.raises(OptionError, match=r"--update-baselines with -n 1 would record workers .* use -n 0"):
         start_workers(config("popen"), recording, measures=True)
+
+
+@dataclass(eq=False)
+class Node:
+    """A worker of xdist: it begins a test once it knows the next one, or that there is none."""
+
+    gateway: Any = field(default_factory=lambda: SimpleNamespace(id="gw"))
+    known: deque[int] = field(default_factory=deque)
+    collected: bool = False
+    shutting_down: bool = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.known.extend(indices)
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    @property
+    def can_go_on(self) -> bool:
+        return not self.collected or len(self.known) > 1 or self.shutting_down
+
+
+def run_with_kills(draw: random.Random, groups: dict[str, str], gpus: int) -> tuple[list[str], list[str]]:
+    """Lets nodes act in a drawn order, and kills some in a test; returns the tests that ran, and those that were lost.
+
+    It does with the scheduler what the controller of xdist does.
+    """
+    workers, tests = Workers(OPTIONS, [f"GPU-{number}" for number in range(gpus)]), list(groups)
+    (workers.folder / GROUPS).write_text(json.dumps(groups), encoding="utf-8")
+    asked: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * gpus, option=SimpleNamespace())
+    scheduler = workers.pytest_xdist_make_scheduler(asked, SimpleNamespace(loadscopesched=lambda *words: None))
+    workers.pytest_unconfigure()
+    nodes, ran, lost, kills = [Node() for _ in range(gpus)], [], [], draw.randint(1, 5)
+    for node in nodes:
+        scheduler.add_node(node)
+    while nodes:
+        node = draw.choice([node for node in nodes if node.can_go_on])
+        if not node.collected:
+            node.collected = True
+            scheduler.add_node_collection(node, tests)
+            if scheduler.collection_is_completed:
+                scheduler.schedule()
+        elif kills and node.known and draw.random() < 0.1:
+            kills -= 1
+            lost.append(tests[node.known[0]])
+            assert scheduler.remove_node(node) == lost[-1]
+            nodes[nodes.index(node)] = replacing = Node()
+            scheduler.add_node(replacing)
+        elif node.known:
+            index = node.known.popleft()
+            ran.append(tests[index])
+            scheduler.mark_test_complete(node, index)
+        else:
+            nodes.remove(node)
+            assert node not in scheduler.nodes or scheduler.remove_node(node) is None
+        if scheduler.tests_finished:  # one that replaces a dead one finds this before it has collected
+            nodes = [node for node in nodes if node.collected]
+            for node in nodes:
+                node.shutdown()
+    return ran, lost
+
+
+def test_a_killed_worker_loses_its_case_and_the_others_go_on_with_the_rest(gpus) -> None:
+    killed = 0
+    for seed in range(300):
+        draw = random.Random(seed)  # noqa: S311  # the same night in every run
+        groups = {
+            f"{case}[{test}]": case
+            for case in "abcdefghij"[: draw.randint(1, 10)]
+            for test in range(draw.randint(1, 4))
+        }
+        ran, lost = run_with_kills(draw, groups, draw.randint(2, 4))
+        killed += len(lost)
+        assert len({*ran, *lost}) == len(ran) + len(lost), "a test ran twice"
+        assert {groups[test] for test in groups.keys() - ran} == {groups[test] for test in lost}
+    assert killed > 100
 
 
 NAMES = ("one", "two", "three", "fed")
