@@ -300,11 +300,11 @@ def queued(
 @pytest.mark.parametrize(
     ("place", "work_ms", "in_thread"),
     [
-        *((ring(1), work_ms, False) for work_ms in (0.003, 0.3, WORK_MS)),
+        *((ring(1), work_ms, False) for work_ms in (0.03, 0.3, WORK_MS)),
         (ring(1), WORK_MS, True),
         (overlapping_views(), WORK_MS, False),
     ],
-    ids=["3 us", "0.3 ms", "one buffer", "a thread that drops frames", "overlapping views"],
+    ids=["30 us", "0.3 ms", "one buffer", "a thread that drops frames", "overlapping views"],
 )
 def test_only_the_newest_input_is_computed_when_joined(
     bench: Bench, place: Place, work_ms: float, in_thread: bool
@@ -331,7 +331,7 @@ def test_an_empty_join_that_takes_longer_than_the_whole_block_hides_no_step_that
     """By noise, or because the side works where it has nothing to join."""
     times_ms = {1: 80.0, 0: join_ms}
     monkeypatch.setattr(block_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms.get(lengths[0], 0.1))
-    assert "leaves steps out" in wrong(found(bench, queued(bench, ring(1), WORK_MS, longest=1)))
+    assert "leaves steps out" in wrong(found(bench, queued(bench, ring(1), WORK_MS, step_ms=0.01, longest=1)))
 
 
 def returned_again() -> Callable[[torch.Tensor], Any]:
