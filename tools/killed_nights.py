@@ -261,7 +261,7 @@ def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]
     """
     night, own = Night(folder, min(MORE_SINGLE, SINGLE * most), pretend_gpus=True), ["night"]
     options = ("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
-    pid, status = night.start(*options), None
+    pid, status, killed = night.start(*options), None, 0
     while status is None:
         status = wait(pid, draw.uniform(0.2, BETWEEN_S) if most else HANGS_S)
         require(most or status is not None, "the session does not end")
@@ -276,11 +276,12 @@ def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]
             doing = night.doing(worker)
             os.kill(worker, signal.SIGKILL)
             wait_for_end(worker)
-            most -= 1
+            most, killed = most - 1, killed + 1
             yield Kill("worker", doing, *night.check_beside_others(worker, own))
-    require(status in (0, 1), night.output)  # 1: a test whose worker was killed has failed
-    # Another worker takes over the tests of a case that were left, and measures it again.
-    require(night.stored(own) == night.cases, f"the night has no {night.cases - night.stored(own)}")
+    lost = night.cases - night.stored(own)
+    require(status == 1 if lost else status in (0, 1), night.output)  # 1: a test whose worker was killed has failed
+    # Each kill loses the case of that moment alone, which might kill a second worker, too.
+    require(len(lost) <= killed, f"{killed} kills lost {lost}")
 
 
 def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
@@ -401,7 +402,8 @@ def page(kills: Sequence[Kill], seed: int, has_ends: bool) -> str:
 
 `python -m tools.killed_nights --seed {seed}` killed {number} times by SIGKILL, at moments drawn anew each time, and
 wrote this page and the data beside it. After each kill every case that had been finished was in the file of the run. At
-the end of each night every case was there, and had been measured once besides the measurements that were killed.
+the end of each night every case was there, but for those in which a worker of pytest-xdist was killed, and had been
+measured once besides the measurements that were killed.
 
 {table}
 
