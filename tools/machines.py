@@ -1,4 +1,4 @@
-"""The GPUs whose records are in baselines/, and the promises that these records are held to."""
+"""The cases of the catalogue, the GPUs whose records are in baselines/, and the promises of these records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gpugate.catalogue import catalogue
 from gpugate.results.case import Promise
-from gpugate.workload import Case, for_device_class
+from gpugate.workload import Case, DeviceKind, for_device_class
 
 ROOT = Path(__file__).parents[1]
 # Workloads whose sides changed, with the time of the change. They stand here until they are recorded again: their
@@ -63,3 +64,11 @@ class Machine:
 H200 = Machine("H200", "nvidia-h200", "h200")
 H100 = Machine("H100", "nvidia-h100-80gb-hbm3", "h100")
 MACHINES = (H200, H100)
+
+
+def list_cases(kind: DeviceKind) -> list[Case]:
+    """The cases of `workloads` on one kind of device, in the order of the catalogue, which is loaded once."""
+    if not catalogue.cases():
+        catalogue.register_module("workloads")
+        catalogue.load()
+    return [case for case in catalogue.cases() if case.device_kind == kind]

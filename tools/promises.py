@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 
 from gpugate import units
-from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.measurement.derived import with_whole_run
 from gpugate.measurement.record import Process
@@ -35,7 +34,7 @@ from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.archive import list_files
-from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated
+from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated, list_cases
 from tools.simulated_nights import load_entries
 
 NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
@@ -245,28 +244,21 @@ def describe_strict_fp32(subject: str) -> str:
 def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
     """Loads each case that is recorded on a machine, by its id, in the order of the catalogue."""
     entries = load_entries(machine)
-    recorded = (case for case in _cuda_cases() if case.id in entries)
+    recorded = (case for case in list_cases("cuda") if case.id in entries)
     return {case.id: RecordedCase(machine, case, entries[case.id]) for case in recorded}
 
 
 def load_run_cases(machine: Machine) -> dict[str, RunCase]:
     """Loads each case that a stored run of a machine measured and that is not recorded there, by its id."""
     found = {one: _load_speedups(one) for one in MACHINES}
-    cases = (case for case in _cuda_cases() if case.id in found[machine])
+    cases = (case for case in list_cases("cuda") if case.id in found[machine])
     return {case.id: RunCase(machine, case, tuple(found[machine][case.id]), _lowest(case, found)) for case in cases}
 
 
 def load_other_cases(machine: Machine) -> list[PromisedCase]:
     """Loads each CUDA case that has neither a record nor a stored run of a machine."""
     known = {*load_cases(machine), *load_run_cases(machine)}
-    return [PromisedCase(machine, case) for case in _cuda_cases() if case.id not in known]
-
-
-def _cuda_cases() -> list[Case]:
-    if not catalogue.cases():
-        catalogue.register_module("workloads")
-        catalogue.load()
-    return [case for case in catalogue.cases() if case.device_kind == "cuda"]
+    return [PromisedCase(machine, case) for case in list_cases("cuda") if case.id not in known]
 
 
 def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpeedup]]]) -> float:
@@ -374,11 +366,12 @@ The record is the largest value of its processes; the night is that of the first
 
 {_counters(cases, night).markdown()}
 """
+    known = len(list_cases("cuda"))
     return f"""{page}
 ## The time of the night
 
 The goal is at most {NIGHT_S / 60:g} min on four GPUs for all cases, with remembered proofs. The night showed every
-proof. It has {night.count(cases)} of the {len(cases)} recorded cases, of {len(_cuda_cases())} in the catalogue, and
+proof. It has {night.count(cases)} of the {len(cases)} recorded cases, of {known} in the catalogue, and
 its first run took {_night_time(night)}.
 """
 

@@ -26,15 +26,16 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
-from gpugate.catalogue import catalogue
 from gpugate.results.fleet_plan import PlannedCase
 from gpugate.session.shards import plan_case
-from gpugate.store import baseline, run_file
+from gpugate.store import run_file
+from gpugate.store.baseline import Record
 from gpugate.store.night_files import find_runs
 from gpugate.store.source_hash import source_hash
 from gpugate.units import number_of
 from gpugate.workload import Case
-from tools.machines import ROOT
+from tools.machines import ROOT, Machine, list_cases
+from tools.simulated_nights import load_entries
 
 START_S = 25.0  # of a process: imports, the probes of the machine, the first use of the device
 UNKNOWN_S = 20.0  # of a case without a duration
@@ -166,19 +167,13 @@ def _read_seconds(path: Path) -> dict[str, float]:
     return {name: case.duration_s for name, case in run_file.read(path).cases.items() if case.measurement is not None}
 
 
-def _find_records(cases: Iterable[Case], folder: Path) -> dict[str, baseline.Record]:
+def _find_records(cases: Iterable[Case], machine: Machine) -> dict[str, Record]:
     """The machine's record of each case, where the sources of its workload are still those that were recorded."""
-    files, found = baseline.load_all(folder), dict[str, baseline.Record]()
-    for case in cases:
-        workload = case.workload
-        entry = (
-            files[workload.name].cases.get(case.id.removeprefix(f"{workload.name}/"))
-            if workload.name in files
-            else None
-        )
-        if entry is not None and entry.current.source_hash == source_hash(workload):
-            found[case.id] = entry.current
-    return found
+    recorded = {case_id: entry.current for case_id, entry in load_entries(machine).items()}
+    known = [case for case in cases if case.id in recorded]
+    workloads = {case.workload.name: case.workload for case in known}
+    hashes = {name: source_hash(workload) for name, workload in workloads.items()}  # one for all cases of a workload
+    return {case.id: recorded[case.id] for case in known if recorded[case.id].source_hash == hashes[case.workload.name]}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -198,17 +193,12 @@ def main(words: Sequence[str] | None = None) -> int:
     known, further = parser.parse_known_args(words)  # further words go to pytest
     ends_at = time.monotonic() + 60 * known.minutes
     known.folder.mkdir(parents=True, exist_ok=True)
-    if not catalogue.cases():
-        catalogue.register_module("workloads")
-        catalogue.load()
     parts = known.cases.split(",")
-    cases = [
-        case for case in catalogue.cases() if case.device_kind == known.kind and any(part in case.id for part in parts)
-    ]
+    cases = [case for case in list_cases(known.kind) if any(part in case.id for part in parts)]
     measured = [_read_seconds(path) for path in find_runs(known.folder)]
     done = Counter(itertools.chain.from_iterable(measured))
     known_s = {name: seconds for run in measured for name, seconds in run.items()}
-    records = _find_records(cases, ROOT / "baselines" / known.machine)
+    records = _find_records(cases, Machine("", known.machine, ""))
     recorded = {case_id: len(record.processes) for case_id, record in records.items()}
     cores = len(os.sched_getaffinity(0)) // known.gpus
     planned = [plan_case(case, records.get(case.id), cores) for case in cases]

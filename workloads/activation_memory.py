@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from workloads.parts.random_inputs import draw
 
 WIDTH, LAYERS = {"cuda": 768, "cpu": 128}, {"cuda": 8, "cpu": 2}
 WIDER = 3  # of the layer between the two products
@@ -39,8 +40,8 @@ class Block(nn.Module):
 
 def texts(context: Context, index: int) -> Tensor:
     """float32 [texts, tokens, width]."""
-    kind, random = context.device.type, torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    return torch.randn(context.items, TOKENS[kind], WIDTH[kind], device=context.device, generator=random)
+    kind = context.device.type
+    return draw(context, index, context.items, TOKENS[kind], WIDTH[kind])
 
 
 def _training(context: Context, run: Callable[[nn.Module, Tensor], Tensor]) -> Side:

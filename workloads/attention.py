@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +16,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.parts.compiled import compile_anew
+from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import draw
 
 HEADS, HEAD = {"cuda": 16, "cpu": 4}, {"cuda": 128, "cpu": 32}
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
@@ -28,16 +28,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _draw(context: Context, index: int, *shape: int) -> Tensor:
-    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    values = torch.randn(shape, device=context.device, generator=random)
-    return values.to(DTYPE[context.device.type])
-
-
 def heads(context: Context, index: int) -> Tensor:
     """Queries, keys and values: [3, 1, heads, tokens, head]."""
     kind = context.device.type
-    return _draw(context, index, 3, 1, HEADS[kind], context.items, HEAD[kind])
+    return draw(context, index, 3, 1, HEADS[kind], context.items, HEAD[kind]).to(DTYPE[kind])
 
 
 def window(context: Context) -> Rule:
@@ -112,11 +106,9 @@ def documents_size(kind: str, tokens: int) -> Size:
     return pairs_size(kind, tokens, sum(length * (length + 1) / 2 for length in lengths))
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AMPERE = Needs(compute_capability=(8, 0))
 LIMITS = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.9), Limit("matmul_share", at_least=0.2)
 NO_MASK = {"cuda": Contract(limits=LIMITS)}
-SIXTEEN_BITS: dict[str, Any] = {"dtype": "bfloat16"}
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -133,7 +125,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 needs=COMPILER,
                 contract=NO_MASK,
                 why="of a causal window, an eighth of the pairs is left",
-                **SIXTEEN_BITS,
+                dtype="bfloat16",
             ),
         ),
         cold=False,
@@ -150,10 +142,10 @@ WORKLOADS: tuple[Workload, ...] = (
                 {"cuda": 4.0, "cpu": 1.0},
                 needs=COMPILER,
                 contract=NO_MASK,
-                **SIXTEEN_BITS,
+                dtype="bfloat16",
             ),
             Optimization(
-                "variable-lengths", variable_lengths, {"cuda": 4.0}, needs=AMPERE, contract=NO_MASK, **SIXTEEN_BITS
+                "variable-lengths", variable_lengths, {"cuda": 4.0}, needs=AMPERE, contract=NO_MASK, dtype="bfloat16"
             ),
         ),
         cold=False,

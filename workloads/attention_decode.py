@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.parts.compiled import compile_anew
+from gpugate.workload import Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Workload
+from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import draw
 
 HEADS, HEAD = {"cuda": 16, "cpu": 4}, {"cuda": 128, "cpu": 32}
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
@@ -21,17 +22,12 @@ PAGE = 128  # tokens
 CACHED = {"cuda": 262_144, "cpu": 4096}  # tokens of all texts, which have equal shares
 
 
-def _draw(context: Context, index: int, *shape: int) -> Tensor:
-    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    values = torch.randn(shape, device=context.device, generator=random)
-    return values.to(DTYPE[context.device.type])
-
-
 def queries_and_pages(context: Context, index: int) -> tuple[Tensor, Tensor]:
     """The newest query of each text [texts, heads, 1, head]; keys and values [2, 1, heads, cached tokens, head]."""
     kind = context.device.type
-    queries = _draw(context, 2 * index, context.items, HEADS[kind], 1, HEAD[kind])
-    return queries, _draw(context, 2 * index + 1, 2, 1, HEADS[kind], CACHED[kind], HEAD[kind])
+    queries = draw(context, 2 * index, context.items, HEADS[kind], 1, HEAD[kind])
+    cache = draw(context, 2 * index + 1, 2, 1, HEADS[kind], CACHED[kind], HEAD[kind])
+    return queries.to(DTYPE[kind]), cache.to(DTYPE[kind])
 
 
 def page_table(context: Context) -> Tensor:
@@ -83,7 +79,6 @@ def size(kind: str, texts: int) -> Size:
     return Size(items=texts, flops=4.0 * values, bytes=2.0 * values * DTYPE[kind].itemsize)
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 NO_COPY = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7), Limit("copy_share", at_least=0.5)
 IN_PLACE = {"cuda": Contract(limits=NO_COPY)}
 COPIED = "the copy of a page reads and writes it once more than attention does"

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.parts.compiled import compile_anew
+from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.kept_files import keep, key_of, read_kept
 
 LAYERS = 6
@@ -140,7 +140,6 @@ def ahead_of_time(context: Context) -> Side:
         return _side(model, torch._inductor.aoti_load_package(str(package)))
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 WHOLE = Limit("graph_breaks", at_most=0)
 ONCE = (WHOLE, Limit("recompilations", at_most=0), Limit("compiled_graphs", at_most=1))
 FUSED = Limit("kernels", at_most_of_reference=0.7)

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Tolerance, Workload
-from workloads.parts.compiled import compile_anew
+from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.graph_capture import recorded
+from workloads.parts.random_inputs import draw
 
 STEPS = 20
 BLOCKS, OUTER = {"cuda": 12, "cpu": 4}, 1  # of which as many at each end run in every step
@@ -93,9 +94,8 @@ def denoiser(context: Context) -> Denoiser:
 
 def noise(context: Context, index: int) -> Tensor:
     """[pictures, patches, width]."""
-    kind, random = context.device.type, torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    shape = context.items, TOKENS[kind], WIDTH[kind]
-    return torch.randn(shape, device=context.device, generator=random).to(DTYPE[kind])
+    kind = context.device.type
+    return draw(context, index, context.items, TOKENS[kind], WIDTH[kind]).to(DTYPE[kind])
 
 
 def _side(model: Denoiser, run: Denoise) -> Side:
@@ -158,7 +158,6 @@ def size(kind: str, pictures: int) -> Size:
     return Size(pictures, 2.0 * STEPS * (tokens * of_token + of_time), float(STEPS * weights * DTYPE[kind].itemsize))
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 CACHED = {"cached": Tolerance(relative_l2=2e-2, max_error=1e-1)}  # 34 dB of PSNR, where one is the largest value
 FEWER_KERNELS = {
     "cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.7), Limit("recompilations", at_most=0)))

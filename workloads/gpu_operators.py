@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.parts.compiled import compile_anew
+from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import generator_of
 
 EPS = 1e-6
 CLASSES = 128_256  # of Llama 3
@@ -34,7 +35,7 @@ class Rows:
     bytes_of_row: float = 0.0
 
     def make(self, context: Context, index: int) -> list[Tensor]:
-        random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+        random = generator_of(context, index)
         shape = self.rows, self.width
         drawn = [torch.randn(shape, device=context.device, generator=random).bfloat16() for _ in range(self.inputs)]
         if self.labelled:
@@ -99,7 +100,6 @@ def in_triton(name: str, context: Context) -> Side:
     return _side(getattr(row_kernels, name))
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 TRITON = Needs(packages=("triton",), install="pip install triton")
 ONE_KERNEL, FEW_KERNELS = Limit("kernels", at_most=1), Limit("kernels", at_most=3)
 NEAR_A_COPY = Limit("copy_share", at_least=0.7)

@@ -25,7 +25,8 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.parts.compiled import compile_anew
+from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import draw
 
 INPUTS, OUTPUTS = {"cuda": 4096, "cpu": 256}, {"cuda": 14_336, "cpu": 512}
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
@@ -35,8 +36,8 @@ Product = Callable[[Tensor], Tensor]
 
 def activations(context: Context, index: int) -> Tensor:
     """[rows, inputs]: every row has another size, as the tokens of a text have."""
-    kind, random = context.device.type, torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    drawn = torch.randn(context.items, INPUTS[kind], device=context.device, generator=random)
+    kind = context.device.type
+    drawn = draw(context, index, context.items, INPUTS[kind])
     sizes = 1 + torch.arange(context.items, device=context.device) % 8
     rows: Tensor = (drawn * sizes[:, None]).to(DTYPE[kind])
     return rows
@@ -114,7 +115,6 @@ def size(kind: str, rows: int) -> Size:
 
 
 ADA = Needs(compute_capability=(8, 9), cpp_compiler=True, install="install a C++ compiler, such as g++")
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AMPERE = Needs(compute_capability=(8, 0))
 TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), Limit("kernels", at_most=4)))}
 EIGHT_BITS = {

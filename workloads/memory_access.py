@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Point, Side, Size, Workload
+from workloads.parts.random_inputs import draw
 
 WIDTH = {"cuda": 8192, "cpu": 1024}
 BLOCK = 1024
@@ -22,8 +23,7 @@ BLOCKS = (32, 128, 512, 2048, 8192)  # values of a program
 
 def matrix(context: Context, index: int) -> Tensor:
     """float32 [rows, width]."""
-    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    return torch.randn(context.items, WIDTH[context.device.type], device=context.device, generator=random)
+    return draw(context, index, context.items, WIDTH[context.device.type])
 
 
 def _on_cpu(along_rows: bool) -> Side:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from workloads.parts.random_inputs import draw
 
 EXPERTS, CHOSEN = {"cuda": 64, "cpu": 8}, 2
 WIDTH, HIDDEN = {"cuda": 1024, "cpu": 64}, {"cuda": 1408, "cpu": 96}
@@ -47,9 +48,7 @@ def experts(context: Context) -> Experts:
 
 def tokens(context: Context, index: int) -> Tensor:
     """bfloat16 [tokens, width]."""
-    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
-    shape = context.items, WIDTH[context.device.type]
-    return torch.randn(shape, device=context.device, generator=random).to(torch.bfloat16)
+    return draw(context, index, context.items, WIDTH[context.device.type]).to(torch.bfloat16)
 
 
 def one_by_one(context: Context) -> Side:

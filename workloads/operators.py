@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Build, Context, MakeInput, Needs, Optimization, Side, Size, Workload
+from workloads.parts.compiled import COMPILER, compile_anew
 
 HEADS, TOKENS, HEAD = 8, 512, 64
 FEATURES, CLASSES = 1024, 8192
 VECTORS, VECTOR, IDS_PER_BAG = 200_000, 64, 32
 NOTHING = Needs()
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 BY_HAND = (
     "the reference is the operator by hand: each of its kernels writes its result to memory, as no program needs to"
 )
@@ -85,13 +85,7 @@ def activation_by_hand(context: Context) -> Side:
 
 def activation_compiled(context: Context) -> Side:
     """One loop over the rows, made by torch.compile."""
-
-    def fused(x: Tensor) -> Tensor:
-        return activation(x)
-
-    # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its own.
-    fused.__code__ = fused.__code__.replace()
-    return Side(torch.inference_mode()(torch.compile(fused, dynamic=False, fullgraph=True)))
+    return Side(torch.inference_mode()(compile_anew(activation, dynamic=False, fullgraph=True)))
 
 
 @torch.inference_mode()

@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
-from workloads.parts.compiled import compile_anew
+from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import generator_of
 
 WIDTH, LAYERS = {"cuda": 768, "cpu": 128}, {"cuda": 8, "cpu": 2}
 WIDER = 3  # of the layer between the two products
 BYTES_OF_PARAMETER = 28.0  # FP32: four values read, three written
-
-
-def _random(context: Context, index: int) -> torch.Generator:
-    return torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
 
 
 def _shapes(kind: str) -> list[tuple[int, ...]]:
@@ -35,7 +32,7 @@ def _shapes(kind: str) -> list[tuple[int, ...]]:
 
 def optimizer_state(context: Context, index: int) -> dict[str, list[Tensor]]:
     """Parameters, gradients and both moments, float32, as an optimizer has them."""
-    random, state = _random(context, index), dict[str, list[Tensor]]()
+    random, state = generator_of(context, index), dict[str, list[Tensor]]()
     for name in ("parameters", "gradients", "means", "squares"):
         drawn = [torch.randn(shape, device=context.device, generator=random) for shape in _shapes(context.device.type)]
         state[name] = [values.square() for values in drawn] if name == "squares" else drawn
@@ -92,7 +89,6 @@ def _contract(*limits: Limit) -> dict[str, Contract]:
     return {"cuda": Contract(limits=limits)}
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 ONE_PASS = Limit("kernels", at_most_of_reference=0.5)
 NEAR_A_COPY = Limit("copy_share", at_least=0.7)
 NO_COPIES = Limit("peak_bytes", at_most_of_reference=0.9)

@@ -31,6 +31,7 @@ from workloads.llm.checkpoint import CHECKPOINT_SETTING
 from workloads.llm.model import LLAMA_1B, SMALL, Shape
 from workloads.llm.proofs import compare_with_fp32
 from workloads.llm.tokens import MIDDLE, token
+from workloads.parts.compiled import COMPILER
 
 LARGE_BATCH = 16
 # The least speedup of each batch over passes of one sequence.
@@ -63,7 +64,6 @@ def prompt_size(shape: Shape, bytes_per_value: int, tokens: int) -> Size:
     return Size(tokens, flops=flops, bytes=float(bytes_per_value * shape.weights))
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AMPERE, ADA = Needs(compute_capability=(8, 0)), Needs(compute_capability=(8, 9))
 TORCHAO = Needs(("torchao",), (8, 0), install="pip install torchao")
 

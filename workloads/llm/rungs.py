@@ -18,6 +18,7 @@ from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
 from workloads.llm.quantized import ATTENTION, FP8, INT8, describe_plain_weights, describe_type_problem, quantize
 from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
+from workloads.parts.compiled import compile_anew
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
@@ -184,9 +185,7 @@ def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Gr
     def run(*arguments: Any) -> Tensor:
         return work(*arguments)
 
-    # Dynamo stops compiling a code object after 8 compilations, so each build gets its own code object.
-    run.__code__ = run.__code__.replace()
-    return torch.compile(run, backend=backend, dynamic=False, fullgraph=True), graphs
+    return compile_anew(run, backend=backend, dynamic=False, fullgraph=True), graphs
 
 
 def compile_blocks(model: Decoder) -> Graphs:

@@ -1,4 +1,4 @@
-"""torch.compile of a function whose compiled code belongs to one side alone."""
+"""torch.compile of a function whose compiled code belongs to one side alone, and what it needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, cast
 
 import torch
 
+from gpugate.workload import Needs
+
+COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 _NUMBERS = itertools.count()
 
 
