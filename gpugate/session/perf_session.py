@@ -356,8 +356,7 @@ class PerfSession:
         if case.spans_gpus:
             result.recorded_code = RecordedCode("", problem=SPANS_GPUS)
             return
-        entry = self.records.find_entry(case)
-        record = entry.current if entry else self.records.find_other_cores(case)
+        record = self.records.find_current(case) or self.records.find_other_cores(case)
         provenance = record.provenance if record else None
         changes = self._list_machine_changes(provenance, result)
         try:

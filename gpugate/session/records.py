@@ -48,10 +48,9 @@ class Records:
 
     def find(self, case: Case) -> Remembered | None:
         """The record of the case on this machine; None where no record can be compared."""
-        entry = self.find_entry(case)
-        if entry is None:
+        record = self.find_current(case)
+        if record is None:
             return None
-        record = entry.current
         match = compare(record.environment, self._find_environment_beside(record))
         if match.kind == "foreign" or not self._has_as_many_ranks(case, record):
             return None
@@ -93,13 +92,10 @@ class Records:
             self.notes.add(f"{case.id}: its record is of {told} ranks and this run has {now}: they are not compared")
         return recorded == now
 
-    def find_entry(self, case: Case) -> baseline.Entry | None:
-        file = self.files.get(case.workload.name)
-        return file.cases.get(_key(case)) if file else None
-
     def find_current(self, case: Case) -> baseline.Record | None:
         """The current record of the case on this machine, under whatever software it was measured."""
-        entry = self.find_entry(case)
+        file = self.files.get(case.workload.name)
+        entry = file.cases.get(_key(case)) if file else None
         return entry.current if entry else None
 
     def has_changed(self, case: Case) -> bool:
