@@ -14,6 +14,7 @@ _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M
 # The unit at the end of a yardstick's name: (suffix, factor to the base unit, base unit of a rate).
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
 _YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
+SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
 
 
 @dataclass(frozen=True)

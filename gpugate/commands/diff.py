@@ -19,8 +19,7 @@ from gpugate.profiling.capture_index import EXPORT, REPORT
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.changes import Changes, facts_of_run
-from gpugate.results.moved_side import Times, in_words
+from gpugate.results.changes import Changes, Times, facts_of_run, in_words
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file

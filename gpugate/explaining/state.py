@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.measurement.record import Counters, Mismatch
 from gpugate.measurement.step_profile import Parts, StepProfile
-from gpugate.results.moved_side import Times, mostly_the_reference
+from gpugate.results.changes import Times, mostly_the_reference
 
 NOTHING = (0.0, 0.0)
 LONGER = 0.01  # of a step

@@ -22,8 +22,7 @@ from gpugate.report.worth import (
     whole_runs,
 )
 from gpugate.results.case import CaseResult
-from gpugate.results.reason import ReasonCode
-from gpugate.results.reason_words import describe
+from gpugate.results.reason import ReasonCode, describe
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.units import number_of, percent_rounded_up

@@ -1,4 +1,4 @@
-"""The plan of a night on several GPUs: which GPU measures which cases. Pure.
+"""The plan of a night on several GPUs: which GPU or shard measures which cases. Pure.
 
 The longest group of cases goes first, each to the GPU that is free first (LPT: Graham, Bounds on multiprocessing timing
 anomalies, SIAM J. Appl. Math. 17, 1969). No plan for n GPUs is shorter than the larger one of the longest group and the
@@ -14,7 +14,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpugate.workload import Point
+from gpugate.units import Natural
+from gpugate.workload import CaseId, Point
 
 EQUAL_S = 1.0  # of each case, where the duration of none is known
 FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
@@ -33,6 +34,18 @@ def needs_host(on_cpu: bool, on_host_clock: bool, copies: Iterable[float | None]
     the counters `copy_fraction` of the two sides; a pipeline whose copies were not counted, None, needs its host.
     """
     return on_cpu or (on_host_clock and any(share is None or share >= COPIES for share in copies))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `number` of `count`, from 1 on. `cases` are the ids of the whole night, which all shards divide."""
+
+    number: Natural
+    count: Natural
+    cases: tuple[CaseId, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.count}"
 
 
 @dataclass(frozen=True)

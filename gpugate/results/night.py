@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpugate.machine.environment import Environment
-from gpugate.results.provenance import SHORT_COMMIT, Provenance
+from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
+from gpugate.units import SHORT_COMMIT
 
 # The metrics of a case, by the names that the store keeps.
 METRICS = (

@@ -1,17 +1,23 @@
-"""The reason of a verdict: codes, each with the facts that its words name."""
+"""The reason of a verdict: codes, each with the facts that its words name, and the only place that words them. Pure.
+
+A template names facts of its code and numbers of the verdict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import string
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
+from gpugate import units
 from gpugate.units import NotFinite
 
 
 class ReasonCode(str, Enum):
-    """The finding of a check. `gpugate.results.reason_words` has the words of each code.
+    """The finding of a check. `_WORDS` has the words of each code.
 
     A code of an older run that no rule has any more is read as EARLIER_RULE.
     """
@@ -82,3 +88,293 @@ class Reason:
 
     code: ReasonCode
     facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+Facts = Mapping[str, Any]
+Words = str | Callable[[Facts], str]
+LONGEST_NAME = 40  # characters of a kernel's name, whose templates go on for hundreds
+_NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
+    "purpose": {
+        "gate": "nothing is recorded for this machine yet",
+        "developer": "not recorded yet",
+        "recording": "measured for the baseline that is recorded",
+    },
+    "item": {
+        "kernel_ms": "GPU work",
+        "host_to_device_ms": "copy time to the device",
+        "device_to_host_ms": "copy time to the host",
+        "device_to_device_ms": "copy time within the device",
+        "cpu_ms": "CPU time",
+        "peak_bytes": "peak memory",
+    },
+    "resembles": {
+        "": "",
+        "zeros": "zeros",
+        "not finite": "NaN or infinity",
+        "step before": "the output of the step before",
+        "other input": "the output of another input: the side has outputs in store, and the contents changed places",
+        "unreadable": "no output that can be compared",
+        "unknown": "another output than the baseline's",
+    },
+    "error": {
+        "relative_l2": "the relative L2 error {found:.2e} exceeds {limit:.1e}",
+        "max_error": "the largest error {found:.2e} exceeds {limit:.1e}",
+        "top1_agreement": "the top-1 agreement {found:.3f} is below {limit}",
+    },
+    "stopped": {
+        "narrow": "until the interval was narrow",
+        "noise": "until the noise stopped changing",
+        "budget": "until the budget was spent",
+    },
+    "bill": {"unchanged": "bill unchanged", "grown": "bill grown", "not recorded": "no bill recorded"},
+    "code": {"not slower": "not slower than the recorded code", "unchanged": "the recorded code itself"},
+}
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "percent": units.percent,
+    "tenths": units.percent_in_tenths,
+    "ms": units.milliseconds,
+    "change": units.signed_percent,
+    "ratio": units.ratio,
+    **{name: words.__getitem__ for name, words in _NAMES.items()},
+}
+
+
+class _Formatter(string.Formatter):
+    """Formats `{share:percent}` and `{then:ms}` as tables do, and `{item:item}` by the words of the code."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return _FORMATS[spec](value) if spec in _FORMATS else str(super().format_field(value, spec))
+
+
+def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> str:
+    """The reasons in one sentence, whose parts are in the order of the reasons."""
+    others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
+    known = {name: value for name, value in numbers.items() if value is not None}
+    parts = [_describe_one(reason, {**known, **reason.facts, "others": others}) for reason in reasons]
+    return "; ".join(part for part in parts if part)
+
+
+def _describe_one(reason: Reason, facts: Facts) -> str:
+    """The first words of the code whose facts are all there; an older run has other facts for a code of that name."""
+    words = _WORDS[reason.code]
+    for one in words if isinstance(words, tuple) else (words,):
+        with suppress(KeyError):
+            return one(facts) if callable(one) else _format(one, facts)
+    return _EARLIER
+
+
+def _format(template: str, facts: Facts) -> str:
+    return _Formatter().vformat(template, (), facts)
+
+
+def _outputs_differ(facts: Facts) -> str:
+    return _format("on {when}, " + _NAMES["error"][facts["measure"]], facts)
+
+
+def _impossible_rate(facts: Facts) -> str:
+    """`no result: the optimized side would reach 1600 TFLOP/s, 200 % of the fastest matmul of this machine`."""
+    name, ceiling, times = facts["yardstick"], facts["ceiling"], facts["times_ceiling"]
+    rate, most = (units.yardstick_value(name, value) for value in (ceiling * times, ceiling))
+    share = units.percent(times)
+    return f"no result: {facts['side']} would reach {rate}, {share} of {units.yardstick_label(name)} {most}"
+
+
+def _promise(one: str, several: str) -> Words:
+    """Words such as `2.50x (2.49..2.51) is below the promised 3.00x`, or with the values of fresh processes.
+
+    `one` and `several` are the verbs for one process and for several.
+    """
+
+    def words(facts: Facts) -> str:
+        others = facts["others"]
+        here = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
+        if "value" not in facts:
+            return f"{here}; nothing is promised for this kind of device"
+        allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
+        bound = f"the promised {units.ratio(facts['value'])}{allowed}"
+        if not others:
+            return f"{here} {one} {bound}"
+        elsewhere = " and ".join(units.ratio(each["speedup"]) for each in others)
+        count = 1 + len(others)
+        subject = f"the middle one of {count} {one}" if count % 2 else f"the middle two of {count} {several}"
+        return f"{here}, in fresh processes {elsewhere}: {'both ' + several if count == 2 else subject} {bound}"
+
+    return words
+
+
+def _pairs(facts: Facts) -> str:
+    """`12 pairs over 3 fresh builds of this process, extended once, until the interval was narrow`."""
+    builds = units.number_of(int(facts["builds"]), "fresh build")
+    times = int(facts["attempts"]) - 1
+    often = {1: "once", 2: "twice"}.get(times, f"{times} times")
+    extended = f", extended {often}" if times else ""
+    discarded = f", {facts['discarded']:.0f} discarded as throttled" if facts["discarded"] else ""
+    stopped = _NAMES["stopped"].get(facts["stopped"], facts["stopped"])
+    return f"{facts['pairs']:.0f} pairs over {builds} of this process{extended}{discarded}, {stopped}"
+
+
+def _counted(facts: Facts) -> str:
+    names = {"kernel_launches": "launches", "graph_launches": "graph launches", "kernels": "kernels"}
+    counts = [f"{facts[name]:g} {word}" for name, word in names.items() if name in facts]
+    return ", ".join(counts) or "no launch was counted"
+
+
+def _item_grew(facts: Facts) -> str:
+    """`GPU work +5.2 %: sm90_xmma_fprop 0.41 ms -> 0.46 ms`."""
+    item, then, now = facts["item"], facts["then"], facts["now"]
+    if item == "grown_bytes":
+        return f"every step leaves {now:,.0f} bytes more device memory allocated"
+    if item not in _NAMES["item"] and "kernel" not in facts:
+        return f"{item} {then:g} -> {now:g} per step, more than recorded"
+    change = f"{_NAMES['item'].get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
+    if item == "peak_bytes":
+        return f"{change}: {then / 1e6:.4g} MB -> {now / 1e6:.4g} MB"
+    kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
+    if kernel and not facts["kernel_then"]:
+        return f"{change}: the record lacks {kernel}of {units.milliseconds(facts['kernel_now'])} per step"
+    then, now = facts.get("kernel_then", then), facts.get("kernel_now", now)
+    return f"{change}: {kernel}{units.milliseconds(then)} -> {units.milliseconds(now)} per step"
+
+
+def _shorten(name: str) -> str:
+    return f"`{name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}`"
+
+
+def _both_sides_grew(facts: Facts) -> str:
+    change = units.signed_percent(facts["now"] / facts["then"] - 1)
+    item = _NAMES["item"][facts["item"]]
+    return f"{item} {change}, and the reference's alike: the card, its clock, or what both sides share"
+
+
+def _wall(before: str = "") -> Words:
+    """Words such as `10.00 ms per step, wall +1.2 % against the record, +2.1 % tolerated, in the middle one of 3
+    processes`."""
+
+    def words(facts: Facts) -> str:
+        count = int(facts["processes"])
+        which = {1: "", 2: ", in the slower one of 2 processes"}.get(count, f", in the middle one of {count} processes")
+        wall = "{optimized_ms:ms} per step, wall {change:change} against the record, +{allowed:percent} tolerated"
+        return before + _format(wall, facts) + which
+
+    return words
+
+
+def _knee(facts: Facts) -> str:
+    now, then = facts["knee"], facts["recorded_knee"]
+    return f"the knee is at {now:.0f}, " + ("as recorded" if now == then else f"recorded at {then:.0f}")
+
+
+def _throughput_curve(facts: Facts) -> str:
+    numbers = ("knee", "recorded_knee", "others")
+    shares = (
+        f"{one} at {value}" if isinstance(one, str) else f"{100 * one:.0f} % at {value}"
+        for value, one in facts.items()
+        if value not in numbers
+    )
+    return f"of the best throughput, {', '.join(shares)}"
+
+
+_EARLIER = "an earlier gpugate decided this by other rules: gpugate replay decides it again"
+_STEPS_WRONG = "{wrong:.0f} of {steps:.0f} steps are wrong, the first is step {first_wrong:.0f}: "
+_LIMIT = "{counter} {value:g} is {side} {limit:g}"
+_IN_TURNS = (
+    "in turns with the recorded code ({commit:.12}), a step takes {change:change} ({change_low:change}.."
+    "{change_high:change})"
+)
+_WORDS: Mapping[ReasonCode, Words | tuple[Words, ...]] = {
+    ReasonCode.EARLIER_RULE: _EARLIER,
+    # Every check.
+    ReasonCode.NOTHING_MEASURED: ("not measured: {problem}", "nothing was compared"),
+    ReasonCode.MACHINE_UNFIT: "no evidence on this machine state: {problem}",
+    ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
+    ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
+    ReasonCode.IN_SOME_PROCESSES: "found in {found:.0f} of {processes:.0f} processes",
+    # Outputs.
+    ReasonCode.OUTPUTS_AGREE: (
+        "the sums of {steps:.0f} further steps agree",
+        "{not_finite:,.0f} values are infinite or NaN, at the same places in both outputs",
+        "{unequal:,.0f} of {values:,.0f} integers did not match",
+        "relative L2 error {relative_l2:.1e} of at most {allowed:.1e} over {compared_outputs:.0f} outputs",
+    ),
+    ReasonCode.OUTPUTS_DIFFER: (
+        "on {when}, {problem}",
+        "on {when}, {unequal:,.0f} of {values:,.0f} integers did not match",
+        _outputs_differ,
+    ),
+    ReasonCode.PROVEN: ("{proof}: {words} (proved on {proved_on})", "{proof}: {words}"),
+    ReasonCode.STEPS_WRONG: (_STEPS_WRONG + "{problem}", _STEPS_WRONG + "it returned {resembles:resembles}"),
+    ReasonCode.STEPS_LEFT_OUT: (
+        "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out"
+    ),
+    ReasonCode.OUTPUTS_REMEMBERED: (
+        "a step takes {times:.3g} times as long on a new input: the side has the outputs of known inputs in store"
+    ),
+    ReasonCode.DISPROVED: "{proof}: {problem}",
+    # Times that are no result.
+    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",
+    ReasonCode.IMPOSSIBLE_RATE: (
+        _impossible_rate,
+        "no result: the optimized side would carry {times_ceiling:percent} of what page-locked copies carry over the "
+        "bus",
+    ),
+    ReasonCode.REFERENCE_SLOWED: (
+        "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built"
+    ),
+    # The speedup against its promise.
+    ReasonCode.PROMISE_KEPT: _promise("holds", "hold"),
+    ReasonCode.SPEEDUP_BELOW_PROMISE: _promise("is below", "are below"),
+    ReasonCode.PROMISE_OPEN: _promise("is not clearly on either side of", "disagree about"),
+    ReasonCode.INTERVAL_TOO_WIDE: (
+        "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}"
+    ),
+    ReasonCode.DID_NOTHING: (
+        "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed"
+    ),
+    ReasonCode.FRESH_PROCESS: "",  # its value stands in the sentence about the promise
+    ReasonCode.PAIRS: _pairs,
+    # The bill and the contract.
+    ReasonCode.COUNTED: ("engaged by its own account; not measured: {problem}", _counted),
+    ReasonCode.NOT_ENGAGED: "{problem}",
+    ReasonCode.WORK_NOT_SEEN: (
+        "PyTorch's operators take {share:percent} of the optimized step and {reference_share:percent} of the "
+        "reference's, and nothing declares why",
+        "the side runs no kernel, the reference does, and nothing declares why",
+    ),
+    ReasonCode.LIMIT_BROKEN: (_LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured"),
+    ReasonCode.ITEM_GREW: _item_grew,
+    ReasonCode.BOTH_SIDES_GREW: _both_sides_grew,
+    ReasonCode.NO_BILL: "the record has no bill",
+    # The wall time against the record, and the recorded code.
+    ReasonCode.NO_RECORD: (
+        "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
+        "{purpose:purpose}",
+    ),
+    ReasonCode.OTHER_CORES: (
+        "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared"
+    ),
+    ReasonCode.SLOW_HOST: (
+        "slow host: launches take {times:.2g} times the recorded time, so that a longer wall time proves nothing"
+    ),
+    ReasonCode.WALL_AS_RECORDED: _wall(),
+    ReasonCode.FASTER_THAN_RECORD: _wall("faster than recorded: "),
+    ReasonCode.SLOWER_THAN_RECORD: _wall("slower than recorded: "),
+    ReasonCode.WALL_OPEN: _wall("perhaps slower than recorded: "),
+    ReasonCode.THE_MACHINE: (
+        "wall {change:change}, {bill:bill}, {code:code}: the machine",
+        "wall {change:change}, {bill:bill}: the machine",
+    ),
+    ReasonCode.CODE_SLOWER: f"the code is slower: {_IN_TURNS}",
+    ReasonCode.CODE_NOT_SLOWER: (
+        f"the code is not slower: {_IN_TURNS}",
+        "the code is that of the record ({commit:.12})",
+    ),
+    ReasonCode.CODE_UNDECIDED: (
+        "not compared with the recorded code: {problem}",
+        f"{_IN_TURNS}, which decides nothing",
+        "no duet was measured",
+    ),
+    ReasonCode.RECORD_DIFFERS: "since the record: {differences}",
+    # Sweeps.
+    ReasonCode.KNEE: (_knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with"),
+    ReasonCode.THROUGHPUT_CURVE: _throughput_curve,
+}

@@ -1,4 +1,4 @@
-"""A session on one device: its cases, its yardsticks and how it ended."""
+"""A session on one device: its cases, its yardsticks, its code and how it ended."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from enum import Enum
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
-from gpugate.results.provenance import Provenance
-from gpugate.results.shard import Shard
-from gpugate.units import Count, NotNegative, Share
+from gpugate.results.fleet_plan import Shard
+from gpugate.units import Count, NotNegative, Share, stored_unless
 
 
 class Mode(str, Enum):
@@ -20,6 +19,26 @@ class Mode(str, Enum):
     DEVELOPER = "developer"
     GATE = "gate"
     RECORDING = "recording"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code that was measured and the host that measured it. None: the value does not exist or is not known.
+
+    `repository` is an address without credentials, None for a folder. `changes` is a hash of what was not committed,
+    except for the baselines; None where everything was. `host` is a hash of the host's identity. `files` are those of
+    the imported code, each after its hash in git, as in `d670460b4b4a kernels/rows.py`.
+    """
+
+    repository: str | None = None
+    commit: str | None = None
+    changes: str | None = None
+    branch: str | None = None
+    ci_url: str | None = None
+    host: str | None = None
+    gpu_uuid: str | None = None
+    container: str | None = None  # digest of the image
+    files: tuple[str, ...] | None = stored_unless(None)
 
 
 @dataclass

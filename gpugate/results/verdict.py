@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Literal
 
-from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.reason_words import describe
+from gpugate.results.reason import Reason, ReasonCode, describe
 from gpugate.units import NotFinite
 
 

@@ -12,9 +12,8 @@ from gpugate.errors import GpugateError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import differences, machine_key
 from gpugate.results.case import CaseResult
-from gpugate.results.provenance import Provenance
-from gpugate.results.run import RunResult
-from gpugate.results.shard import Shard
+from gpugate.results.fleet_plan import Shard
+from gpugate.results.run import Provenance, RunResult
 from gpugate.session.held_verdicts import list_red, run_problems
 from gpugate.units import list_names
 

@@ -18,7 +18,7 @@ from gpugate.machine import children
 from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
-from gpugate.results.shard import Shard
+from gpugate.results.fleet_plan import Shard
 from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
 from gpugate.session.worker import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES

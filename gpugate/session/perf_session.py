@@ -40,9 +40,8 @@ from gpugate.measurement.settings import Settings
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered, describe_other_reference
 from gpugate.results.duet import RecordedCode
-from gpugate.results.provenance import Provenance
 from gpugate.results.reason import Reason, ReasonCode
-from gpugate.results.run import RunResult
+from gpugate.results.run import Provenance, RunResult
 from gpugate.results.series import rung_number
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import CompareError
 from gpugate.results.duet import RecordedCode
-from gpugate.results.provenance import SHORT_COMMIT, Provenance
+from gpugate.results.run import Provenance
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.session.fresh_process import repeat_options
 from gpugate.session.options import AUTO, Options
 from gpugate.store.provenance import find_commit_with
 from gpugate.store.version import Version, check_out, git, suggest_commit
+from gpugate.units import SHORT_COMMIT
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,6 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.judging.rules import decide
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
-from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
@@ -26,6 +25,7 @@ from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git
 from gpugate.store.writable_folder import choose_folder
+from gpugate.units import SHORT_COMMIT
 
 SPARE_PROCESSES = 2  # beyond the planned ones, where a case was disturbed in some
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")

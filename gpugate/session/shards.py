@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpugate.errors import OptionError
-from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name, needs_host
-from gpugate.results.shard import Shard
+from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name, needs_host
 from gpugate.session.selection import cases_of
 
 if TYPE_CHECKING:

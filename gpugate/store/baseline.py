@@ -21,9 +21,8 @@ from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
 from gpugate.results.case import CaseResult, describe_other_reference
-from gpugate.results.provenance import Provenance
 from gpugate.results.reason import ReasonCode
-from gpugate.results.run import RunResult
+from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
     UNKNOWN_TOLERANCE,
     History,

@@ -34,7 +34,7 @@ from sqlalchemy.pool import StaticPool
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
 from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import FormatError, from_json, to_json
 from gpugate.store.run_file import parse_time

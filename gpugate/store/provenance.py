@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.store.source_hash import is_installed
 from gpugate.store.version import find_top, git, hash_changes, list_files
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from gpugate.errors import CompareError
 from gpugate.machine.children import Ended, run_child
-from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.store.writable_folder import choose_folder, is_running, make_ignored
-from gpugate.units import number_of
+from gpugate.units import SHORT_COMMIT, number_of
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"

@@ -17,8 +17,7 @@ from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered
-from gpugate.results.provenance import Provenance
-from gpugate.results.run import Mode, RunResult
+from gpugate.results.run import Mode, Provenance, RunResult
 from gpugate.results.series import rung_number
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS

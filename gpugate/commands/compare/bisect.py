@@ -19,11 +19,11 @@ from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
-from gpugate.results.provenance import SHORT_COMMIT
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
+from gpugate.units import SHORT_COMMIT
 from gpugate.workload import DEVICE_KINDS
 
 MISLEADING = 0.2  # the share of single measurements that may be wrong

@@ -9,11 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from gpugate.commands.history.level_changes import LevelChange, fewest_values, level_changes, level_of_one
-from gpugate.machine.environment import compare
+from gpugate.results.changes import SOURCE_CHANGED, describe_conditions
 from gpugate.results.night import CaseNight, Night, workload_of
 
 SERIES_OF_A_CASE = 2  # its speedup, and the time per step of its optimized side
-SOURCE_CHANGED = "the workload's source changed"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class MachineHistory:
     @property
     def software_changed(self) -> list[tuple[Night, tuple[str, ...]]]:
         """The nights whose environment is another than that of the night before, with what differs."""
-        pairs = ((now, compare(then.environment, now.environment).differences) for then, now in pairwise(self.nights))
+        pairs = ((now, describe_conditions(then, now)) for then, now in pairwise(self.nights))
         return [(night, differences) for night, differences in pairs if differences]
 
 
@@ -96,7 +95,7 @@ def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) ->
     of_case = [(night, night.cases[case_id]) for night in nights if case_id in night.cases]
     own, seen = zip(*of_case, strict=True)
     workload = workload_of(case_id)
-    changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in _differences(then, now, workload))
+    changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in describe_conditions(then, now, workload))
     hidden = own.index(next(night for night in own if night.started >= since.started))
     return Trend(
         case_id=case_id,
@@ -109,12 +108,6 @@ def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) ->
     )
 
 
-def _differences(then: Night, now: Night, workload: str) -> tuple[str, ...]:
-    """Lists the differences of a night from the previous night that measured the same case."""
-    same_source = then.source_hashes.get(workload) == now.source_hashes.get(workload)
-    return (*compare(then.environment, now.environment).differences, *(() if same_source else (SOURCE_CHANGED,)))
-
-
 def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> Iterator[Mark]:
     """The level changes of both series, those of one night in one mark."""
     speedups = [one.speedup.median for one in seen]
@@ -125,7 +118,7 @@ def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> 
             night=nights[index],
             speedup=_step(speedups, of_speedup, index),
             optimized_ms=_step(times_ms, of_time, index),
-            together_with=_differences(nights[index - 1], nights[index], seen[index].workload),
+            together_with=describe_conditions(nights[index - 1], nights[index], seen[index].workload),
         )
 
 

@@ -14,7 +14,7 @@ from gpugate.commands.cli import main
 from gpugate.commands.history.render import ASCII_BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.history.trends import build_histories
 from gpugate.results.night import Night
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.store.database import IN_MEMORY, Selection, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of

@@ -19,8 +19,8 @@ from gpugate.report.night import (
 from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
+from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import RunResult
-from gpugate.results.shard import Shard
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from gpugate.workload import Point

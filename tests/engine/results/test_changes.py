@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.results.changes import Changes, Flip, facts_of_run
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
 from tests.support.stored_runs import case, stored
 

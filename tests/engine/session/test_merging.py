@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from gpugate.results.case import CaseResult
-from gpugate.results.fleet_plan import PlannedCase, divide, group_cases, group_name
-from gpugate.results.provenance import Provenance
-from gpugate.results.run import RunResult
-from gpugate.results.shard import Shard
+from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
+from gpugate.results.run import Provenance, RunResult
 from gpugate.session.held_verdicts import NOTHING_MEASURED, run_problems
 from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file

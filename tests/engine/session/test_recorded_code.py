@@ -13,7 +13,7 @@ from gpugate.errors import CompareError
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.session import recorded_code
 from gpugate.session.duets import DuetPlan
 from gpugate.session.recorded_code import choose_ref

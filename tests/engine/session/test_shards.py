@@ -11,8 +11,7 @@ from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
-from gpugate.results.fleet_plan import PlannedCase
-from gpugate.results.shard import Shard
+from gpugate.results.fleet_plan import PlannedCase, Shard
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of
 from gpugate.session.shards import parse_shard, plan_case, select_shard
 from gpugate.store.baseline import Record

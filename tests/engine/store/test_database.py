@@ -21,7 +21,7 @@ import pytest
 import sqlalchemy as sql
 
 from gpugate.results.night import TIMED, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
-from gpugate.results.provenance import Provenance
+from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store import database
 from gpugate.store.database import Selection, StoreError, open_store

@@ -11,8 +11,7 @@ from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.night import UNKNOWN_PROVENANCE, Metric
-from gpugate.results.provenance import Provenance
-from gpugate.results.run import RunResult
+from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.nights import night_of
 from tests.conftest import H200, TWO_CORES

@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 
 from gpugate.measurement.record import Resemblance
-from gpugate.results.reason import Fact, Reason, ReasonCode
-from gpugate.results.reason_words import describe
+from gpugate.results.reason import Fact, Reason, ReasonCode, describe
 from gpugate.results.verdict import NextStep
 
 SENTENCES = json.loads((Path(__file__).parents[2] / "golden/reasons.json").read_text(encoding="utf-8"))["reasons"]
