@@ -5,12 +5,11 @@ The linters of `make lint` read the workflow; here its scripts run with stand-in
 
 import base64
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -30,41 +29,32 @@ DUETS, COMMENT = WORKFLOW["jobs"]["compare"], WORKFLOW["jobs"]["comment"]
 NEEDS_JQ = pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, which gh has within")
 
 
-def find_script(job: dict[str, Any], name: str) -> str:
-    (step,) = [step for step in job["steps"] if step.get("name") == name]
-    return str(step["run"])
+def run_step(folder: Path, job: dict[str, Any], name: str, **variables: str) -> "CompletedProcess[str]":
+    (script,) = [step["run"] for step in job["steps"] if step.get("name") == name]
+    return run_script(folder, *STEP, script, RUNNER_TEMP=str(folder), **variables)
 
 
-def compare(folder: Path, docker: str) -> "subprocess.CompletedProcess[str]":
+def compare(folder: Path, docker: str) -> "CompletedProcess[str]":
     (folder / "image").write_text("sha256:1a2b")
     write_programs(folder, docker=f'printf "%s\\n" "$@" > arguments\n{docker}')
-    variables = {"RUNNER_TEMP": str(folder), "GITHUB_OUTPUT": str(folder / "output"), "GITHUB_WORKSPACE": "/checkout"}
-    variables |= {"CONTAINER": "gpugate-compare-17", "GPU": "0", "BASE": "base", "HEAD": "head"}
-    return run_script(folder, *STEP, find_script(DUETS, "Compare"), **variables)
-
-
-def test_the_workflow_runs_the_code_that_was_labelled_with_the_base_checked_out() -> None:
-    assert WORKFLOW[True] == {
-        "pull_request_target": {"types": ["labeled"], "branches": ["main"]}
-    }  # YAML 1.1 reads `on`
-    (checkout,) = [step for step in DUETS["steps"] if "checkout" in step.get("uses", "")]
-    assert checkout["with"]["ref"] == "${{ github.sha }}"
-    used = set(re.findall(r"pull_request\.head\.\w+", json.dumps([DUETS, COMMENT])))
-    assert used == {"pull_request.head.sha"}
-    assert COMMENT["permissions"] == {"pull-requests": "write"}
-    assert [step for step in COMMENT["steps"] if "uses" in step] == []  # it reads no code and unpacks no archive
+    variables = {"CONTAINER": "gpugate-compare-17", "GPU": "0", "BASE": "base", "HEAD": "head"}
+    variables |= {"GITHUB_OUTPUT": str(folder / "output"), "GITHUB_WORKSPACE": "/checkout"}
+    return run_step(folder, DUETS, "Compare", **variables)
 
 
 def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_write(tmp_path: Path) -> None:
+    assert WORKFLOW[True] == {"pull_request_target": {"types": ["labeled"], "branches": ["main"]}}  # `on` in YAML 1.1
+    (checkout,) = [step["with"] for step in DUETS["steps"] if "checkout" in step.get("uses", "")]
+    assert checkout["ref"] == "${{ github.sha }}", "of main; the commit that was labelled is only fetched"
+    assert set(re.findall(r"pull_request\.head\.\w+", json.dumps(WORKFLOW["jobs"]))) == {"pull_request.head.sha"}
+    assert [step for step in COMMENT["steps"] if "uses" in step] == []  # it reads no code and unpacks no archive
     assert compare(tmp_path, "exit 0").returncode == 0
     options, _, command = (tmp_path / "arguments").read_text().partition("sha256:1a2b\n")
     assert command.split() == ["bash", "/source/deploy/compare.sh", "base", "head"]
     for words in ("--network none", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm", "--read-only"):
         assert words.replace(" ", "\n") in options
-    assert f"--user\n{os.getuid()}:{os.getgid()}\n" in options
     assert re.findall(r"--mount\n(.*)", options) == ["type=bind,source=/checkout,target=/source,readonly"]
     assert not re.search(r"^(-v|--volume|--privileged|--env-file|--ipc|--pid)", options.replace("--pids-", ""), re.M)
-    assert not {"container", "services"} & DUETS.keys()  # GitHub mounts its folders and Docker's socket there
     # The container reads the base's `addopts` in the place of those in a file of the pull request.
     (settings,) = re.findall(r"--env\nPYTEST_ADDOPTS=(.*)", options)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -k nothing\n")
@@ -73,13 +63,11 @@ def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_wr
     assert run_script(tmp_path, *pytest_run, PYTEST_ADDOPTS=settings).returncode == 0
 
 
-@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1), (2, 2), (64, 0), (125, 125), (130, 130)])
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1), (64, 0), (125, 125)])
 def test_a_comparison_fails_unless_it_is_only_undecided(tmp_path: Path, status: int, expected: int) -> None:
     ended = compare(tmp_path, f"echo {{}}; echo a table >&2; exit {status}")
     assert ended.returncode == expected, ended.stderr
-    assert ("::warning::" in ended.stdout) is (status == 64)
-    kept = tmp_path / "comparison"
-    assert [(kept / name).read_text() for name in ("compare.json", "compare.txt")] == ["{}\n", "a table\n"]
+    assert [(tmp_path / f"comparison/compare.{end}").read_text() for end in ("json", "txt")] == ["{}\n", "a table\n"]
     assert (tmp_path / "output").read_text() == f"table={base64.b64encode(b'a table' + bytes([10])).decode()}\n"
 
 
@@ -90,30 +78,28 @@ def test_the_output_of_a_container_is_limited_and_gives_the_runner_no_order(tmp_
     assert start == f"::{stop.removeprefix('::stop-commands::')}::"
     assert ended.returncode != 0
     assert (tmp_path / "comparison/compare.txt").stat().st_size <= 1_000_000
-    assert (tmp_path / "output").stat().st_size < 50_000
 
 
 @pytest.mark.parametrize(
     ("status", "milliseconds", "expected"),
-    [(0, [10], 0), (1, [10, 10.5], 1), (2, [10], 2), (130, None, 130), (125, [10], 64), (125, [10, 10.5], 1)],
+    [(0, [10], 0), (1, [10, 10.5], 1), (130, None, 130), (125, [10], 64), (125, [10, 10.5], 1)],
 )
 def test_undecided_cases_alone_have_a_status_that_docker_has_not(
     tmp_path: Path, status: int, milliseconds: list[float] | None, expected: int
 ) -> None:
-    """Docker has the status 125, too."""
+    """Docker has the status 125, too. `gpugate compare` runs in a copy of the sources."""
     for folder in ("home", "source/deploy"):
         (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(ROOT / "deploy/compare.sh", tmp_path / "source/deploy")
+    script = Path(shutil.copy(ROOT / "deploy/compare.sh", tmp_path / "source/deploy"))
     duets = [judge_duet(CASE, [process(measured(10, head_ms))] * 3) for head_ms in milliseconds or []]
     compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [process(measured(10, 10))], duets, {})
-    (tmp_path / "made.json").write_text(json.dumps(document(compared), indent=1))
+    made = json.dumps(document(compared), indent=1)
+    (tmp_path / "made.json").write_text(made)
     write = 'cp ../../made.json "$HOME/compare.json";' if milliseconds else ""
     write_programs(tmp_path, gpugate=f"pwd >&2; {write} exit {status}")
-    script = tmp_path / "source/deploy/compare.sh"
     ended = run_script(tmp_path, "bash", str(script), "base", "head", HOME=str(tmp_path / "home"))
-    assert ended.returncode == expected, ended.stderr
-    assert ended.stdout == ((tmp_path / "made.json").read_text() if milliseconds else "")
-    assert ended.stderr.splitlines()[0] == str(tmp_path / "home/versions")  # a copy
+    assert (ended.returncode, ended.stdout) == (expected, made if milliseconds else ""), ended.stderr
+    assert ended.stderr.splitlines()[0] == str(tmp_path / "home/versions")
 
 
 GH = """
@@ -126,31 +112,24 @@ esac
 MARKED = {"body": "<!-- gpugate-compare -->\nolder", "user": {"login": "github-actions[bot]"}}
 
 
-def comment(folder: Path, table: bytes | None, comments: Any = ()) -> "subprocess.CompletedProcess[str]":
+def comment(folder: Path, table: bytes, comments: Any = ()) -> str:
+    """The body of the comment that the workflow makes of a table."""
     write_programs(folder, gh=GH)
     (folder / "comments.json").write_text(json.dumps(list(comments)))
     variables = {"REPOSITORY": "us/it", "RUN_URL": "https://run", "HEAD": "abc", "RESULT": "failure", "NUMBER": "7"}
-    variables["TABLE"] = "$(touch it)" if table is None else base64.b64encode(table).decode()
-    variables["GITHUB_STEP_SUMMARY"] = str(folder / "summary")
-    return run_script(folder, *STEP, find_script(COMMENT, "Comment"), **variables)
+    variables |= {"TABLE": base64.b64encode(table).decode(), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
+    ended = run_step(folder, COMMENT, "Comment", **variables)
+    assert ended.returncode == 0, ended.stderr
+    return (folder / "body").read_text(encoding="ascii")
 
 
 @NEEDS_JQ
-@pytest.mark.parametrize(
-    ("more", "call"),
-    [
-        ([], "POST repos/us/it/issues/7/comments -F body=@comment.md"),
-        ([{**MARKED, "id": 3}], "PATCH repos/us/it/issues/comments/3 -F body=@comment.md"),
-    ],
-    ids=["first", "later"],
-)
+@pytest.mark.parametrize(("more", "call"), [([], "POST .*/issues/7/comments"), ([3], "PATCH .*/issues/comments/3")])
 def test_the_first_table_is_a_new_comment_and_later_ones_replace_it(tmp_path: Path, more: Any, call: str) -> None:
     strangers = {**MARKED, "id": 1, "user": {"login": "mallory"}}
     other = {**MARKED, "id": 2, "body": "another bot's <!-- gpugate-compare -->"}
-    ended = comment(tmp_path, b"a table\n", [strangers, other, *more])
-    assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"api --silent --method {call}"
-    body = (tmp_path / "body").read_text()
+    body = comment(tmp_path, b"a table\n", [strangers, other, *({**MARKED, "id": number} for number in more)])
+    assert re.search(f"--method {call} ", (tmp_path / "calls").read_text().splitlines()[-1])
     assert body == "<!-- gpugate-compare -->\n[Comparison](https://run) of commit abc: failure.\n\n    a table\n"
     assert (tmp_path / "summary").read_text() == body
 
@@ -160,25 +139,14 @@ def test_the_first_table_is_a_new_comment_and_later_ones_replace_it(tmp_path: Pa
     "table",
     [
         b"| a | b |\n|---|---|\n| @you | #12 us/it#3 GH-4 |\n\n# title\n- item\n",
-        b"```\n@you\n~~~\n</code></pre><img src=//x>\n",
-        b"![i](https://x) [l](//x) <a href=x>\n\n\n&#64;you\n",
+        b"```\n@you\n~~~\n</code></pre><img src=//x>\n\n\n&#64;you\n[a]: https://x\n-->\n",
         b"a\r@you\r\r\n@you\0\x0b@you\x1b]8;;https://x\x07\xe2\x80\xae\xff\n\t@you\n",
-        b"\n\n   @you\n[a]: https://x\n-->\n",
         b"x\n" * 15_000,
-        b"",
     ],
-    ids=["table", "fence", "link", "control", "edge", "long", "empty"],
+    ids=["table", "fence", "control", "long"],
 )
 def test_the_words_of_a_stranger_are_one_block_of_code(tmp_path: Path, table: bytes) -> None:
-    ended = comment(tmp_path, table)
-    assert ended.returncode == 0, ended.stderr
-    body = (tmp_path / "body").read_text(encoding="ascii")
+    body = comment(tmp_path, table)
     assert len(body) < 65_536  # GitHub takes no longer one
     kinds = [token.type for token in MarkdownIt().parse(body)]
-    assert kinds == ["html_block", "paragraph_open", "inline", "paragraph_close", *["code_block"] * bool(table)]
-
-
-def test_what_is_no_table_is_no_comment(tmp_path: Path) -> None:
-    assert comment(tmp_path, None).returncode != 0
-    assert not (tmp_path / "calls").exists()
-    assert not (tmp_path / "it").exists()
+    assert kinds == ["html_block", "paragraph_open", "inline", "paragraph_close", "code_block"]
