@@ -60,6 +60,7 @@ def quick(context):
 JOURNAL = """
 import os
 
+from gpugate.session import measure_case
 from gpugate.session.perf_session import PerfSession
 
 def note(word, case_id):
@@ -67,15 +68,15 @@ def note(word, case_id):
     os.write(descriptor, f"{word} {case_id} {os.getpid()}\\n".encode())
     os.close(descriptor)
 
-def measure(self, case, result, report, measure=PerfSession._measure):
+def measure(session, case, result, report, measure=measure_case._measure):
     note("begin", case.id)
-    measure(self, case, result, report)
+    measure(session, case, result, report)
 
 def save_case(self, result, save_case=PerfSession.save_case):
     save_case(self, result)
     note("end", result.case_id)
 
-PerfSession._measure, PerfSession.save_case = measure, save_case
+measure_case._measure, PerfSession.save_case = measure, save_case
 """
 # From this hook on, gpugate knows the folder of a session; a process that is killed earlier began no session.
 BEGAN = """

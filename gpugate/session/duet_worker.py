@@ -26,8 +26,9 @@ from gpugate.measurement.time_limit import limit_time
 from gpugate.report.visible_text import show_controls
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
+from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
-from gpugate.session.perf_session import PerfSession, collect_garbage
+from gpugate.session.perf_session import PerfSession
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import case_of
 from gpugate.statistics.sequential import ALTERNATIVE

@@ -24,6 +24,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.held_verdicts import HeldVerdicts
+from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import cases_of, sweep_of
 from gpugate.workload import Case, SweepCases
@@ -109,7 +110,7 @@ class PerfTests:
         __tracebackhide__ = True
         try:
             with _live_report(self.config) as report:
-                return {case.id: self.session.measure(case, report) for case in cases}
+                return {case.id: measure_case(self.session, case, report) for case in cases}
         except GpugateError as error:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
             raise pytest.fail.Exception(show_controls(str(error)), pytrace=False) from None

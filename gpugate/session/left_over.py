@@ -9,26 +9,36 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 
 from gpugate.machine.processes import list_children
 
 ENDING_S = 5.0  # for all of them together, from SIGTERM on
+LONGEST_COMMAND = 80  # characters
 CLOSING_S = 1.0  # for a process that ends because of `close()`
 _named: set[int] = set()  # children that outlived their side
 
 
-def await_new_children(before: Collection[int]) -> dict[int, str]:
-    """Waits for the children that are not in `before`; returns those that still run, which are ended with the run."""
-    until = time.monotonic() + CLOSING_S
-    while (left := {pid: name for pid, name in list_children().items() if pid not in before}) and (
-        time.monotonic() < until
-    ):
-        time.sleep(CLOSING_S / 20)
-    _named.update(left)
-    return left
+@contextmanager
+def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
+    """Notes the processes that a case starts and that outlive its `close()`: they are ended with the run."""
+    before = list_children()
+    try:
+        yield
+    finally:
+        until = time.monotonic() + CLOSING_S
+        while (left := {pid: name for pid, name in list_children().items() if pid not in before}) and (
+            time.monotonic() < until
+        ):
+            time.sleep(CLOSING_S / 20)
+        _named.update(left)
+        notes.update(
+            f"{case_id}: process {pid} ({command[:LONGEST_COMMAND]}) outlived close(): end it there; this run ends it "
+            "at its end"
+            for pid, command in left.items()
+        )
 
 
 def _end_named() -> None:

@@ -32,6 +32,7 @@ from gpugate.results.series import sweeps
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.left_over import end_daemons, end_left_over
+from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import MOST_NAMED
 from gpugate.session.opening import choose_device, open_session
 from gpugate.session.options import Options, gates_by_settings
@@ -175,7 +176,7 @@ class PerfRun:
             for line in warn_about_code(opened):
                 self._print_line(line)
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
-        self._closing.callback(opened.versions.close)
+        self._closing.callback(opened.closing.close)
         self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
         if not self.options.gate:
             self._lines.extend(opened.records.describe_unused())
@@ -202,7 +203,7 @@ class PerfRun:
 
         `self.opened` is None in a process of trials or duets, which hangs all the same.
         """
-        sentence = opened.end_hung(error)
+        sentence = end_hung(opened, error)
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()

@@ -17,7 +17,7 @@ from gpugate.machine.nvml import foreign_processes
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
-from gpugate.session.fresh_process import run_fresh
+from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.termination import delay_signals

@@ -31,7 +31,7 @@ from gpugate.catalogue import catalogue
 from gpugate.judging import machine_state
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import other_work, settings, yardsticks
-from gpugate.session import perf_session
+from gpugate.session import measure_case
 from tests.support import work_clock
 from tests.support.patience import HANGS_S
 
@@ -327,7 +327,7 @@ def _collect_new_garbage() -> None:
 
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restores afterwards the changes of the project's conftest.py in this process."""
-    monkeypatch.setattr(perf_session, "collect_garbage", _collect_new_garbage)
+    monkeypatch.setattr(measure_case, "collect_garbage", _collect_new_garbage)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     for name in ("PROC", "count_periods"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpugate.errors import FreshProcessError
-from gpugate.session.fresh_process import run_fresh
+from gpugate.session.confirm import run_fresh
 from tests.engine.session.test_xdist_workers import OPTIONS
 
 CPU = torch.device("cpu")

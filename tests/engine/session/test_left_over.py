@@ -14,7 +14,7 @@ import pytest
 
 from gpugate.machine.processes import list_children
 from gpugate.session import left_over
-from gpugate.session.left_over import await_new_children, end_left_over
+from gpugate.session.left_over import end_left_over, name_left_over
 from tests.support.patience import HANGS_S
 from tests.support.tiny_project import TinyProject, running
 
@@ -70,16 +70,17 @@ def await_command(pid: int) -> None:
 
 
 def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
-    older = subprocess.Popen(["/bin/sleep", "301"])
+    older, notes = subprocess.Popen(["/bin/sleep", "301"]), set[str]()
     try:
-        await_command(older.pid)
-        before = list_children()
-        assert before[older.pid] == "/bin/sleep 301"
-        with end_left_over(), subprocess.Popen(["/bin/sleep", "302"]) as left:
-            await_command(left.pid)
-            assert await_new_children(before) == {left.pid: "/bin/sleep 302"}
-            left_over._end_named()
-        assert left.returncode == -signal.SIGTERM
+        with end_left_over():
+            with name_left_over("tiny/quick/cpu", notes):
+                left = subprocess.Popen(["/bin/sleep", "302"])
+                await_command(left.pid)
+            assert older.poll() is left.poll() is None
+        assert [note.partition(" outlived")[0] for note in notes] == [
+            f"tiny/quick/cpu: process {left.pid} (/bin/sleep 302)"
+        ]
+        assert left.wait() == -signal.SIGTERM
         assert older.poll() is None
     finally:
         older.kill()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.session.fresh_process import run_fresh
+from gpugate.session.confirm import run_fresh
 from tests.engine.session.test_xdist_workers import OPTIONS
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject
 

@@ -14,9 +14,9 @@ from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
 from gpugate.results.run import Provenance
-from gpugate.session import recorded_code
+from gpugate.session import confirm
+from gpugate.session.confirm import choose_ref
 from gpugate.session.duets import DuetPlan
-from gpugate.session.recorded_code import choose_ref
 from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
 from gpugate.store import version
 from gpugate.store.provenance import read_provenance
@@ -236,7 +236,7 @@ def test_a_ref_that_is_ahead_is_compared_by_the_common_ancestor_unless_it_is_rec
         bases.append(read_provenance(Path(plan.base)).commit or "")
         return [DuetProcess(False, TWO_CORES)]
 
-    monkeypatch.setattr(recorded_code, "measure_duets", take_base)
+    monkeypatch.setattr(confirm, "measure_duets", take_base)
     began = read_provenance(recorded_commit.path).commit
     git(recorded_commit, "checkout", "-q", "-b", "feature")
     git(recorded_commit, "checkout", "-q", "main")
@@ -260,7 +260,7 @@ def test_a_duet_ends_with_the_time_of_its_case_and_needs_a_test_of_it(
         limits.append(limit_s)
         return [DuetProcess(False, TWO_CORES)]
 
-    monkeypatch.setattr(recorded_code, "measure_duets", take_limit)
+    monkeypatch.setattr(confirm, "measure_duets", take_limit)
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER)
     recorded_commit.run(*GATE)

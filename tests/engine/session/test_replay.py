@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import gpugate.session.perf_session
 from gpugate.errors import ReplayError, SideError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import describe
@@ -18,6 +17,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, Verdict
+from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.records import Records
 from gpugate.store import run_file
@@ -64,7 +64,7 @@ def test_every_outcome_is_decided_again_byte_for_byte(tmp_path: Path) -> None:
 def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
     """Writes `run.json` there; its yardsticks are made up."""
     monkeypatch.setattr(
-        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+        PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
     )
     options = replace(OPTIONS, processes=2, json_path=folder / "run.json", command="pytest 'my tests'")
     session = PerfSession(options, CPU, folder, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
@@ -89,7 +89,7 @@ def test_what_was_measured_before_the_device_was_lost_stays_undecided(
     monkeypatch.setattr(Records, "find", lambda self, case: RECORDED)
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: "the device cuda:0 stopped answering: see dmesg")
     session = made_up_session(tmp_path, monkeypatch)
-    judged = session.measure(CASE)
+    judged = measure_case(session, CASE)
     session.finish(interrupted=False)
     assert (judged.measurement is not None) is pairs
     assert [verdict.outcome for verdict in judged.verdicts] == [Outcome.ENV_INVALID] * 4
@@ -110,7 +110,7 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
     monkeypatch.setattr(measuring, "measure", lambda *_: found)
     monkeypatch.setattr(Records, "find", lambda self, case: model.remembered)
-    monkeypatch.setattr(PerfSession, "_environment_problem", lambda *_: model.environment_problem)
+    monkeypatch.setattr("gpugate.session.measure_case.find_environment_problem", lambda *_: model.environment_problem)
 
     def run_fresh(
         options: object, device: object, root: object, nodes: object, json_path: Path, *_: object
@@ -119,9 +119,9 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
         run_file.write(json_path, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", 2, cases={CASE.id: fresh}))
         return run_file.read(json_path)
 
-    monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
+    monkeypatch.setattr("gpugate.session.confirm.run_fresh", run_fresh)
     session = made_up_session(tmp_path, monkeypatch)
-    judged = session.measure(CASE)
+    judged = measure_case(session, CASE)
     session.finish(interrupted=False)
     assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
     assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import gpugate.session.perf_session
 import gpugate.session.records
 from gpugate.errors import SPANS_GPUS, FreshProcessError, SideError, SpoiledProcessError
 from gpugate.judging.actions import Action
@@ -25,6 +24,7 @@ from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session import recording
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
+from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.resuming import is_finished
 from gpugate.session.worker import Worker
@@ -64,18 +64,18 @@ MEASURED = Measurement(
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
     """Its yardsticks are made up; `measuring` says what a measurement gives or raises."""
     monkeypatch.setattr(
-        PerfSession, "_probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
+        PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
     )
     return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1))
 
 
 def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseException) -> None:
-    def measure(self: PerfSession, case: Case, settings: object, report: object) -> Measurement:
+    def measure(session: PerfSession, case: Case, settings: object, report: object) -> Measurement:
         if isinstance(result, BaseException):
             raise result
         return result
 
-    monkeypatch.setattr(PerfSession, "_measure_here", measure)
+    monkeypatch.setattr("gpugate.session.measure_case.measure_here", measure)
 
 
 def remember(session: PerfSession, **changed: object) -> None:
@@ -106,29 +106,29 @@ def remember(session: PerfSession, **changed: object) -> None:
 )
 def test_whatever_goes_wrong_is_one_sentence_of_the_case(session, monkeypatch, error, sentence: str) -> None:
     measuring(monkeypatch, error)
-    result = session.measure(CASE)
+    result = measure_case(session, CASE)
     assert (result.error, result.measurement, result.verdicts) == (sentence, None, [])
     measuring(monkeypatch, MEASURED)
-    assert session.measure(CASE).measurement is None  # once per session
+    assert measure_case(session, CASE).measurement is None  # once per session
 
 
 def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
     measuring(monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        session.measure(CASE)
+        measure_case(session, CASE)
     assert session.result.cases[CASE.id].error is None
 
 
 def test_a_case_that_is_interrupted_before_it_is_confirmed_is_not_finished(session, monkeypatch) -> None:
-    def interrupt(self: PerfSession, case: Case) -> None:
+    def interrupt(session: PerfSession, case: Case) -> None:
         raise KeyboardInterrupt
 
     session.options = replace(OPTIONS, processes=3)
     measuring(monkeypatch, MEASURED)
-    monkeypatch.setattr(gpugate.session.perf_session, "next_action", lambda evidence, allowed: Action.PROCESS)
-    monkeypatch.setattr(PerfSession, "_confirm", interrupt)
+    monkeypatch.setattr("gpugate.session.measure_case.next_action", lambda evidence, allowed: Action.PROCESS)
+    monkeypatch.setattr("gpugate.session.measure_case.confirm", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        session.measure(CASE)
+        measure_case(session, CASE)
     found = session.result.cases[CASE.id]
     assert (found.measurement, found.summary, found.verdicts, is_finished(found)) == (None, None, [], False)
 
@@ -142,7 +142,7 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
     needy = replace(FAST, needs=Needs(engine=Engine("nvenc", why_not)))
     session.options = replace(OPTIONS, gate=gate, allow_missing=frozenset({"nvenc"}))
     session.device, session.result.environment = torch.device("cuda"), H200
-    result = session.measure(Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
+    result = measure_case(session, Case(replace(NET, optimizations=(needy,)), needy, "cuda"))
     if isinstance(error, RuntimeError) or gate:
         kind = type(error).__name__
         assert result.error is not None
@@ -155,7 +155,7 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
 @pytest.mark.parametrize("gate", [True, False])
 def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
     session.options = replace(OPTIONS, gate=gate)
-    assert session.measure(ON_GPU).skipped is not None
+    assert measure_case(session, ON_GPU).skipped is not None
     session.result.gate = gate
     assert list(run_problems(session.result)) == ([NOTHING_MEASURED] if gate else [])
 
@@ -164,15 +164,15 @@ def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
 def test_a_gate_that_measured_one_case_of_two_says_nothing_of_absence(session, monkeypatch, found) -> None:
     measuring(monkeypatch, found)
     session.result.gate = True
-    session.measure(ON_GPU)
-    session.measure(CASE)
+    measure_case(session, ON_GPU)
+    measure_case(session, CASE)
     assert list(run_problems(session.result)) == []
 
 
 def test_a_baseline_of_this_source_and_software_needs_no_note(session, monkeypatch) -> None:
     remember(session)
     measuring(monkeypatch, MEASURED)
-    outcomes = {verdict.check: verdict.outcome for verdict in session.measure(CASE).verdicts}
+    outcomes = {verdict.check: verdict.outcome for verdict in measure_case(session, CASE).verdicts}
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.PASS
     assert session.notes == set()
 
@@ -182,7 +182,7 @@ def test_a_record_of_another_reference_is_no_record(session, monkeypatch) -> Non
     remember(session, reference_counters=recorded)
     measuring(monkeypatch, replace(MEASURED, reference_counters={**MEASURED.reference_counters, **counted}))
     session.result.gate = True
-    found = session.measure(CASE)
+    found = measure_case(session, CASE)
     assert found.remembered is None
     assert {one.check: one.outcome for one in found.verdicts}["throughput"] is Outcome.NO_BASELINE
     (note,) = session.notes
@@ -192,7 +192,7 @@ def test_a_record_of_another_reference_is_no_record(session, monkeypatch) -> Non
 def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> None:
     remember(session, source_hash="0123456789abcdef")
     measuring(monkeypatch, MEASURED)
-    throughput = session.measure(CASE).verdicts[2]
+    throughput = measure_case(session, CASE).verdicts[2]
     assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, {"differences": "the workload's source changed"})
     assert session.notes == {"the source of net changed since its baseline was recorded"}
     remembered = session.records.find(CASE)
@@ -203,7 +203,7 @@ def test_a_changed_source_is_a_note_and_no_other_match(session, monkeypatch) -> 
 def test_other_software_is_a_note_and_a_reason(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, python="3.9.0"))
     measuring(monkeypatch, MEASURED)
-    throughput = session.measure(CASE).verdicts[2]
+    throughput = measure_case(session, CASE).verdicts[2]
     differences = {"differences": f"python 3.9.0 -> {HERE.python}"}
     assert throughput.reasons[-1] == Reason(ReasonCode.RECORD_DIFFERS, differences)
     assert session.notes == {f"recorded under other software: python 3.9.0 -> {HERE.python}"}
@@ -212,13 +212,13 @@ def test_other_software_is_a_note_and_a_reason(session, monkeypatch) -> None:
 def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     remember(session, environment=replace(HERE, cpu_count=HERE.cpu_count + 1))
     measuring(monkeypatch, MEASURED)
-    throughput = session.measure(CASE).verdicts[2]
+    throughput = measure_case(session, CASE).verdicts[2]
     assert (throughput.outcome, throughput.code, session.notes) == (Outcome.PASS, ReasonCode.NO_RECORD, set())
 
 
 def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
     measuring(monkeypatch, replace(MEASURED, event_host_ratio=0.5))
-    outcomes = {verdict.check: verdict.outcome for verdict in session.measure(CASE).verdicts}
+    outcomes = {verdict.check: verdict.outcome for verdict in measure_case(session, CASE).verdicts}
     assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
     assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
     assert outcomes["counters"] is Outcome.PASS
@@ -227,9 +227,9 @@ def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, mo
 def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
     streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
     probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
-    monkeypatch.setattr(session, "_probe", lambda taken: session.result.yardsticks.append(next(probes)))
+    monkeypatch.setattr(session, "probe", lambda taken: session.result.yardsticks.append(next(probes)))
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
-    found = session.measure(CASE).measurement
+    found = measure_case(session, CASE).measurement
     assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)
 
 
@@ -237,11 +237,11 @@ def test_a_whole_run_is_judged_as_it_is_told_more_pairs_included(session, monkey
     counted = replace(MEASURED, counters_missing=None, optimized_counters=COUNTED)
     runs = iter([counted, replace(counted, optimized_cost=SideCost(50.0, 0.0))])  # of the second start nothing counts
     actions = iter([Action.PAIRS, Action.STOP])
-    monkeypatch.setattr("gpugate.session.perf_session.next_action", lambda evidence, allowed: next(actions))
+    monkeypatch.setattr("gpugate.session.measure_case.next_action", lambda evidence, allowed: next(actions))
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: next(runs))
     endless = {kind: replace(size, whole_run_items=100 * size.items) for kind, size in NET.sizes.items()}
     case = Case(replace(NET, sizes=endless), FAST, "cpu")
-    found = session.measure(case).measurement
+    found = measure_case(session, case).measurement
     assert found.optimized_counters["whole_run_speedup"] == whole_run(case.size, found).speedup
     assert found.optimized_cost == counted.optimized_cost
 
@@ -253,10 +253,10 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
     other = Case(NET, replace(FAST, name="other"), "cpu")
     third = Case(NET, replace(FAST, name="third"), "cpu")
     measuring(monkeypatch, MEASURED)
-    assert session.measure(CASE).measurement == MEASURED
+    assert measure_case(session, CASE).measurement == MEASURED
     measuring(monkeypatch, SideError("other", "running timed steps", RuntimeError("CUDA error: unspecified")))
     for case in (other, third):
-        result = session.measure(case)
+        result = measure_case(session, case)
         if answers and case is other:
             assert result.error == "other failed while running timed steps: RuntimeError: CUDA error: unspecified"
             continue
@@ -264,15 +264,15 @@ def test_a_lost_device_ends_the_run_as_invalid_with_what_was_measured(session, m
         assert [verdict.check for verdict in result.verdicts] == ["equivalence", "speedup", "throughput", "counters"]
         assert result.verdicts[0].code is ReasonCode.MACHINE_UNFIT
         assert result.error is None
-    monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured on a lost device"))
-    assert session.measure(Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
+    measuring(monkeypatch, pytest.fail.Exception("nothing may be measured on a lost device"))
+    assert measure_case(session, Case(NET, replace(FAST, name="fourth"), "cpu")).environment_problem is not None
 
 
 def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_they_are(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     usual = os.sched_getaffinity(0)
     session.cores = frozenset({*usual, 4096})
-    result = session.measure(CASE)
+    result = measure_case(session, CASE)
     assert result.verdicts[1].outcome is Outcome.ENV_INVALID
     assert "the cores of this process changed during the run, from [" in result.verdicts[1].reason
     assert os.sched_getaffinity(0) == usual
@@ -282,21 +282,21 @@ def test_a_process_whose_shared_code_a_side_slowed_measures_no_further_case(sess
     slowed = replace(MEASURED, reference_slowdown=9.0)
     session.options = replace(session.options, processes=2)
     measuring(monkeypatch, slowed)
-    monkeypatch.setattr(session, "_confirm", lambda case: Confirmation(slowed))
-    assert session.measure(CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
-    monkeypatch.setattr(session, "_measure_here", lambda *_: pytest.fail("nothing may be measured in this process"))
+    monkeypatch.setattr("gpugate.session.measure_case.confirm", lambda *_: Confirmation(slowed))
+    assert measure_case(session, CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
+    measuring(monkeypatch, pytest.fail.Exception("nothing may be measured in this process"))
     assert_spoiled(session)
 
 
 def test_a_process_in_which_the_baseline_computes_something_else_measures_no_further_case(session, monkeypatch) -> None:
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: None)
     measuring(monkeypatch, SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")))
-    assert "the baseline gives others" in (session.measure(CASE).error or "")
+    assert "the baseline gives others" in (measure_case(session, CASE).error or "")
     assert_spoiled(session)
 
 
 def assert_spoiled(session: PerfSession) -> None:
-    honest = session.measure(Case(NET, replace(FAST, name="honest"), "cpu"))
+    honest = measure_case(session, Case(NET, replace(FAST, name="honest"), "cpu"))
     assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
     assert honest.verdicts[1].reason.endswith("perhaps each later side of this process: run the other cases without it")
     assert CASE.id in honest.verdicts[1].reason
@@ -346,8 +346,8 @@ def test_fresh_processes_are_asked_before_an_alarm(
         found = CaseResult(CASE.id, "net", "fast", "baseline", CASE.size, left.pop(0))
         return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
 
-    monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", run_fresh)
-    result = session.measure(CASE)
+    monkeypatch.setattr("gpugate.session.confirm.run_fresh", run_fresh)
+    result = measure_case(session, CASE)
     assert result.verdicts[2].outcome is expected
     assert len(result.attempts) == asked == len(node_ids)
     assert set(node_ids) <= {"test_it.py::test_it"}
@@ -365,8 +365,8 @@ def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, m
         (KeyError(CASE.id), "gave no result (KeyError: 'net/fast/cpu')"),
     ):
         session.result.cases.clear()
-        monkeypatch.setattr(gpugate.session.perf_session, "run_fresh", raising(error))
-        verdict = session.measure(CASE).verdicts[2]
+        monkeypatch.setattr("gpugate.session.confirm.run_fresh", raising(error))
+        verdict = measure_case(session, CASE).verdicts[2]
         assert verdict.outcome is Outcome.INCONCLUSIVE
         assert verdict.reasons[0] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
@@ -387,7 +387,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
     monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
     measuring(monkeypatch, MEASURED)
     session.records.files = {}
-    session.measure(CASE)
+    measure_case(session, CASE)
     (file,), _ = recording._files(session, [session.result], 1)
     anchor = file.cases["fast/cpu"].anchor
     assert anchor == old.cases["fast/cpu"].anchor != file.cases["fast/cpu"].current
@@ -397,7 +397,7 @@ def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
 def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypatch, disturbed: int, more: int) -> None:
     """Every fresh process is disturbed while there are any left to be; two spare ones are all that it takes."""
     measuring(monkeypatch, MEASURED)
-    session.measure(CASE)
+    measure_case(session, CASE)
     session.options = replace(OPTIONS, processes=5)
     slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
     said: list[str] = []
@@ -437,7 +437,7 @@ def test_a_fault_that_nothing_caught_is_red(session) -> None:
 def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:
     """As in the history that is recorded: only what differs within a night tells of a disturbance."""
     measuring(monkeypatch, MEASURED)
-    session.measure(CASE)
+    measure_case(session, CASE)
     slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
     result = replace(session.result, started_at="2030-01-01T00:00:00+00:00")
     other = replace(result, cases={CASE.id: replace(result.cases[CASE.id], measurement=slow)})
@@ -501,13 +501,13 @@ def test_the_current_record_is_found_by_case(session) -> None:
 
 def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:
     session.capture = lambda case, context: pytest.fail("it was captured")
-    assert session.measure(SPANNING).skipped == SPANS_GPUS
+    assert measure_case(session, SPANNING).skipped == SPANS_GPUS
 
 
 def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_its_verdict_says_so(session, monkeypatch) -> None:
     measuring(monkeypatch, MEASURED)
     session.options = replace(session.options, against="HEAD", processes=1)
-    found = session.measure(SPANNING)
+    found = measure_case(session, SPANNING)
     assert found.recorded_code == RecordedCode("", problem=SPANS_GPUS)
     assert Reason(ReasonCode.CODE_UNDECIDED, {"commit": "", "problem": SPANS_GPUS}) in found.verdicts[2].reasons
 
@@ -516,7 +516,7 @@ def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None
     points = [replace(FAST, name=f"mb-{value}", point=Point("mb", value)) for value in (1, 5)]
     cases = tuple(Case(replace(NET, optimizations=tuple(points)), point, "cpu") for point in points)
     measuring(monkeypatch, replace(MEASURED, optimized_counters={"ranks": 2.0}))
-    results = {case.id: session.measure(case) for case in cases}
+    results = {case.id: measure_case(session, case) for case in cases}
     monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
     knee = PerfTests(None, session, HeldVerdicts()).judge_sweep(SweepCases("mb", cases)).knee
     assert (knee.outcome, knee.code) == (Outcome.INCONCLUSIVE, ReasonCode.RANKS_SHARE_CORES)

@@ -1,0 +1,166 @@
+"""Second opinions about a case: fresh processes that measure it again, and duets with the code of its record."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpugate.errors import SPANS_GPUS, CompareError, FreshProcessError, GpugateError
+from gpugate.machine.children import run_module
+from gpugate.measurement.progress import Progress, Report
+from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.duet import RecordedCode
+from gpugate.results.run import Provenance, RunResult
+from gpugate.session.duets import CACHE, DuetPlan, measure_duets
+from gpugate.session.options import AUTO, MEASURE, Options
+from gpugate.session.records import SOURCE_CHANGED
+from gpugate.store import run_file
+from gpugate.store.provenance import find_commit_with, is_unchanged
+from gpugate.store.version import Version, check_out, git, suggest_commit
+from gpugate.units import SHORT_COMMIT
+from gpugate.workload import Case
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpugate.session.perf_session import PerfSession
+
+FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
+
+
+def run_fresh(
+    options: Options,
+    device: torch.device,
+    root: Path,
+    node_ids: Sequence[str],
+    json_path: Path,
+    timeout_s: float | None = None,
+) -> RunResult:
+    """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`.
+
+    The child compares with no record, starts no confirmation of its own, and leaves the proofs to this process. Raises
+    FreshProcessError, with the end of the child's output, where the child fails or does not end within `timeout_s`.
+    """
+    words = [*node_ids, *repeat_options(options, device, root), "--perf-budget", str(options.budget_s)]
+    words += [f"--perf-mutate={options.fault}"] if options.fault else []
+    words += ["--perf-json", str(json_path), "--perf-report", ""]
+    with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
+        words += ["--perf-baselines", nothing]
+        ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
+    if ended.status not in (0, 1) or not json_path.exists():
+        raise FreshProcessError(ended.cause, "\n".join(ended.last_lines()))
+    return run_file.read(json_path)
+
+
+def repeat_options(options: Options, device: torch.device, root: Path) -> list[str]:
+    """The arguments of pytest in a child that measures as this process does. Node ids are relative to the folder
+    `root`; the plugin may have come by `-p` alone."""
+    words = [f"--rootdir={root}", "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
+    words += ["--perf-device", str(device), "-o", f"perf_step_timeout={options.step_timeout_s}"]
+    return [*words, *(f"--perf-set={name}={value}" for name, value in options.settings.items())]
+
+
+def confirm(session: PerfSession, case: Case) -> Confirmation:
+    """Measures the case in a fresh process, while this one waits."""
+    with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
+        json_path = Path(folder) / "run.json"
+        try:
+            options = replace(session.options, budget_s=session.plan_settings().budget_s)
+            node_ids, timeout_s = [session.node_ids[case.id]], FRESH_PROCESS_S + 10 * options.budget_s
+            run = run_fresh(options, session.device, session.root, node_ids, json_path, timeout_s)
+            found = run.cases[case.id]
+        except FreshProcessError as error:
+            return Confirmation(None, str(error))
+        except (GpugateError, OSError, LookupError) as error:  # what this process measured must not be lost by it
+            return Confirmation(None, f"a fresh process gave no result ({type(error).__name__}: {error})")
+    return Confirmation(found.measurement, found.error or found.skipped or found.environment_problem)
+
+
+def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
+    """The git ref to compare with: the recorded commit, else one with the recorded files. Raises CompareError."""
+    if against != AUTO:
+        return against
+    if recorded is None or recorded.commit is None:
+        raise CompareError(
+            "the record does not contain its commit: give --against REF, or commit the code and record again"
+        )
+    is_there = git(project, "cat-file", "-e", f"{recorded.commit}^{{commit}}") is not None
+    found = find_commit_with(recorded.files or (), project) if recorded.changes or not is_there else recorded.commit
+    if found is not None:
+        return found
+    name, branch = recorded.commit[:SHORT_COMMIT], f" of branch {recorded.branch}" if recorded.branch else ""
+    if recorded.changes is not None:
+        problem = f"the record is of {name} with uncommitted changes, which no commit of this history is known to have"
+        raise CompareError(f"{problem}: commit first and record again, or give --against REF")
+    step = "a squash or rebase drops it; record on the default branch, or give --against REF"
+    raise CompareError(f"the recorded commit {name}{branch} is not in this clone: {suggest_commit(project, step)}")
+
+
+def compare_code(session: PerfSession, case: Case, result: CaseResult, report: Report) -> RecordedCode:
+    """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
+    if case.spans_gpus:
+        return RecordedCode("", problem=SPANS_GPUS)
+    record = session.records.find_current(case) or session.records.find_other_cores(case)
+    provenance, doubt = record.provenance if record else None, session.doubt
+    try:
+        ref = choose_ref(session.options.against, provenance, session.root)
+        if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):
+            code = RecordedCode(ref, unchanged=True)
+        elif not doubt.affords(result.duration_s / len(result.measurements), session.elapsed_s):
+            code = RecordedCode("", problem=doubt.leave_out(case.id))
+        else:
+            left_s = doubt.find_left_s(session.elapsed_s)
+            with doubt.spend():
+                code = _measure_code(session, case.id, ref, report, left_s)
+    except (CompareError, OSError) as error:
+        code = RecordedCode("", problem=str(error))
+        if doubt.find_left_s(session.elapsed_s) <= 0:  # cut off
+            doubt.leave_out(case.id)
+    return replace(code, machine_changes=_list_machine_changes(provenance, session.result.provenance, result))
+
+
+def _measure_code(session: PerfSession, case_id: str, ref: str, report: Report, limit_s: float) -> RecordedCode:
+    """Measures the duet of one case with the version `ref`, in fresh processes while this one waits, for at most
+    `limit_s`.
+
+    Raises CompareError where the version cannot be checked out, driven or measured, and where no test of the head
+    measures the case itself.
+    """
+    from gpugate.measurement.sides import release
+
+    release(session.device)
+    options, known, node_id = session.options, session.worktrees, session.node_ids[case_id]
+    if ref not in known:
+        fork = None if options.against == AUTO else "HEAD"
+        checked_out = check_out(ref, session.root, session.root / CACHE, fork)
+        known[ref] = session.closing.enter_context(checked_out)
+    base = known[ref]
+    head = Version(".", session.root)
+    words = [node_id, *repeat_options(options, session.device, head.root), f"--perf-baselines={options.baselines_path}"]
+    plan = DuetPlan(str(base.root), case_ids=(case_id,), fault=options.fault, project=str(head.root))
+    taken = measure_duets(
+        plan,
+        head,
+        words,
+        print_line=lambda line: report(Progress(case_id, "comparing", line)),
+        limit_s=limit_s,
+    )
+    problems = [process.problems[case_id] for process in taken if case_id in process.problems]
+    missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
+    problem = missing or next(iter(problems), None)
+    if problem is None and not any(case_id in process.measured for process in taken):
+        raise CompareError(f"{node_id} measures a sweep alone: select a test of the case {case_id} itself, too")
+    return RecordedCode(base.commit or ref, processes=tuple(taken), problem=problem)
+
+
+def _list_machine_changes(recorded: Provenance | None, now: Provenance | None, result: CaseResult) -> tuple[str, ...]:
+    remembered, cores = result.remembered, result.cores_changed
+    found = [text for text in (remembered.differences if remembered else ()) if text != SOURCE_CHANGED]
+    found += [f"cores {cores.recorded} -> {cores.now}"] if cores is not None else []
+    if recorded is not None and now is not None:
+        found += ["another host"] if recorded.host != now.host else []
+        found += ["another GPU of this kind"] if recorded.gpu_uuid != now.gpu_uuid else []
+    return tuple(found)
