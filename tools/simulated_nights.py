@@ -21,7 +21,15 @@ import numpy.typing as npt
 from gpugate.catalogue import Catalogue
 from gpugate.measurement.record import Process
 from gpugate.results.case import CaseResult, Promise, Remembered
-from gpugate.results.summary import history, shrink_records, summarize, summarize_process
+from gpugate.results.summary import (
+    disturbances,
+    find_undisturbed,
+    group_by_night,
+    history,
+    shrink_records,
+    summarize,
+    summarize_process,
+)
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
 from gpugate.statistics.tolerance import median_variance
 from gpugate.statistics.variation import Control, Variation
@@ -144,10 +152,9 @@ def _drop(record: Record, index: int) -> Record:
 
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
-    then = remembered.current
     found = [summarize_process(process) for process in record.processes]
-    left_out = tuple(i for i, one in enumerate(found) if then.usual is not None and then.usual.disturbance(one) > 1)
-    counted = tuple(index for index in range(len(found)) if index not in left_out)
+    counted = tuple(find_undisturbed(found, group_by_night(record.started_at)))
+    left_out = tuple(index for index in range(len(found)) if index not in counted)
     case = Case(case_id, promise, remembered, record.processes, counted, left_out, np.zeros((2, 2)))
     return replace(case, spread=np.cov(np.array([_locate(case, record.processes[index]) for index in counted]).T))
 
@@ -288,7 +295,7 @@ def leave_one_out(machine: Machine = H200) -> LeftOut:
                 is_red(case, [scale(one, 0.0, math.log1p(slowdown)) for one in night]) for slowdown in (0.0, SLOWDOWN)
             ]
             raw, of_machine = summarize_process(builds), summarize(measure(builds), then)
-            undisturbed = then.usual is None or then.usual.disturbance(raw) <= 1
+            undisturbed = bool(disturbances([raw, *map(summarize_process, case.processes)], ())[0] <= 1)
             intervals = of_machine.speedup, raw.speedup
             outside = [not one.low <= then.speedup <= one.high for one in intervals]
             found += [1, *red, undisturbed, *(undisturbed and one for one in outside)]

@@ -46,8 +46,6 @@ class Summary:
     pairs: Count
     discarded: Count
     instances: Count
-    pair_spread: NotNegative  # robust standard deviation of the paired log-ratio
-    instance_spread: NotNegative | None  # standard deviation of the log-ratio between fresh builds
 
 
 def summarize(measurement: Measurement, recorded: History | None = None) -> Summary:
@@ -56,8 +54,6 @@ def summarize(measurement: Measurement, recorded: History | None = None) -> Summ
     Where the variation between processes is `recorded`, the intervals of the speedup and of the optimized side's time
     contain it: they speak of the machine. Without it they speak of this process alone.
     """
-    ratios = [build.log_ratios for build in measurement.instances if build.pairs]
-    medians = [median(values) for values in ratios]
     of_speedup, of_time = recorded.half_widths if recorded is not None else (None, None)
     return Summary(
         case_id=measurement.case_id,
@@ -66,9 +62,7 @@ def summarize(measurement: Measurement, recorded: History | None = None) -> Summ
         optimized_ms=widen(time_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
         pairs=len(measurement.pairs),
         discarded=sum(build.discarded for build in measurement.instances),
-        instances=len(ratios),
-        pair_spread=robust_spread([value for values in ratios for value in values]),
-        instance_spread=float(np.std(medians, ddof=1)) if len(medians) > 1 else None,
+        instances=sum(bool(build.pairs) for build in measurement.instances),
     )
 
 
@@ -77,25 +71,6 @@ class ProcessSummary(NamedTuple):
 
     speedup: Estimate  # its interval is of this process alone
     reference_ms: float
-
-
-@dataclass(frozen=True)
-class Usual:
-    """The usual interval and reference side of recorded processes, with which a process is compared."""
-
-    half_width: NotNegative  # median of the speedup's relative half-width
-    reference_ms: Milliseconds
-    reference_spread: NotNegative  # of the log of the reference's time
-
-    def disturbance(self, process: ProcessSummary) -> float:
-        """The disturbance of a process by another program on its machine: above 1 the process was disturbed.
-
-        A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the
-        same in all processes.
-        """
-        wider = process.speedup.half_width / _limit(ALWAYS_NARROW, self.half_width)
-        slower = math.log(process.reference_ms / self.reference_ms) / _limit(ALWAYS_AS_FAST, self.reference_spread)
-        return max(wider, slower)
 
 
 @dataclass(frozen=True)
@@ -116,7 +91,6 @@ class History:
     optimized_steps_per_block: Positive = 1.0  # median over all builds
     pair_noise: NotNegative | None = None  # standard error that its pairs alone give a process's log speedup, median
     shrunk: Variation | None = None  # variation of the speedup as all records of the machine predict it
-    usual: Usual | None = None  # of the recorded processes; None for fewer than MIN_PROCESSES
     control: Control | None = stored_unless(None)  # of the optimized side's time; None: of an older run
     bills: ProcessBills = stored_bills()  # of each of the processes; empty: no process has one
 
@@ -194,32 +168,21 @@ def summarize_process(builds: Sequence[TimedBuild]) -> ProcessSummary:
 
 
 def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[float]:
-    """The disturbance of each process, see `Usual.disturbance`.
+    """The disturbance of each process by another program on its machine: above 1 the process was disturbed.
 
-    Disturbed processes do not show how much processes differ by themselves, and with them in the cv a tolerance would
-    hide any regression. `groups` are the indices by night. The usual time of a process is the median of its night,
-    since a slower night belongs into a record.
+    A short disturbance widens the interval of a process. A lasting one slows its reference side, whose code is the same
+    in all processes. Disturbed processes do not show how much processes differ by themselves, and with them in the cv a
+    tolerance would hide any regression. `groups` are the indices by night: the usual time of a reference is the median
+    of its night, since a slower night belongs into a record.
     """
     if not processes:
         return []
-    of_all, found = usual(processes, groups), [0.0] * len(processes)
+    slower = np.log([one.reference_ms for one in processes])
     for group in groups or [range(len(processes))]:
-        of_night = replace(of_all, reference_ms=median([processes[index].reference_ms for index in group]))
-        for index in group:
-            found[index] = of_night.disturbance(processes[index])
-    return found
-
-
-def usual(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> Usual:
-    """The usual numbers of these processes, of which `groups` are the indices by night."""
-    log_ms = np.log([one.reference_ms for one in processes])
-    for group in groups or [range(len(processes))]:
-        log_ms[list(group)] -= np.median(log_ms[list(group)])
-    return Usual(
-        half_width=median([one.speedup.half_width for one in processes]),
-        reference_ms=median([one.reference_ms for one in processes]),
-        reference_spread=robust_spread(log_ms.tolist()),
-    )
+        slower[list(group)] -= np.median(slower[list(group)])
+    widths = [one.speedup.half_width for one in processes]
+    as_fast, narrow = _limit(ALWAYS_AS_FAST, robust_spread(slower.tolist())), _limit(ALWAYS_NARROW, median(widths))
+    return [max(width / narrow, float(log) / as_fast) for width, log in zip(widths, slower, strict=True)]
 
 
 def _limit(at_least: float, usual: float) -> float:
@@ -267,8 +230,6 @@ def history(
             np.median([one.optimized_steps_per_block for process in processes for one in process])
         ),
         pair_noise=median(_pair_noise(process) for process in processes),
-        # Of all nights together: the next one may differ from them as they differ among themselves.
-        usual=usual(summaries, ()) if len(summaries) >= MIN_PROCESSES else None,
         control=fit_control(np.log(optimized).tolist(), np.log(references).tolist()),
         bills=tuple(bills[index] for index in kept) if any(bills) else (),
     )

@@ -43,12 +43,14 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # 10: the provenance of a run, and duets with the recorded code; the variation of a record as all records of its machine
 # predict it, the noise of its pairs, its usual interval and reference time. 11: the memory of the GPU.
 # 12: the shard of a night that a run is. 13: the run that showed a remembered proof. 14: without ladders and sweeps,
-# which follow from the cases.
-FORMAT_VERSION = 14
+# which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
+# reads.
+FORMAT_VERSION = 15
 HAS_MEMORY = 11
 HAS_SHARD = 12
 HAS_PROOF_DATES = 13
 HAS_CASES_ALONE = 14
+HAS_NO_SPREADS = 15
 
 
 class RunFileError(GpugateError):
@@ -217,6 +219,8 @@ def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
         if version < HAS_CASES_ALONE:
             body.pop("ladders", None)
             body.pop("sweeps", None)
+        if version < HAS_NO_SPREADS:
+            _drop_spreads(body.get("cases"))
         run = from_json(RunResult, body)
         parse_time(run.started_at)
         problem = _contradiction(run)
@@ -231,6 +235,14 @@ def _date_proofs(data: Any) -> None:
         if name == "proofs" and isinstance(value, list):
             data[name] = [{"proved_at": None, **one} if isinstance(one, dict) else one for one in value]
         _date_proofs(value)
+
+
+def _drop_spreads(data: Any) -> None:
+    """Removes what a summary and a record had up to format 14."""
+    for value in data.values() if isinstance(data, dict) else ():
+        _drop_spreads(value)
+    for name in ("pair_spread", "instance_spread", "usual") if isinstance(data, dict) else ():
+        data.pop(name, None)
 
 
 def read_start(path: Path) -> RunStart:

@@ -39,7 +39,6 @@ def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
     assert (found.speedup.low, found.speedup.median, found.speedup.high) == pytest.approx((2 / percent, 2, 2 * percent))
     assert found.reference_ms == median_interval(range(10, 18))
     assert found.optimized_ms.median == 6.75
-    assert found.pair_spread == pytest.approx(0)
 
 
 def test_the_intervals_of_a_recorded_case_contain_what_its_processes_differed_by() -> None:
@@ -55,15 +54,6 @@ def test_the_intervals_of_a_recorded_case_contain_what_its_processes_differed_by
 def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
     found = summarize(measurement(instance([2] * 4, [1] * 4, 3), instance([], [], 2), instance([2] * 5, [1] * 5)))
     assert (found.pairs, found.discarded, found.instances) == (9, 5, 2)
-
-
-def test_the_spread_between_instances_is_that_of_their_medians() -> None:
-    factors = (1.00, 1.02, 1.04)
-    found = summarize(measurement(*(instance([factor] * 4, [1] * 4) for factor in factors)))
-    mean = sum(map(math.log, factors)) / 3
-    expected = math.sqrt(sum((math.log(factor) - mean) ** 2 for factor in factors) / 2)
-    assert found.instance_spread == pytest.approx(expected)
-    assert summarize(measurement(instance([2] * 4, [1] * 4))).instance_spread is None
 
 
 def test_a_history_is_the_median_over_processes_and_their_variation() -> None:

@@ -224,6 +224,7 @@ def date_no_proof(document: dict[str, Any]) -> None:
         (10, lambda document: document.pop("memory_bytes")),
         (12, date_no_proof),
         (13, lambda document: document.update(ladders=[{"workload": "net"}], sweeps=[])),
+        (14, lambda document: document["cases"]["net/tf32/cpu"]["summary"].update(pair_spread=0.1)),
     ],
 )
 def test_a_run_of_an_older_format_is_read(
@@ -241,10 +242,10 @@ def test_a_run_of_an_older_format_is_read(
 
 OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 14', '"format_version": 15'): (
-        "was written by a newer gpugate (format 15, this one reads up to 14): upgrade gpugate or measure again"
+    ('"format_version": 15', '"format_version": 16'): (
+        "was written by a newer gpugate (format 16, this one reads up to 15): upgrade gpugate or measure again"
     ),
-    ('"format_version": 14', '"format_version": 2'): (
+    ('"format_version": 15', '"format_version": 2'): (
         "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
     ),
     ('"started_at": "2030-01-02T03:04:05+00:00"', '"started_at": "2030-01-02T03:04:05"'): (
