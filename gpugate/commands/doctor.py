@@ -291,7 +291,7 @@ def measure(asked: str) -> Iterator[Facts]:
     """Yields all facts so far after each step, for a device `asked` as `--device` takes it."""
     facts = _know_nothing()
     try:
-        from gpugate.measurement.other_work import OtherWork
+        from gpugate.measurement.host_counters import OtherWork
         from gpugate.measurement.yardsticks import probe
         from gpugate.session.opening import choose_device
 
@@ -316,7 +316,7 @@ def _load_gpu(device: torch.device, facts: Facts) -> Facts:  # cuda only
     """Adds SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
     import torch
 
-    from gpugate.measurement.gpu_clock import clock_reader
+    from gpugate.measurement.device_timer import clock_reader
 
     left, right = torch.randn(2, LOAD_MATMUL, LOAD_MATMUL, device=device, dtype=torch.bfloat16)
     read, readings = clock_reader(device), []

@@ -13,8 +13,7 @@ from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 from gpugate.explaining.cause import LIKE_BEFORE, likely_cause, list_changed_layers
 from gpugate.explaining.state import PartChange, State, account, first_longer_stage, list_changed_parts
 from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_signed
-from gpugate.measurement.record import Counters, Measurement, Mismatch
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import Counters, Measurement, Mismatch, StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode

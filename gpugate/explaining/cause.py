@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from gpugate import units
 from gpugate.explaining.state import NOTHING, State, account, list_changed_parts
 from gpugate.explaining.words import change, short, write_signed
-from gpugate.measurement.record import Mismatch
-from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.measurement.record import OTHERS, Mismatch, StepProfile
 from gpugate.results.autopsy import Kind
 
 ONE = 0.5  # of a count per step: less is not a call of every step

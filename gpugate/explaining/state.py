@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from gpugate.counter_names import CPU_COUNTERS
-from gpugate.measurement.record import Counters, Mismatch
-from gpugate.measurement.step_profile import Parts, StepProfile
+from gpugate.measurement.record import Counters, Mismatch, Parts, StepProfile
 from gpugate.results.changes import Times, mostly_the_reference
 
 NOTHING = (0.0, 0.0)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError, SpoiledProcessError
-from gpugate.measurement.both_sides import BothSides
 from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
 from gpugate.measurement.difference import differences, numbers_of, problem_with
+from gpugate.measurement.pairing import BothSides
 from gpugate.measurement.record import Difference, Mismatch
 from gpugate.measurement.sides import BuiltSide, build_side, release
 from gpugate.parts import Parts, byte_size, bytes_of

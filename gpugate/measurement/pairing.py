@@ -1,20 +1,41 @@
-"""Pairs of blocks, one of each side, next to each other: drift hits both, order alternates (ABBA)."""
+"""Builds of both sides of a case, and pairs of blocks, one of each side, next to each other.
+
+Drift hits both blocks of a pair, and their order alternates (ABBA). A build is the unit of replication for effects that
+pairs cannot show. Its first side is timed before the other one is built, and again beside it: a side can slow the
+reference by any function that both call, or by threads that never rest. No list of functions shows that, and the
+reference's own time does.
+
+Loaders work ahead. While one side is timed, the other side's workers would refill their queues on the same cores. A
+wait for the end of the refill takes seconds where a batch does, and two versions of one loader with eight workers then
+differed by 10 % at random. In a duet, signals stop the workers of the idle side, which needs no wait; their side runs
+untimed steps first, until its queues are in their steady state again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from time import sleep
+from functools import cache
+from time import perf_counter, sleep
 from typing import Any
 
+from gpugate.errors import SideError
+from gpugate.machine.children import start_apart
 from gpugate.machine.processes import list_descendants
-from gpugate.measurement.both_sides import BothSides
-from gpugate.measurement.cpu_counters import BEGAN, CpuCounters
-from gpugate.measurement.device_timer import Timer
-from gpugate.measurement.gpu_clock import POWER_CAP, ReadClock
-from gpugate.measurement.idle_side import resume_workers, stop_workers
+from gpugate.measurement.cold_inputs import Inputs, check_untouched
+from gpugate.measurement.device_timer import POWER_CAP, ReadClock, Timer
+from gpugate.measurement.host_counters import BEGAN, CpuCounters
 from gpugate.measurement.record import ClockReading, Pair, TimedBuild
-from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.settings import BLOCK_MS, SLOWED
+from gpugate.measurement.sides import BuiltSide, build_side, fingerprint, release
+from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK
+from gpugate.workload import Case, Context
 
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
 MAX_DISCARDED_PER_KEPT = 1
@@ -163,3 +184,167 @@ class Pairing:
             reference_steps_per_block=self.both.reference.steps_per_block,
             optimized_steps_per_block=self.both.optimized.steps_per_block,
         )
+
+
+TRIES = 8
+TimeMs = Callable[[Callable[[], None]], float]
+
+
+@dataclass
+class BothSides:
+    """The reference and the optimized side, built one after the other and closed together."""
+
+    reference: BuiltSide
+    optimized: BuiltSide
+    reference_built_first: bool
+    build_s: float
+    _reference_fingerprint: str
+    reference_alone: tuple[int, float] | None = None  # steps of a block, and ms of a step, before the other was built
+
+    def check_apart(self) -> None:
+        """Raises SideError when the optimization changed the model that the reference runs."""
+        if fingerprint(self.reference.side.model) != self._reference_fingerprint:
+            problem = ValueError("it changed the reference's model: copy the model before changing it")
+            raise SideError(self.optimized.name, "being built or run", problem)
+
+    def close(self) -> None:
+        """Closes and frees the side that was built last before the other one.
+
+        Allocators hand out first the memory that was freed last. So the side that is built first always gets the same
+        memory, and building in the other order swaps the memory of both sides: the choice of pinned buffers made up to
+        19 % of a pipeline's time.
+        """
+        names = ("reference", "optimized")
+        with ExitStack() as stack:  # it closes in reverse order, and the second side where closing the first fails
+            stack.callback(release, self.reference.device)
+            for name in names if self.reference_built_first else names[::-1]:
+                stack.callback(self._close_side, name)
+
+    def _close_side(self, name: str) -> None:
+        self.__dict__.pop(name).close()
+
+
+def build_both(
+    case: Case,
+    context: Context,
+    inputs: Inputs,
+    reference_first: bool,
+    time_ms: TimeMs | None = None,
+) -> BothSides:
+    """Builds both sides in the given order, which decides their placement in memory, and notes the workers of each.
+    With `time_ms`, the side that is built first is timed alone.
+
+    Raises SideError when a side cannot be built, writes to its inputs or changes the other's model; a side that was
+    built by then is closed.
+    """
+    started = perf_counter()
+
+    names = (case.reference_name, case.optimization.name)
+    built, before, alone, known = {}, "", None, list_descendants()
+    with ExitStack() as undo:
+        for name in names if reference_first else names[::-1]:
+            built[name] = build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore)
+            built[name].workers = list_descendants() - known
+            known |= built[name].workers
+            undo.callback(built[name].close)
+            if time_ms is not None and len(built) == 1 and can_repeat(built[name]):
+                alone = time_alone(built[name], inputs.fresh, time_ms)
+            check_untouched(inputs, name)
+            if name == case.reference_name:
+                before = fingerprint(built[name].side.model)
+        reference, optimized = (built[name] for name in names)
+        both = BothSides(reference, optimized, reference_first, perf_counter() - started, before, alone)
+        both.check_apart()
+        undo.pop_all()
+    return both
+
+
+def can_repeat(side: BuiltSide) -> bool:
+    """True for a side whose steps on one input are all alike: they write to no input, and do not read ahead."""
+    return not (side.restore or side.side.works_ahead or side.side.stock_steps)
+
+
+def time_alone(side: BuiltSide, inputs: Sequence[Any], time_ms: TimeMs) -> tuple[int, float]:
+    """Finds the steps that fill a block over these inputs; returns them with the milliseconds of a step of such a
+    block, the shorter one of two."""
+    steps, step_ms = 1, _time_on(side, inputs, time_ms, 1)
+    while step_ms * steps < BLOCK_MS[side.device.type] and steps < MAX_STEPS_PER_BLOCK:
+        steps *= 2
+        step_ms = _time_on(side, inputs, time_ms, steps)
+    return steps, min(step_ms, _time_on(side, inputs, time_ms, steps))
+
+
+def _time_on(side: BuiltSide, inputs: Sequence[Any], time_ms: TimeMs, steps: int) -> float:
+    """Measures the milliseconds of a step in a block of `steps` steps over other inputs than the timed ones."""
+    next_input, side.next_input = side.next_input, 0
+    step_ms = side.timed_block(inputs, time_ms, steps)
+    side.next_input = next_input
+    return step_ms
+
+
+def find_slowdown(
+    reference: BuiltSide,
+    run_other: Callable[[], object],
+    inputs: Sequence[Any],
+    time_ms: TimeMs,
+    alone: tuple[int, float],
+) -> float:
+    """Measures the reference's time of a step, each time after a block of the other side, over its time `alone`: the
+    least of up to TRIES tries, which end at a ratio no larger than SLOWED."""
+    steps, alone_ms = alone
+    tries: list[float] = []
+    while len(tries) < TRIES and min(tries, default=math.inf) > SLOWED:
+        run_other()
+        tries.append(_time_on(reference, inputs, time_ms, steps) / alone_ms)
+    return min(tries)
+
+
+# A stopped worker cannot see that this process was killed. The watcher does, by the end of its input, and resumes them.
+_WATCHER = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for worker in {int(line) for line in sys.stdin}:
+    try:
+        os.kill(worker, signal.SIGCONT)
+    except ProcessLookupError:
+        pass
+"""
+
+
+def stop_workers(workers: Collection[int]) -> None:
+    """Stops the workers, which stay alive. Call `resume_workers` before their side is used or closed.
+
+    A worker is the id of a process or, as in kill(2), the negative id of a process group.
+    """
+    if workers:
+        stream = _living_watcher().stdin
+        assert stream is not None  # noqa: S101  # for mypy
+        stream.writelines(f"{worker}\n".encode() for worker in workers)
+        stream.flush()
+    _signal(workers, signal.SIGSTOP)
+
+
+def resume_workers(workers: Collection[int]) -> None:
+    _signal(workers, signal.SIGCONT)
+
+
+def _signal(workers: Collection[int], number: signal.Signals) -> None:
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.kill(worker, number)
+
+
+def _living_watcher() -> subprocess.Popen[bytes]:
+    """The watcher, started again where something ended it, such as a clean-up of all children."""
+    watcher = _start_watcher(os.getpid())
+    if watcher.poll() is None:
+        return watcher
+    _start_watcher.cache_clear()
+    return _start_watcher(os.getpid())
+
+
+@cache
+def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
+    """The watcher of the process `pid`: a forked child starts one of its own."""
+    command, none = [sys.executable, "-I", "-S", "-c", _WATCHER], subprocess.DEVNULL
+    return start_apart(command, stdin=subprocess.PIPE, stdout=none, stderr=none)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
-from gpugate.measurement.step_profile import StepProfile
 from gpugate.units import (
     Count,
     Milliseconds,
@@ -21,6 +20,7 @@ from gpugate.units import (
     stored_unless,
 )
 
+OTHERS = "(others)"  # the parts of a profile beyond the longest ones
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]
 # A counter that this machine could not measure is absent from the mapping: never 0.
 Counters = Mapping[str, NotNegative]
@@ -137,6 +137,48 @@ class _InColumns:
 
 
 Process = Annotated[tuple[TimedBuild, ...], _InColumns()]
+
+
+Parts = Mapping[str, tuple[NotNegative, NotNegative]]  # by name: count per step, and milliseconds per step in all
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """A step of a side under the profiler: the longest parts first, times in milliseconds per step.
+
+    `kernels` are the kernels of the GPU; on a CPU, the operators, each without the operators that it calls. `copies`
+    are by kind, memsets among them; `waits` are host calls in which the stepping thread waits for the device. `after`
+    is all the device work that `Side.finish()` adds after the last step. `stages` are the ranges that the side names,
+    in order, with the time of their work on the GPU, or their own time on a CPU. `kernel_ms` is the time in which
+    kernels run, however many at once; `copy_ms` is the time in which copies run and no kernel does. `layers` are those
+    of a compiled engine, by their names, as `Side.layers` lists them.
+    """
+
+    kernels: Parts = field(default_factory=dict)
+    copies: Parts = field(default_factory=dict)
+    waits: Parts = field(default_factory=dict)
+    after: Parts = field(default_factory=dict)
+    stages: Parts = field(default_factory=dict)
+    kernel_ms: NotNegative = 0.0
+    copy_ms: NotNegative = 0.0
+    layers: tuple[str, ...] = stored_unless(())
+
+    def longer(self, factor: float) -> StepProfile:
+        """Returns this profile with every time multiplied by `factor`."""
+        return StepProfile(
+            _longer(self.kernels, factor),
+            _longer(self.copies, factor),
+            _longer(self.waits, factor),
+            _longer(self.after, factor),
+            _longer(self.stages, factor),
+            factor * self.kernel_ms,
+            factor * self.copy_ms,
+            self.layers,
+        )
+
+
+def _longer(parts: Parts, factor: float) -> Parts:
+    return {name: (count, factor * ms) for name, (count, ms) in parts.items()}
 
 
 @dataclass(frozen=True)

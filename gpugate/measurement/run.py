@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from gpugate.counter_names import COMPILER_COUNTERS
+from gpugate.errors import DisprovedError
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
-from gpugate.measurement.block_work import block_work_share
-from gpugate.measurement.both_sides import BothSides, build_both, can_repeat, find_slowdown
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
 from gpugate.measurement.collectives import count_collectives
-from gpugate.measurement.compiler_counters import CompilerCounters
-from gpugate.measurement.cpu_counters import CpuCounters
-from gpugate.measurement.device_timer import Timer, timer_for
-from gpugate.measurement.gpu_clock import ReadClock, clock_reader
-from gpugate.measurement.new_inputs import NewInputs, Tried, compare_new
-from gpugate.measurement.other_work import OtherWork
+from gpugate.measurement.counters import CountedSide
+from gpugate.measurement.device_timer import ReadClock, Timer, clock_reader, timer_for
+from gpugate.measurement.host_counters import CompilerCounters, CpuCounters, OtherWork
 from gpugate.measurement.outputs import (
     Expected,
     check_baseline_unchanged,
@@ -35,10 +31,9 @@ from gpugate.measurement.outputs import (
     mismatch,
     outputs_of,
 )
-from gpugate.measurement.pairing import CoolDown, Pairing
+from gpugate.measurement.pairing import BothSides, CoolDown, Pairing, build_both, can_repeat, find_slowdown
 from gpugate.measurement.process_state import functions_read_once, restore_variables
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
-from gpugate.measurement.proofs import run_proofs
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import (
     Counters,
@@ -53,19 +48,42 @@ from gpugate.measurement.record import (
 )
 from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
-from gpugate.measurement.speedup import speedup_of
+from gpugate.measurement.speedup import pairs_worth_taking, speedup_of, stop_reason
 from gpugate.measurement.step_checks import check_steps
-from gpugate.measurement.step_profile import step_profile
-from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
+from gpugate.measurement.step_work import NewInputs, Tried, block_work_share, compare_new
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.measurement.trace import step_profile
 from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
-from gpugate.measurement.workload_cache import CountedSide, WorkloadCache
 from gpugate.statistics.intervals import Estimate
-from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
+from gpugate.workload import BASELINE, Case, Context, Proof, Tolerance, no_engagement_problem
 
 NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
+
+
+@dataclass
+class WorkloadCache:
+    """Outputs and counters of one workload, the last that was measured: its outputs may be large.
+
+    `sides` has the counted sides as they were declared, by name; a side with a fault is not kept.
+    """
+
+    _workload: str = ""
+    _expected: dict[tuple[object, ...], Expected] = field(default_factory=dict)
+    sides: dict[str, CountedSide] = field(default_factory=dict)
+
+    def begin(self, workload: str) -> None:
+        """Drops the results of any other workload."""
+        if workload != self._workload:
+            self._workload, self._expected, self.sides = workload, {}, {}
+
+    def expected_outputs(self, inputs: Inputs, compute: Callable[[], Expected]) -> Expected:
+        """Returns the baseline's outputs for inputs of these indices and these checksums; computes new ones."""
+        key = inputs.fresh_index, len(inputs.timed), tuple(inputs.checksums.items())
+        if key not in self._expected:
+            self._expected = {key: compute()}
+        return self._expected[key]
 
 
 @dataclass
@@ -212,6 +230,28 @@ def measure_times(
 
 def _draw(settings: Settings, what: str) -> random.Random:
     return random.Random(f"{settings.seed} {what}")  # noqa: S311  # for repeatability, not for secrets
+
+
+def run_proofs(case: Case, context: Context, report: Callable[[str], None]) -> list[ProofResult]:
+    """Runs every proof of the optimization, in order, each with the suite's default flags, and returns the results.
+
+    Raises SideError, naming the optimization and the proof, when a proof cannot be run at all.
+    """
+    found = []
+    for proof in case.optimization.proofs:
+        report(proof.name)
+        found.append(_run_proof(case, context, proof))
+        release(context.device)
+    return found
+
+
+def _run_proof(case: Case, context: Context, proof: Proof) -> ProofResult:
+    TorchFlags().without_tf32().apply()  # outputs are compared, and nothing is timed
+    with blame(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
+        try:
+            return ProofResult(proof.name, proof.show(context))
+        except DisprovedError as error:
+            return ProofResult(proof.name, problem=str(error))
 
 
 def _build_once(run: _Run) -> None:

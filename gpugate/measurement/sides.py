@@ -18,7 +18,7 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import time_limit
-from gpugate.measurement.compiler_counters import CompilerCounters
+from gpugate.measurement.host_counters import CompilerCounters
 from gpugate.measurement.process_state import restore_process_state
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost

@@ -1,14 +1,57 @@
-"""The speedup of a case from all its builds."""
+"""The speedup of a case from all its builds, the pairs that one build is worth, and the end of sampling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from gpugate.measurement.record import TimedBuild
-from gpugate.statistics.intervals import Estimate, speedup_estimate
+import numpy as np
+
+from gpugate.measurement.record import StopReason, TimedBuild
+from gpugate.measurement.settings import Settings
+from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, robust_spread, speedup_estimate
 
 
 def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
     first = [build.reference_built_first for build in builds]
     return speedup_estimate([build.log_ratios for build in builds], first, of_machine)
+
+
+SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds
+SETTLED_LOOKBACK = 4
+MIN_PAIRS_TO_CALL_IT_NOISE = 32
+
+
+def pairs_worth_taking(log_ratios: Sequence[Sequence[float]], build_s: float, pair_s: float) -> int:
+    """Computes the pairs per build, at least 1: sqrt(build_s / pair_s) * s / BUILD_SPREAD, rounded up.
+
+    s is the spread of pairs within builds. This number makes the error of a mean over builds smallest for the time
+    spent (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6). `log_ratios` has one
+    sequence per build so far, `build_s` is the time of a fresh build with its warm-up, `pair_s` the time of a pair.
+    """
+    residuals = [value - float(np.median(build)) for build in log_ratios if build for value in build]
+    return max(1, math.ceil(math.sqrt(build_s / pair_s) * robust_spread(residuals) / BUILD_SPREAD))
+
+
+def stop_reason(
+    half_widths: Sequence[float], pairs: int, builds_missing: int, seconds_left: float, settings: Settings
+) -> StopReason | None:
+    """Returns the reason to stop sampling, or None to go on.
+
+    `half_widths` is the interval's relative half-width after each build so far, the latest last. `builds_missing`
+    is the number of further builds that are wanted and affordable.
+    """
+    if pairs < settings.min_pairs:
+        return None
+    if seconds_left <= 0:
+        return "budget"
+    if builds_missing > 0:
+        return None
+    if half_widths and half_widths[-1] <= settings.half_width:
+        return "narrow"
+    if pairs >= MIN_PAIRS_TO_CALL_IT_NOISE and len(half_widths) > SETTLED_LOOKBACK:
+        before, now = half_widths[-1 - SETTLED_LOOKBACK], half_widths[-1]
+        if before > 0 and abs(now - before) / before < SETTLED_CHANGE:
+            return "noise"
+    return None

@@ -1,12 +1,14 @@
-"""Counts per step from the events of one counted window in the JSON of a profiler trace. Pure."""
+"""Counts per step, and the time of a step by its parts, from the events of one counted window of a trace. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gpugate.measurement.record import OTHERS, Parts, StepProfile
 
 LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch")
@@ -242,3 +244,75 @@ def length(spans: Sequence[Span]) -> float:
 def _overlap(left: Sequence[Span], right: Sequence[Span]) -> float:
     """Computes the length of the intersection of two lists of disjoint spans: their lengths, less that of the union."""
     return max(0.0, length(left) + length(right) - length(_merge([*left, *right])))
+
+
+MOST_PARTS = 60  # by name; the rest of a long list is one part
+LONGEST_NAME = 160  # C++ templates go on for thousands of characters
+DIGITS = 6
+
+
+def step_profile(activity: Activity) -> StepProfile:
+    """Computes the profile of an average step among the counted steps."""
+    steps, copies = activity.steps, (*activity.copies, *activity.memsets)
+    stages = _in_order(activity.stages, steps)
+    if not (activity.kernels or copies):
+        operators = list(_own_times(activity.operators))
+        total_ms = sum(ms for _, ms in operators)
+        return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=total_ms / steps)
+    kernel_ms = length(union(activity.kernels)) / 1e3
+    return StepProfile(
+        kernels=_parts(_list_times(activity.kernels), steps),
+        copies=_parts(_list_times(copies), steps),
+        waits=_parts(_list_times(activity.waits), steps),
+        after=_parts(_list_times(activity.after), 1),
+        stages=stages,
+        kernel_ms=kernel_ms / steps,
+        copy_ms=(length(union((*activity.kernels, *copies))) / 1e3 - kernel_ms) / steps,
+    )
+
+
+_NamedTime = tuple[str, float]  # a name and milliseconds
+
+
+def _list_times(events: Sequence[Event]) -> list[_NamedTime]:
+    return [(event["name"], event["dur"] / 1e3) for event in events]
+
+
+def _own_times(operators: Sequence[Event]) -> Iterator[_NamedTime]:
+    """Yields each operator without the time of the operators that it calls, which lie within it on the same thread."""
+    by_thread: dict[object, list[Event]] = defaultdict(list)
+    for operator in operators:
+        by_thread[operator.get("tid")].append(operator)
+    for of_thread in by_thread.values():
+        open_ones: list[tuple[float, str, list[float]]] = []  # end, name, own time
+        for operator in sorted(of_thread, key=lambda event: (event["ts"], -event["dur"])):
+            while open_ones and open_ones[-1][0] <= operator["ts"]:
+                _, name, own = open_ones.pop()
+                yield name, own[0] / 1e3
+            if open_ones:
+                open_ones[-1][2][0] -= operator["dur"]
+            open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
+        for _, name, own in open_ones:
+            yield name, own[0] / 1e3
+
+
+def _in_order(stages: Sequence[Event], steps: int) -> Parts:
+    """Orders the stages by their first occurrence."""
+    parts = _parts(_list_times(stages), steps)
+    return {
+        name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts
+    }
+
+
+def _parts(events: Sequence[_NamedTime], steps: int) -> Parts:
+    counts: dict[str, int] = defaultdict(int)
+    total_ms: dict[str, float] = defaultdict(float)
+    for name, ms in events:
+        counts[name[:LONGEST_NAME]] += 1
+        total_ms[name[:LONGEST_NAME]] += ms
+    names = sorted(counts, key=lambda name: (-total_ms[name], name))
+    for name in names[MOST_PARTS:]:
+        counts[OTHERS] += counts[name]
+        total_ms[OTHERS] += total_ms[name]
+    kept = names if len(names) <= MOST_PARTS else [*names[:MOST_PARTS], OTHERS]
+    return {name: (counts[name] / steps, float(f"{total_ms[name] / steps:.{DIGITS}g}")) for name in kept}

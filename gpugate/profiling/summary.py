@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpugate.explaining.state import State
-from gpugate.measurement.step_profile import StepProfile, step_profile
-from gpugate.measurement.trace import Event, counters
+from gpugate.measurement.record import StepProfile
+from gpugate.measurement.trace import Event, counters, step_profile
 from gpugate.profiling.capture_index import STEP
 from gpugate.profiling.export import CapturedSteps, Gap, ProfileError, read_export
 from gpugate.store.json_file import JsonFile, NextSteps

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from gpugate.counter_names import BILLED
-from gpugate.measurement.record import Counters, Measurement
-from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.measurement.record import OTHERS, Counters, Measurement, StepProfile
 from gpugate.units import NotNegative, round_stored
 
 MOST_KERNELS = 40  # by name, the longest first; the rest is one item

@@ -205,8 +205,7 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
     """Measures both sides of the case in this process, and adds what the probes of the machine say about them."""
     from gpugate.measurement.cold_inputs import most_cached_bytes
     from gpugate.measurement.ranks import RankJob, count_ranks
-    from gpugate.measurement.run import measure
-    from gpugate.measurement.workload_cache import WorkloadCache
+    from gpugate.measurement.run import WorkloadCache, measure
 
     def add_ceilings(found: Measurement) -> Measurement:
         cache = most_cached_bytes(session.device)

@@ -31,7 +31,7 @@ from gpugate.workload import BASELINE, Case, Context
 if TYPE_CHECKING:
     import torch
 
-    from gpugate.measurement.workload_cache import WorkloadCache
+    from gpugate.measurement.run import WorkloadCache
 
 NO_GPU = Missing(("cuda",), "needs a CUDA GPU, and torch sees none: run it on a machine with one")
 

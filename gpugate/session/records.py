@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, machine_name
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import StepProfile
 from gpugate.results.case import CoresChanged, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History

@@ -116,8 +116,8 @@ class RememberedProofs:
     def _key(self, case: Case) -> str:
         import torch
 
-        from gpugate.measurement.proofs import run_proofs
         from gpugate.measurement.ranks import count_ranks
+        from gpugate.measurement.run import run_proofs
 
         names = [proof.name for proof in case.optimization.proofs]
         ranks = count_ranks(torch.device(case.device_kind)) if case.spans_gpus else 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import BaselineError
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import StepProfile
 from gpugate.results.run import RunResult
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.workload import CaseKey

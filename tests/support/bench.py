@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement import block_work, both_sides, new_inputs, outputs, run, sides, step_checks, warm_up
+from gpugate.measurement import outputs, pairing, run, sides, step_checks, step_work, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import Measurement
-from gpugate.measurement.run import measure
+from gpugate.measurement.run import WorkloadCache, measure
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.workload_cache import WorkloadCache
 from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side, Size, Workload
 
 CPU = torch.device("cpu")
@@ -90,9 +89,9 @@ class BenchTimer(HostTimer):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    for module in (run, warm_up, both_sides, sides, step_checks, new_inputs, outputs):
+    for module in (run, warm_up, pairing, sides, step_checks, step_work, outputs):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
-    monkeypatch.setattr(block_work, "process_time_ns", lambda: int(made.now_ms * 1e6))
+    monkeypatch.setattr(step_work, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made

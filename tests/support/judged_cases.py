@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, TimedBuild
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, StepProfile, TimedBuild
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.duet import DuetProcess, RecordedCode

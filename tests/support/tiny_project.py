@@ -30,7 +30,7 @@ import torch
 from gpugate.catalogue import catalogue
 from gpugate.judging import machine_state
 from gpugate.machine.environment import describe, machine_name
-from gpugate.measurement import other_work, settings, yardsticks
+from gpugate.measurement import host_counters, settings, yardsticks
 from gpugate.session import measure_case
 from tests.support import work_clock
 from tests.support.patience import HANGS_S
@@ -331,7 +331,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     for name in ("PROC", "count_periods"):
-        monkeypatch.setattr(other_work, name, getattr(other_work, name))
+        monkeypatch.setattr(host_counters, name, getattr(host_counters, name))
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
     for name in ("PROBES", "CPU_MATMUL", "CPU_COPY_BYTES"):

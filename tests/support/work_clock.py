@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 from gpugate.faults import slow
-from gpugate.measurement import both_sides, device_timer, other_work, run, sides, step_checks, warm_up
+from gpugate.measurement import device_timer, host_counters, pairing, run, sides, step_checks, warm_up
 
-READERS = (device_timer, both_sides, run, sides, slow, step_checks, warm_up)
+READERS = (device_timer, pairing, run, sides, slow, step_checks, warm_up)
 NAMES = ("perf_counter", "perf_counter_ns")
 
 
@@ -39,8 +39,8 @@ def install() -> None:
     """Until the functions of `time` are put back, which a process of its own need not do."""
     for module, name in readers():
         setattr(module, name, getattr(clock, name))
-    other_work.PROC = Path("/nowhere")  # what else the machine does decides no test
-    other_work.count_periods = Counter  # type: ignore[attr-defined]  # nor does a quota of its CPU time
+    host_counters.PROC = Path("/nowhere")  # what else the machine does decides no test
+    host_counters.count_periods = Counter  # type: ignore[attr-defined]  # nor does a quota of its CPU time
 
 
 def readers() -> Iterator[tuple[ModuleType, str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.errors import BaselineError
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import StepProfile
 from gpugate.profiling.summary import summarize, write_summary
 from gpugate.results.case import CaseResult
 from gpugate.store import profiles_file

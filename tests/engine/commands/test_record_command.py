@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.measurement.record import Yardstick
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import StepProfile, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.store import baseline, profiles_file
 from gpugate.workload import Contract, Limit

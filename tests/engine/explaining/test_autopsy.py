@@ -10,8 +10,16 @@ from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State, account, list_changed_parts
 from gpugate.explaining.words import shorten_names
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Difference, Mismatch, Pair, ProofResult, StepChecks, TimedBuild
-from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.measurement.record import (
+    OTHERS,
+    Difference,
+    Mismatch,
+    Pair,
+    ProofResult,
+    StepChecks,
+    StepProfile,
+    TimedBuild,
+)
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from tests.support import stored_runs

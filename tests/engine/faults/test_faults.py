@@ -17,7 +17,7 @@ from gpugate.faults import slow
 from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.mutate import mutate
 from gpugate.judging.rules import decide
-from gpugate.measurement import both_sides, run, sides, warm_up
+from gpugate.measurement import pairing, run, sides, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
@@ -76,7 +76,7 @@ class ClockTimer(HostTimer):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (run, warm_up, both_sides, sides, slow):
+    for module in (run, warm_up, pairing, sides, slow):
         monkeypatch.setattr(module, "perf_counter", made.perf_counter)
     for name in ("process_time_ns", "thread_time_ns"):
         monkeypatch.setattr(slow, name, made.cpu_time_ns)

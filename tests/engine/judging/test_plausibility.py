@@ -9,8 +9,7 @@ from gpugate.judging.evidence import gather
 from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.judging.rules import decide_by
 from gpugate.measurement.derived import with_ceilings
-from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
-from gpugate.measurement.step_profile import StepProfile
+from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, StepProfile, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.measurement import block_work
-from gpugate.measurement.new_inputs import KNOWN_BLOCKS, NewInputs
+from gpugate.measurement import step_work
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
+from gpugate.measurement.step_work import KNOWN_BLOCKS, NewInputs
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side, Tolerance
 from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections
@@ -330,7 +330,7 @@ def test_an_empty_join_that_takes_longer_than_the_whole_block_hides_no_step_that
 ) -> None:
     """By noise, or because the side works where it has nothing to join."""
     times_ms = {1: 80.0, 0: join_ms}
-    monkeypatch.setattr(block_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms.get(lengths[0], 0.1))
+    monkeypatch.setattr(step_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms.get(lengths[0], 0.1))
     assert "leaves steps out" in wrong(found(bench, queued(bench, ring(1), WORK_MS, step_ms=0.01, longest=1)))
 
 

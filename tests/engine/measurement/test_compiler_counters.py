@@ -7,7 +7,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from gpugate.measurement.compiler_counters import CompilerCounters
+from gpugate.measurement.host_counters import CompilerCounters
 
 
 @pytest.fixture(autouse=True)

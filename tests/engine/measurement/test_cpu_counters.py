@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from gpugate.measurement import cpu_counters
-from gpugate.measurement.cpu_counters import BEGAN, LOST, NO_BLOCK, CpuCounters
+from gpugate.measurement import host_counters
+from gpugate.measurement.host_counters import BEGAN, LOST, NO_BLOCK, CpuCounters
 
 CLOCKS = {"process_time_ns": "own", "thread_time_ns": "stepping"}
 
@@ -19,8 +19,8 @@ class Machine:
         self.own = self.stepping = 10_000_000
         self.workers = {7: 900_000_000, 8: 900_000_000}
         for name, of in CLOCKS.items():
-            monkeypatch.setattr(cpu_counters, name, lambda of=of: getattr(self, of))
-        monkeypatch.setattr(cpu_counters, "cpu_time_ns", self.cpu_time_ns)
+            monkeypatch.setattr(host_counters, name, lambda of=of: getattr(self, of))
+        monkeypatch.setattr(host_counters, "cpu_time_ns", self.cpu_time_ns)
 
     def cpu_time_ns(self, worker: int) -> int:
         if worker not in self.workers:

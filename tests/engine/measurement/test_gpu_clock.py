@@ -7,7 +7,7 @@ import pynvml
 import pytest
 import torch
 
-from gpugate.measurement.gpu_clock import clock_reader, is_capped, spoiling_reasons
+from gpugate.measurement.device_timer import clock_reader, is_capped, spoiling_reasons
 from gpugate.measurement.record import ClockReading
 
 GPU = torch.device("cuda", 0)

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.measurement import idle_side
-from gpugate.measurement.both_sides import build_both
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import HostTimer
-from gpugate.measurement.pairing import Pairing
+from gpugate.measurement.pairing import Pairing, _start_watcher, build_both, resume_workers, stop_workers
 from gpugate.measurement.record import ClockReading
 from gpugate.workload import BASELINE, Case, Context, Optimization, Side, Size, Workload
 from tests.support.patience import wait_until
@@ -94,7 +92,7 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
     """They can then see that it is gone, as a loader's workers do."""
     program = f"""
         import os, signal, subprocess
-        from gpugate.measurement.idle_side import stop_workers
+        from gpugate.measurement.pairing import stop_workers
         none = subprocess.DEVNULL
         worker = subprocess.Popen({PROGRAM!r}, stdout=none, stderr=none)
         stop_workers({{worker.pid}})
@@ -115,14 +113,14 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
 def test_a_watcher_that_was_ended_is_started_again() -> None:
     worker = subprocess.Popen(PROGRAM)
     try:
-        idle_side.stop_workers({worker.pid})
-        watcher = idle_side._start_watcher(os.getpid())
+        stop_workers({worker.pid})
+        watcher = _start_watcher(os.getpid())
         watcher.kill()
         watcher.wait(timeout=60)
-        idle_side.resume_workers({worker.pid})
-        idle_side.stop_workers({worker.pid})
+        resume_workers({worker.pid})
+        stop_workers({worker.pid})
         wait_until(lambda: state(worker.pid) == "T")
-        assert idle_side._start_watcher(os.getpid()) is not watcher
+        assert _start_watcher(os.getpid()) is not watcher
     finally:
         worker.kill()
         worker.wait(timeout=60)

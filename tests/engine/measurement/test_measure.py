@@ -18,9 +18,9 @@ from gpugate.counter_names import CPU_COUNTERS
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.measurement import run
-from gpugate.measurement.new_inputs import NEW_INPUTS_MS
 from gpugate.measurement.record import ClockReading, Measurement
-from gpugate.measurement.workload_cache import WorkloadCache
+from gpugate.measurement.run import WorkloadCache
+from gpugate.measurement.step_work import NEW_INPUTS_MS
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement import other_work
-from gpugate.measurement.other_work import OtherWork
+from gpugate.measurement import host_counters
+from gpugate.measurement.host_counters import OtherWork
 
 
 class Machine:
@@ -30,12 +30,12 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr(other_work, "PROC", tmp_path)
-    monkeypatch.setattr(other_work, "monotonic", lambda: made.now_s)
-    monkeypatch.setattr(other_work.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(other_work, "process_time_ns", lambda: made.own_s * 1e9)
-    monkeypatch.setattr(other_work, "worker_cpu_ns", lambda workers: made.workers_s * 1e9)
-    monkeypatch.setattr(other_work.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(host_counters, "PROC", tmp_path)
+    monkeypatch.setattr(host_counters, "monotonic", lambda: made.now_s)
+    monkeypatch.setattr(host_counters.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(host_counters, "process_time_ns", lambda: made.own_s * 1e9)
+    monkeypatch.setattr(host_counters, "worker_cpu_ns", lambda workers: made.workers_s * 1e9)
+    monkeypatch.setattr(host_counters.os, "sched_getaffinity", lambda process: {0, 1})
     return made
 
 
@@ -85,7 +85,7 @@ def test_too_short_a_stretch_and_a_system_without_proc_say_nothing(machine: Mach
         machine.now_s += 0.1
         machine.write({0: {"user": 10}})
     assert found.cores is None
-    monkeypatch.setattr(other_work, "PROC", Path("/nowhere"))
+    monkeypatch.setattr(host_counters, "PROC", Path("/nowhere"))
     with found.measure():
         machine.now_s += 1.0
     assert found.cores is None
@@ -100,7 +100,7 @@ def test_the_share_of_throttled_periods_is_that_of_the_group_that_was_throttled_
     after = before + Counter({(job, "nr_periods"): 15, (job, "nr_throttled"): throttled, (host, "nr_periods"): 3})
     between, last = after + Counter({(job, "nr_throttled"): 7}), after + Counter({(job, "nr_periods"): 5})
     counts = iter([before, after, between, last + Counter({(job, "nr_throttled"): 7})])
-    monkeypatch.setattr(other_work, "count_periods", lambda: next(counts))
+    monkeypatch.setattr(host_counters, "count_periods", lambda: next(counts))
     found = OtherWork()
     for _ in range(2):
         with found.measure():

@@ -8,10 +8,9 @@ import torch
 
 from gpugate.errors import SideError
 from gpugate.measurement import pairing as pairing_module
-from gpugate.measurement.both_sides import BothSides
-from gpugate.measurement.cpu_counters import BEGAN, NO_BLOCK, CpuCounters
 from gpugate.measurement.device_timer import HostTimer
-from gpugate.measurement.pairing import FREE_DISCARDS, Pairing
+from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
+from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gpugate.measurement import counters
-from gpugate.measurement.step_profile import LONGEST_NAME, MOST_PARTS, OTHERS, StepProfile, step_profile
-from gpugate.measurement.trace import JOIN, WINDOW, Event, read_activity
-from gpugate.measurement.workload_cache import LEAST_ACTIVE, CountedSide
+from gpugate.measurement.counters import LEAST_ACTIVE, CountedSide
+from gpugate.measurement.record import OTHERS, StepProfile
+from gpugate.measurement.trace import JOIN, LONGEST_NAME, MOST_PARTS, WINDOW, Event, read_activity, step_profile
 from gpugate.workload import Side
 from tests.engine.measurement.test_counters import built
 from tests.engine.measurement.test_trace import WINDOW_EVENT, activity, call, copy, event, kernel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpugate.measurement.settings import Settings
-from gpugate.measurement.stopping import pairs_worth_taking, stop_reason
+from gpugate.measurement.speedup import pairs_worth_taking, stop_reason
 from gpugate.statistics.intervals import BUILD_SPREAD
 
 SETTINGS = Settings(half_width=0.005, min_pairs=8)

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement import unprofiled
-from gpugate.measurement.record import SideCost
-from gpugate.measurement.sides import BuiltSide
-from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.unprofiled import (
+from gpugate.measurement import counters
+from gpugate.measurement.counters import (
     LEVELS,
     LOOKS,
     ROUND_MS,
@@ -23,6 +20,9 @@ from gpugate.measurement.unprofiled import (
     grown_bytes,
     measure_data_path,
 )
+from gpugate.measurement.record import SideCost
+from gpugate.measurement.sides import BuiltSide
+from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Side
 
 AGAIN = ROUNDS + LEVELS * LOOKS - 1  # rounds, where the first ones looked like growth
@@ -37,7 +37,7 @@ def built(step: Callable[[Any], Any], **more: Any) -> BuiltSide:
 def device(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A device that allocates kilobytes: those that are kept, and those that the garbage collector frees."""
     made = SimpleNamespace(kept=0, garbage=0, step=0)
-    monkeypatch.setattr(unprofiled.gc, "collect", lambda: setattr(made, "garbage", 0) or 0)
+    monkeypatch.setattr(counters.gc, "collect", lambda: setattr(made, "garbage", 0) or 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000 * (made.kept + made.garbage))
     return made
 
@@ -134,7 +134,7 @@ def test_the_time_to_enqueue_is_a_median_of_many_steps_without_their_joins(
         steps.append(inputs)
         return inputs
 
-    monkeypatch.setattr(unprofiled, "perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr(counters, "perf_counter_ns", lambda: now_ns[0])
     assert enqueue_ms(built(step, finish=lambda: pass_(join_ms)), [torch.ones(1)]) == pytest.approx(median_ms)
     assert len(steps) == enqueued
 

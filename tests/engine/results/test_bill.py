@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.measurement.record import Measurement, SideCost
-from gpugate.measurement.step_profile import OTHERS, StepProfile
+from gpugate.measurement.record import OTHERS, Measurement, SideCost, StepProfile
 from gpugate.results.bill import MOST_KERNELS, Bill, Bills, BillsColumns, bills_of
 from gpugate.results.summary import History
 from gpugate.store.codec import FormatError, from_json, to_json

@@ -37,10 +37,10 @@ THREE = ", ".join(f'Optimization("{name}", {name}, {{"cpu": 0.01}})' for name in
 THROTTLED = """
 from collections import Counter
 from itertools import count
-from gpugate.measurement import other_work
+from gpugate.measurement import host_counters
 
 counts = (Counter({("job", "nr_periods"): 4 * read, ("job", "nr_throttled"): 3 * read}) for read in count(1))
-other_work.count_periods = lambda: next(counts)
+host_counters.count_periods = lambda: next(counts)
 """
 NEEDS_A_PACKAGE = """
 Optimization("quick", quick, {"cpu": 0.01}, needs=Needs(packages=("torch_nowhere",), install="pip install nowhere"))

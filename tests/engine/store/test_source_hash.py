@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement.proofs import run_proofs
+from gpugate.measurement.run import run_proofs
 from gpugate.store.source_hash import proof_hash, source_hash
 from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof, Side, Size, Workload
 from workloads.resnet18_training import WORKLOADS
