@@ -28,6 +28,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
+from workloads.parts.compiled import COMPILER
 from workloads.parts.cudnn_fusion import CUDNN, STEM_CHANNELS, Operators, fuse, to_channels_last_half
 from workloads.parts.graph_capture import recorded
 from workloads.parts.kept_files import key_of
@@ -173,7 +174,6 @@ def torch_tensorrt_fp16(context: Context) -> Side:
     return Side(step)
 
 
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AVX-512 BF16 instructions")
 VOLTA, AMPERE = Needs(compute_capability=(7, 0)), Needs(compute_capability=(8, 0))
 TENSORRT = Needs(compute_capability=(7, 5), engine=TENSORRT_LIBRARY)

@@ -7,14 +7,14 @@ clock. The cost of a step on CUDA is the host's: an optimization removes calls a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from workloads.parts.compiled import COMPILER, compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 from workloads.parts.ring import Ring
 from workloads.parts.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
@@ -207,21 +207,11 @@ def all_three(context: Context) -> Side:
 
 def inductor(context: Context) -> Side:
     """torch.compile, with the ReLU between the matrix products fused into one loop over the hidden layer."""
-    from torch._inductor.compile_fx import compile_fx
-
     model = net(context)
-    graphs: list[fx.GraphModule] = []
-
-    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-        graphs.append(graph)
-        # A parallel region costs more than the 32,768-element ReLU gains; this is the grain that eager PyTorch uses.
-        return compile_fx(graph, examples, config_patches={"cpp.min_chunk_size": 32768})
-
-    return Side(torch.compile(model, backend=backend), model, engaged=partial(_not_one_graph, graphs))
-
-
-def _not_one_graph(graphs: Sequence[fx.GraphModule]) -> str | None:
-    return None if len(graphs) == 1 else f"{len(graphs)} graphs were compiled, not 1: graph breaks or recompilations"
+    graphs: list[bool] = []
+    # A parallel region costs more than the 32,768-element ReLU gains; this is the grain that eager PyTorch uses.
+    step = compile_counted(lambda inputs: model(inputs), graphs, {"cpp.min_chunk_size": 32768})
+    return Side(step, model, engaged=partial(miscount, graphs))
 
 
 def bf16(context: Context) -> Side:
@@ -241,7 +231,6 @@ RARE_SYNC = Limit("synchronizing_calls", at_most=0.5)  # a ring waits only when 
 BOTH_COPIES = (Limit("host_to_device_copies", at_least=1), Limit("device_to_host_copies", at_least=1), PINNED)
 # Alone, each change leaves the other two thirds of the host's time in place.
 FEWER_CALLS, FASTER_COPIES = {"sm_90": 1.2, "cuda": 1.0}, {"sm_90": 1.1, "cuda": 1.0}
-COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
 AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AVX-512 BF16 instructions")
 
 LIBRARY_IS_FASTER = (

@@ -195,7 +195,7 @@ def test_a_lost_layout_is_noticed(context):
 @pytest.fixture
 def no_compiler(monkeypatch) -> None:
     """Graphs run as they are, which keeps tests away from the C++ compiler."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples: graph)
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
 
 
 @pytest.mark.usefixtures("no_compiler")

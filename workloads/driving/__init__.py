@@ -34,6 +34,7 @@ from workloads.driving.pipeline import Plan, build, build_by_device, stamps
 from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns, repeats
 from workloads.driving.scenes import Rig
 from workloads.driving.training import Recipe
+from workloads.parts.compiled import COMPILER
 
 FRAMES_PER_STEP, FRAMES_PER_STEP_ON_CPU, FRAMES_PER_SWEEP_STEP = 16, 4, 128
 BATCH, LARGE_BATCH = 8, 16
@@ -79,7 +80,7 @@ HIDDEN_DATA_PATH = Limit("data_path_efficiency", at_least=0.90)  # 0.97 is the g
 ON_THE_DEVICE = Limit("host_to_device_bytes", at_most=4096)
 ONE_GRAPH_AN_ITERATION = (Limit("graph_launches", at_least=1), Limit("kernel_launches", at_most=40))
 AMPERE = Needs(compute_capability=(8, 0))
-COMPILER = Needs(cpp_compiler=True, compute_capability=(8, 0), install="install a C++ compiler, such as g++")
+AMPERE_COMPILER = replace(COMPILER, compute_capability=(8, 0))
 TORCHVISION = replace(AMPERE, packages=("torchvision",), install="pip install 'gpugate[workloads]'")
 DECODER = replace(TORCHVISION, engine=Engine("nvjpeg", why_not))
 
@@ -161,7 +162,7 @@ VARIANTS = (
         {"sm_90": 1.1, "cuda": 0.95},
         dtype="bfloat16",
         compared_with="cached-uint8",
-        needs=COMPILER,
+        needs=AMPERE_COMPILER,
         contract=_cuda(Limit("kernels", at_most_of_reference=0.95)),
         proofs=(learns(COMPILE),),
         why="the convolutions stay cuDNN's: only what lies between them is fused",
@@ -182,7 +183,7 @@ VARIANTS = (
         BEST,
         {"sm_90": 6.7, "cuda": 1.5},
         dtype="float16",
-        needs=COMPILER,
+        needs=AMPERE_COMPILER,
         contract=_cuda(TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
         proofs=(learns(BEST),),
     ),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import Tensor
 
 from workloads.driving.delivery import Batch
 from workloads.driving.model import driving_model
 from workloads.driving.scenes import Rig
+from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.stages import stage
 
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
@@ -55,7 +55,7 @@ class Trainer:
             self._begin_momentum()
         half = recipe.precision == torch.float16  # bfloat16 has the exponents of FP32
         self.scaler = torch.amp.GradScaler(device.type, FIRST_LOSS_SCALE, enabled=half)  # type: ignore[attr-defined]
-        self.graphs: list[fx.GraphModule] = []
+        self.graphs: list[bool] = []
         self._forward: Callable[[Tensor, Tensor], Tensor] = self._compiled() if recipe.compiled else self.model
 
     def train(self, batch: Batch) -> Tensor:
@@ -80,8 +80,8 @@ class Trainer:
 
     def why_not(self) -> str | None:
         """The reason why the recipe was not followed, or None."""
-        if self.recipe.compiled and len(self.graphs) != 1:
-            return f"{len(self.graphs)} graphs were compiled, not 1: graph breaks or recompilations"
+        if self.recipe.compiled and (reason := miscount(self.graphs)):
+            return reason
         layout = torch.channels_last
         if self.recipe.channels_last:
             for name, weight in self.model.named_parameters():
@@ -104,18 +104,10 @@ class Trainer:
         return torch.autocast(self.device.type, self.recipe.precision)
 
     def _compiled(self) -> Callable[[Tensor, Tensor], Tensor]:
-        from torch._inductor.compile_fx import compile_fx
-
-        def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-            self.graphs.append(graph)
-            return compile_fx(graph, examples)
+        model = self.model
 
         def forward(images: Tensor, commands: Tensor) -> Tensor:
             waypoints: Tensor = model(images, commands)
             return waypoints
 
-        # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its
-        # own.
-        forward.__code__ = forward.__code__.replace()
-        model = self.model
-        return torch.compile(forward, backend=backend, dynamic=False)
+        return compile_counted(forward, self.graphs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, cast
 
 import torch
+from torch import Tensor, fx
 
 from gpugate.workload import Needs
 
@@ -27,3 +28,27 @@ def compile_anew(function: Callable[..., Any], **options: Any) -> Callable[..., 
     copy = FunctionType(code, given.__globals__, code.co_name, given.__defaults__, given.__closure__)
     copy.__kwdefaults__ = given.__kwdefaults__
     return torch.compile(copy, **options)
+
+
+def compile_counted(
+    function: Callable[..., Any], frozen: list[bool], patches: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compiles a copy of the function by Inductor, for one shape, with these changes of Inductor's configuration.
+
+    `frozen` gets one entry for each graph that is compiled, True where its weights became constants.
+    """
+    import torch._inductor.config as inductor_config
+    from torch._inductor.compile_fx import compile_fx
+
+    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
+        frozen.append(bool(inductor_config.freezing) and not torch.is_grad_enabled())
+        return compile_fx(graph, examples, config_patches=patches)
+
+    return compile_anew(function, backend=backend, dynamic=False)
+
+
+def miscount(frozen: Sequence[bool], wanted: int = 1) -> str | None:
+    """The number of compiled graphs in words, unless it is the number that was wanted."""
+    if len(frozen) == wanted:
+        return None
+    return f"{len(frozen)} graphs were compiled, not {wanted}: graph breaks or recompilations"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from gpugate.workload import Context, Side
+from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 
 NCHW, NHWC = torch.contiguous_format, torch.channels_last
@@ -47,31 +47,23 @@ def compiled(model: nn.Module, example: Tensor, dtype: torch.dtype, layout: torc
     Converts `model` in place and compiles for pictures like `example`.
     """
     import torch._inductor.config as inductor_config
-    from torch._inductor.compile_fx import compile_fx
 
     model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
-    graphs_frozen: list[bool] = []
-
-    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-        graphs_frozen.append(bool(inductor_config.freezing) and not torch.is_grad_enabled())
-        return compile_fx(graph, examples)
+    frozen: list[bool] = []
 
     def forward(inputs: Tensor) -> Tensor:
         logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
         return logits.float()
 
-    # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its own.
-    forward.__code__ = forward.__code__.replace()
-    step = torch.inference_mode()(torch.compile(forward, backend=backend, dynamic=False))
+    step = torch.inference_mode()(compile_counted(forward, frozen))
     with inductor_config.patch(freezing=True):
         step(example)
-    return Side(step, model, engaged=partial(_not_one_frozen_graph, graphs_frozen))
+    return Side(step, model, engaged=partial(_not_one_frozen_graph, frozen))
 
 
-def _not_one_frozen_graph(graphs_frozen: Sequence[bool]) -> str | None:
-    if len(graphs_frozen) != 1:
-        return f"{len(graphs_frozen)} graphs were compiled, not 1: graph breaks or recompilations"
-    return None if graphs_frozen[0] else "the weights were not frozen: compiled without freezing or with gradients on"
+def _not_one_frozen_graph(frozen: Sequence[bool]) -> str | None:
+    unfrozen = "the weights were not frozen: compiled without freezing or with gradients on"
+    return miscount(frozen) or (None if all(frozen) else unfrozen)
 
 
 @dataclass(frozen=True)

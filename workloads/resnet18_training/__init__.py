@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Workload
+from workloads.parts.compiled import COMPILER
 from workloads.resnet18_training import rungs
 from workloads.resnet18_training.cifar import CIFAR10_SETTING
 from workloads.resnet18_training.loop import receipts, train
@@ -66,7 +67,7 @@ TENSOR_CORES = Limit("tensor_core_kernels", at_least=20)  # the least of any run
 # On the compute stream, no copy is hidden. Where pictures come late, no kernel runs beside most of a copy.
 COPIES_OVERLAP = (Limit("streams", at_least=2), Limit("overlap_fraction", at_least=0.2))
 VOLTA = Needs(compute_capability=(7, 0))
-COMPILER = replace(VOLTA, cpp_compiler=True, install="install a C++ compiler, such as g++")
+VOLTA_COMPILER = replace(COMPILER, compute_capability=(7, 0))
 AVX512_BF16 = Needs(cpu_flags=("avx512_bf16",), install="run it on a CPU with AVX-512 BF16 instructions")
 BF16_COMPILER = replace(AVX512_BF16, cpp_compiler=True, install="use a CPU with AVX-512 BF16 and install g++")
 
@@ -92,7 +93,7 @@ def _rung(
         speedup,
         dtype="float16" if half else "float32",
         compared_with=below,
-        needs=COMPILER if rung.recipe.compiled else VOLTA if half else Needs(),
+        needs=VOLTA_COMPILER if rung.recipe.compiled else VOLTA if half else Needs(),
         contract=contract,
         proofs=proofs,
         why=why,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from gpugate.workload import Context
+from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.padded_stem import PaddedStem
 from workloads.parts.parity_pool import ParityPool
 from workloads.parts.stages import stage
@@ -72,7 +73,7 @@ class Trainer:
     def __init__(self, context: Context, recipe: Recipe, batch: int) -> None:
         self.recipe, self.device = recipe, context.device
         self.model = net(context, recipe)
-        self.graphs: list[fx.GraphModule] = []
+        self.graphs: list[bool] = []
         rate = LEARNING_RATE * (batch / LEARNING_RATE_BATCH) ** 0.5
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), lr=rate, momentum=MOMENTUM, fused=recipe.fused_update or None
@@ -115,16 +116,7 @@ class Trainer:
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compiles `function` by Inductor, for one shape; `graphs` counts its graphs at the first call."""
-        from torch._inductor.compile_fx import compile_fx
-
-        def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-            self.graphs.append(graph)
-            return compile_fx(graph, examples, config_patches={"max_autotune_pointwise": self.recipe.tuned})
-
-        # Dynamo keeps compiled code with the code object, and gives up after 8: every build needs a code object of its
-        # own.
-        function.__code__ = function.__code__.replace()
-        return torch.compile(function, backend=backend, dynamic=False)
+        return compile_counted(function, self.graphs, {"max_autotune_pointwise": self.recipe.tuned})
 
     def _begin_momentum(self) -> None:
         """Sets the momentum to zero, which the first update leaves equal to its gradient, as it does without buffers.
@@ -141,8 +133,8 @@ class Trainer:
 
     def problem(self, graphs: int) -> str | None:
         """The reason why an iteration departs from its recipe, or None; `graphs` is the number to be compiled."""
-        if self.recipe.compiled and len(self.graphs) != graphs:
-            return f"{len(self.graphs)} graphs were compiled, not {graphs}: graph breaks or recompilations"
+        if self.recipe.compiled and (reason := miscount(self.graphs, graphs)):
+            return reason
         for name, weight in self.model.named_parameters():
             if weight.dim() == 4 and not weight.is_contiguous(memory_format=self.recipe.layout):
                 return f"{name} is not in {self.recipe.layout}"
