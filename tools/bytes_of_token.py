@@ -27,7 +27,7 @@ ABOUT = (
     "`python -m tools.bytes_of_token` writes this page: the bytes that one token of `llm-decode` moves in the memory\n"
     "of {device}, counted by Nsight Compute over one launch of its graph."
 )
-RUNGS = ("cuda-graph", "int8", "fp8")
+RUNGS = ("cuda-graph", "fused-gemv", "int8", "fp8")
 DECODING = next(workload for workload in WORKLOADS if workload.name == "llm-decode")
 
 

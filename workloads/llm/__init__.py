@@ -30,6 +30,7 @@ from workloads.llm import batches, prefill, rungs, speculative
 from workloads.llm.checkpoint import CHECKPOINT_SETTING
 from workloads.llm.model import LLAMA_1B, SMALL, Shape
 from workloads.llm.proofs import compare_with_fp32
+from workloads.llm.quantized import FP8, INT8
 from workloads.llm.tokens import MIDDLE, token
 from workloads.parts.compiled import COMPILER
 
@@ -65,6 +66,9 @@ def prompt_size(shape: Shape, bytes_per_value: int, tokens: int) -> Size:
 
 
 AMPERE, ADA = Needs(compute_capability=(8, 0)), Needs(compute_capability=(8, 9))
+TRITON, TRITON_ON_ADA = (
+    Needs(("triton",), capability, install="pip install triton") for capability in ((8, 0), (8, 9))
+)
 TORCHAO = Needs(("torchao",), (8, 0), install="pip install torchao")
 
 TOLERANCE: Mapping[str, Tolerance] = {
@@ -75,10 +79,10 @@ TOLERANCE: Mapping[str, Tolerance] = {
 }
 ROUNDING = 1e-4  # the largest relative L2 difference in FP32 between a cache and the whole text at once
 SAME_TOKENS = {"float32": Tolerance(relative_l2=0, max_error=0)}
-NO_WAIT = Limit("synchronizing_calls", at_most=0)
+NO_WAIT = (Limit("synchronizing_calls", at_most=0),)
 ONE_GRAPH = (Limit("graph_launches", at_least=1, at_most=1), Limit("kernel_launches", at_most=2))
-# Attention alone, one kernel a layer: a product by a library would widen int8 and fp8 weights in memory first.
-OWN_PRODUCTS = Limit("tensor_core_kernels", at_most=LLAMA_1B.layers)
+# Five kernels a layer, and few beside them: a product by a library would widen int8 and fp8 weights in memory first.
+OWN_KERNELS = (Limit("tensor_core_kernels", at_most=0), Limit("kernels", at_most=5 * LLAMA_1B.layers + 10))
 
 
 def _rung(
@@ -89,10 +93,13 @@ def _rung(
     dtype: str,
     needs: Needs,
     *engaged: Limit,
+    share: float | None = None,
     step_bytes: float | None = None,
     why: str = "",
     why_lower: str = "",
 ) -> Optimization:
+    """`share` is the least share of the rate of a copy within the device's memory."""
+    limits = NO_WAIT if share is None else (*NO_WAIT, Limit("copy_share", at_least=share))
     return Optimization(
         name,
         build,
@@ -101,7 +108,7 @@ def _rung(
         compared_with=below,
         needs=needs,
         tolerance=TOLERANCE,
-        contract={"cuda": Contract(engaged, limits=(NO_WAIT,))},
+        contract={"cuda": Contract(engaged, limits=limits)},
         bytes=step_bytes,
         why=why,
         min_speedup_why=why_lower,
@@ -123,33 +130,42 @@ def _cpu(promise: float) -> Mapping[str, float]:
 
 IN_INT8 = bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights)
 IN_FP8 = bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights - LLAMA_1B.attention_weights)
-NARROW = (
-    _rung("int8", rungs.int8, _cuda(1.1), "cuda-graph", "int8", AMPERE, *ONE_GRAPH, OWN_PRODUCTS, step_bytes=IN_INT8),
+INT8_SIDE, FP8_SIDE = (partial(rungs.in_triton, narrow=narrow) for narrow in (INT8, FP8))
+FUSED = (
     _rung(
-        "int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH, step_bytes=IN_INT8
+        "fused-gemv",
+        rungs.in_triton,
+        _cuda(1.15),
+        "cuda-graph",
+        "bfloat16",
+        TRITON,
+        *ONE_GRAPH,
+        *OWN_KERNELS,
+        share=0.7,
     ),
     _rung(
-        "fp8",
-        rungs.fp8,
-        _cuda(0.9),
-        "cuda-graph",
-        "fp8",
-        ADA,
-        *ONE_GRAPH,
-        OWN_PRODUCTS,
+        *("int8", INT8_SIDE, _cuda(1.6), "fused-gemv", "int8", TRITON, *ONE_GRAPH, *OWN_KERNELS),
+        share=0.55,
+        step_bytes=IN_INT8,
+    ),
+    _rung(
+        *("fp8", FP8_SIDE, _cuda(1.5), "fused-gemv", "fp8", TRITON_ON_ADA, *ONE_GRAPH, *OWN_KERNELS),
+        share=0.55,
         step_bytes=IN_FP8,
-        why="a loop of the compiler widens fp8 about as slowly as it reads bf16, so that fewer bytes save no time",
+    ),
+    _rung(
+        "int8-torchao", rungs.int8_torchao, _cuda(1.1), "cuda-graph", "int8", TORCHAO, *ONE_GRAPH, step_bytes=IN_INT8
     ),
 )
 
 
-def _on_gpu(on_sm_90: Mapping[str, float], *narrow: Optimization, why_lower: str = "") -> tuple[Optimization, ...]:
+def _on_gpu(on_sm_90: Mapping[str, float], *fused: Optimization, why_lower: str = "") -> tuple[Optimization, ...]:
     graph = _cuda(2.0, on_sm_90["cuda-graph"])
     ladder = (
         _rung("static", rungs.static, _cuda(1.0), BASELINE, "bfloat16", AMPERE),
         _rung("compiled", rungs.compiled, _cuda(1.2, on_sm_90.get("compiled")), "static", "bfloat16", AMPERE),
         _rung("cuda-graph", rungs.whole_step, graph, "compiled", "bfloat16", AMPERE, *ONE_GRAPH, why_lower=why_lower),
-        *narrow,
+        *fused,
         _rung("paged", rungs.paged, _cuda(0.7), "static", "bfloat16", AMPERE),
         _rung("flash", rungs.flash, _cuda(0.9, on_sm_90.get("flash")), "static", "bfloat16", AMPERE),
     )
@@ -207,9 +223,8 @@ WAITS_FOR_HOST = "the compiled side waits for the host: three runs of llm-decode
 ONE_PROCESS = "the interval of the one process of an H200 begins at 2.94x (results/h200/runs/llm-prefill.md)"
 
 WORKLOADS: tuple[Workload, ...] = (
-    _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, _on_gpu(DECODING, *NARROW)),
-    # Without int8 and fp8: for several rows and int8 weights, torch 2.11 has a kernel that took 28 times as long on an
-    # H100, and fp8 weights are widened in memory.
+    _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, _on_gpu(DECODING, *FUSED)),
+    # Without the kernels for one row: 16 rows are a product of matrices, for tensor cores.
     _decoding(
         "llm-decode-batch16",
         {"cuda": decoding_size(LLAMA_1B, 2, LARGE_BATCH)},

@@ -16,7 +16,7 @@ from gpugate.workload import Context, Side
 from workloads.llm.caches import BLOCK, FlashCache, GrowingCache, PagedCache, StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
-from workloads.llm.quantized import ATTENTION, FP8, INT8, describe_plain_weights, describe_type_problem, quantize
+from workloads.llm.quantized import describe_plain_weights, describe_wide_weights, quantize
 from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
 from workloads.parts.compiled import compile_anew
 from workloads.parts.graph_capture import recorded
@@ -83,20 +83,25 @@ def whole_step(context: Context) -> Side:
     return Side(step, model, engaged=partial(describe_graph_problem, graphs))
 
 
+def in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:  # cuda only
+    """Five kernels a layer, which read bf16, int8 or fp8 weights at the rate of the memory."""
+    from workloads.llm import gemv  # which needs Triton
+
+    return gemv.in_triton(context, narrow)
+
+
 def int8(context: Context) -> Side:
-    """Weights in int8 with a scale for each row; on a GPU within a graph, on a CPU without a compiler."""
+    """Weights in int8 with a scale for each row, without a compiler."""
     model, caches = decoder(context), make_static_caches(context, context.items)
-    quantize(model, INT8)
+    quantize(model)
     read_text(model, caches, text(context, context.items))
-    if context.device.type == "cuda":
-        return capture_step(context, model, caches, partial(describe_type_problem, model, INT8))  # cuda only
 
     @torch.inference_mode()
     def step(token: Token) -> Tensor:
         logits: Tensor = model(token.ids, token.position, caches)[:, 0]
         return logits
 
-    return Side(step, engaged=partial(describe_type_problem, model, INT8))
+    return Side(step, engaged=partial(describe_wide_weights, model))
 
 
 def int8_torchao(context: Context) -> Side:  # cuda only
@@ -107,18 +112,6 @@ def int8_torchao(context: Context) -> Side:  # cuda only
     quantize_(model, Int8WeightOnlyConfig())
     read_text(model, caches, text(context, context.items))
     return capture_step(context, model, caches, partial(describe_plain_weights, model))
-
-
-def fp8(context: Context) -> Side:  # cuda only
-    """Weights in fp8 (e4m3) with a scale for each row, within a graph; the matrices of attention stay in bf16.
-
-    A value in fp8 is off by 2.6 % (relative L2). With the matrices of attention the logits after 16 layers would be off
-    by 14 to 16 %, without them by 8 % (computed on a CPU, with layers of a quarter of the width).
-    """
-    model, caches = decoder(context), make_static_caches(context, context.items)
-    quantize(model, FP8, kept=ATTENTION)
-    read_text(model, caches, text(context, context.items))
-    return capture_step(context, model, caches, partial(describe_type_problem, model, FP8, kept=ATTENTION))
 
 
 def paged(context: Context) -> Side:
@@ -171,8 +164,7 @@ def read_text(model: Decoder, caches: Sequence[Cache], ids: Tensor) -> None:
 def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
     """Compiles `work` for one set of argument shapes; returns the compiled function and the list of compiled graphs.
 
-    On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler, which widens int8 and fp8
-    weights while it reads them; otherwise they would be widened in memory first.
+    On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler.
     """
     from torch._inductor.compile_fx import compile_fx
 

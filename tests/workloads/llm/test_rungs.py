@@ -1,5 +1,8 @@
 """Each check of the ladder catches the faults that it is for."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +17,7 @@ from workloads import llm
 from workloads.llm import caches, rungs
 from workloads.llm.model import Decoder
 from workloads.llm.proofs import compare_with_fp32
-from workloads.llm.quantized import ATTENTION, FP8, describe_type_problem, quantize
-from workloads.llm.quantized import INT8 as INT8_TYPE
+from workloads.llm.quantized import quantize
 from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, token
 
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
@@ -111,36 +113,66 @@ def test_a_step_that_runs_eagerly_in_secret_is_named(tiny: Context, monkeypatch:
 
 
 def test_the_bytes_of_a_token_are_those_of_the_matrices_and_the_cache(tiny: Context) -> None:
-    def stored(narrow: torch.dtype | None, kept: str = "") -> int:
+    def stored(narrow: bool) -> int:
         model, caches_of_text = rungs.decoder(tiny), rungs.make_static_caches(tiny, tiny.items)
-        if narrow is not None:
-            quantize(model, narrow, kept)
+        if narrow:
+            quantize(model)
             del model.embed_tokens  # a token reads one row of it
         read = sum(part.nbytes for name, part in model.state_dict().items() if name != "embed_tokens.weight")
         cached = sum(cache.keys.nbytes + cache.values.nbytes for cache in caches_of_text)
         return read + cached * MIDDLE // CONTEXT_TOKENS
 
-    scales = 4 * (TINY.layers * (2 * TINY.width + 2 * TINY.kv_width + 2 * TINY.hidden + TINY.width) + TINY.vocabulary)
+    scales = 2 * (TINY.layers * (2 * TINY.width + 2 * TINY.kv_width + 2 * TINY.hidden + TINY.width) + TINY.vocabulary)
     norms = 4 * TINY.width * (2 * TINY.layers + 1)
-    fp8 = TINY.weights - TINY.attention_weights
-    assert stored(None) == llm.bytes_of_step(TINY, 4, tiny.items) + norms
-    assert stored(INT8_TYPE) == llm.bytes_of_step(TINY, 4, tiny.items, narrow=TINY.weights) + norms + scales
-    assert stored(FP8, ATTENTION) < llm.bytes_of_step(TINY, 4, tiny.items, narrow=fp8) + norms + scales
-
-
-def test_fp8_leaves_the_matrices_of_attention_and_names_others(tiny: Context) -> None:
-    model = rungs.decoder(tiny)
-    quantize(model, FP8, kept=ATTENTION)
-    assert describe_type_problem(model, FP8, kept=ATTENTION) is None
-    assert describe_type_problem(model, FP8) == (
-        ", ".join(f"layers.{layer}.self_attn.{name}_proj" for layer in range(TINY.layers) for name in "qkvo")
-        + ": the weights are not torch.float8_e4m3fn"
-    )
+    assert stored(narrow=False) == llm.bytes_of_step(TINY, 4, tiny.items) + norms
+    assert stored(narrow=True) == llm.bytes_of_step(TINY, 4, tiny.items, narrow=TINY.weights) + norms + scales
 
 
 def test_int8_names_matrices_that_kept_their_type(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rungs, "quantize", lambda model, dtype: None)
+    monkeypatch.setattr(rungs, "quantize", lambda model: None)
     problem = rungs.int8(tiny).engaged()
     assert problem is not None
     assert problem.startswith("layers.0.self_attn.q_proj, ")
-    assert problem.endswith("lm_head: the weights are not torch.int8")
+    assert problem.endswith("lm_head: the weights are not in int8")
+
+
+INTERPRETED = """
+from pathlib import Path
+import torch
+from gpugate.workload import Context
+from tests.support.small_models import small_models
+from workloads.llm import gemv, rungs
+from workloads.llm.tokens import token
+
+context = Context(torch.device("cpu"), items=1, seed=5, cache_dir=Path(), capture_graphs=False)
+with small_models():
+    expected, narrow = rungs.growing(context), {narrow}
+    side = gemv.in_triton(context, narrow)
+    for index in (0, 1):
+        given = token(context, index)
+        wanted = expected.step(given)
+        print(float((side.step(given) - wanted).norm() / wanted.norm()))
+    layers, table = side.engaged.args[:2]
+    print(side.engaged())
+    print(gemv.describe_types(layers, table, torch.int32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("narrow", "dtype"), [("None", "float32"), ("torch.int8", "int8"), ("torch.float8_e4m3fn", "fp8")]
+)
+def test_the_kernels_in_triton_compute_the_logits_of_the_reference(narrow: str, dtype: str) -> None:
+    """Triton's interpreter runs them on a CPU, if it is chosen before Triton is imported."""
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED.format(narrow=narrow)],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *errors, engaged, other = done.stdout.splitlines()
+    assert max(map(float, errors)) < llm.TOLERANCE[dtype].relative_l2
+    assert engaged == "None"
+    assert other == "5 matrices have weights that are not torch.int32"
