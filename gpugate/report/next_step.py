@@ -18,48 +18,34 @@ BASELINES = "--perf-baselines"
 SET = "--perf-set="
 MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
 
-_WORDS: Mapping[NextStep, str] = {
+_WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.REPEAT: "{again}",
     NextStep.MEASURE_LONGER: "{again} --perf-budget 30",
     # On a noisy or shared CPU a longer measurement does not narrow the interval.
-    NextStep.FREE_CORES: (
-        "end the other work on this machine and repeat: {again}; or leave it cores by OMP_NUM_THREADS=1, with "
-        "records of as many threads"
-    ),
-    NextStep.TRACE: "{rerun} --torch-trace=DIR, which shows what the optimized side runs instead",
-    NextStep.TRACE_BOTH_SIDES: (
-        "{rerun} --torch-trace=DIR, which shows what both sides run; "
-        "if these outputs are meant, give the Optimization a wider Tolerance"
-    ),
+    NextStep.FREE_CORES: "end the other work on this machine, then {again}",
+    NextStep.TRACE: "{rerun} --torch-trace=DIR",
+    NextStep.TRACE_BOTH_SIDES: "{rerun} --torch-trace=DIR",
     NextStep.RECORD: "{record}",
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}",
-    NextStep.SAME_CORES: "give this process as many cores as the record has, by OMP_NUM_THREADS or a quota, or record",
-    NextStep.RAISE_QUOTA: "raise the quota of CPU time, or use fewer threads than it has cores by OMP_NUM_THREADS",
-    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool, or on one that gpugate doctor calls trustworthy",
-    NextStep.RAISE_BUDGET: "raise --perf-budget",
+    NextStep.SAME_CORES: "give this process as many cores as the record has",
+    NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process",
+    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.RAISE_BUDGET: "{again} --perf-budget 30",
     NextStep.USE_CUDA: "run it on a CUDA device",
-    NextStep.CHECK_SIZE: (
-        "compare Size.flops and Size.bytes with what a step does, then look for the work that is left out"
-    ),
-    NextStep.KEEP_APART: (
-        "end the other work on this machine and repeat: {again}; if it stays, look for a function that the optimized "
-        "side replaces and the reference calls, or for threads that never rest"
-    ),
+    NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
+    NextStep.KEEP_APART: "end the other work on this machine, then {again}",
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
-# Other steps are shared.
-OF_ONE_CASE = frozenset(
-    step for step, words in _WORDS.items() if any(name in words for name in ("{again}", "{rerun}", "{case}"))
-)
 
 
-def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
-    """The common next step of verdicts, with the command that their session was started by; empty for no step."""
-    step = advised_step(verdicts[0], run)
+def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str] = ()) -> str:
+    """The next step of a verdict, for `case_ids` or its own case, with the command that its session was started by;
+    empty for no step."""
+    step = advised_step(verdict, run)
     if step is None:
         return ""
     # The ids of a sweep's points begin as its own does.
-    case_ids = [one.case_id.rpartition("/")[0] if one.check == "knee" else one.case_id for one in verdicts]
+    case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
     rerun = _describe_rerun(run, case_ids)
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
     return ("commit this code, then " if uncommitted else "") + _WORDS[step].format(
@@ -68,7 +54,7 @@ def describe_next_step(verdicts: Sequence[Verdict], run: RunResult) -> str:
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         paths=_own_paths(run.command),
-        commit=next((reason.facts["commit"] for reason in verdicts[0].reasons if "commit" in reason.facts), None),
+        commit=next((reason.facts["commit"] for reason in verdict.reasons if "commit" in reason.facts), None),
     )
 
 

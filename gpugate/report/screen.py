@@ -42,7 +42,7 @@ def details(view: RunView, width: int) -> list[RenderableType]:
         *section("start-up included", ([indent(words, 2)] for words in view.whole_runs)),
         *section("bounded by", ([indent(words, 2)] for words in view.bounds)),
         *section("why", ([indent(words, 2)] for words in view.reasons)),
-        *section("not PASS", map(_finding, view.findings)),
+        *section("not PASS", (_finding(one, ", ".join(one.case_ids), one.sentences) for one in view.findings)),
         *section("autopsy", (_under(case_id, lines) for case_id, lines in view.autopsies.items())),
         *section("skipped", (_under(reason, ids) for reason, ids in view.skips.items())),
         *section("most expensive", ([indent(words, 2)] for words in view.longest)),
@@ -95,34 +95,24 @@ def _attention(view: RunView) -> Iterator[list[RenderableType]]:
     for case_id, error in failed[:MOST_PARAGRAPHS]:
         yield [_head("FAILED", f"  {case_id}", "bold red"), indent(error, 4)]
     for found in view.attention[:MOST_PARAGRAPHS]:
-        names = units.list_names(found.case_ids, MOST_NAMED)
         such_as = "such as: " if len(found.case_ids) > 1 else ""
-        yield [
-            _head(found.outcome.value, f"  {', '.join(found.checks)} of {names}", style_of(found.outcome)),
-            indent(f"{such_as}{found.reason}", 4),
-            *_next(found, 4),
-        ]
+        yield _finding(found, units.list_names(found.case_ids, MOST_NAMED), [f"{such_as}{found.reason}"])
     left_out = len(failed[MOST_PARAGRAPHS:]) + len(view.attention[MOST_PARAGRAPHS:])
     if left_out:
         yield [indent(f"and {left_out} more: {DETAILS}", 2)]
 
 
-def _finding(found: Finding) -> list[RenderableType]:
-    first, *others = found.judged
+def _finding(found: Finding, cases: str, words: Sequence[str]) -> list[RenderableType]:
+    step = [indent(f"next: {found.next_step}", 4)] if found.next_step else []
     return [
-        _head(found.outcome.value, f"  {first}", style_of(found.outcome)),
-        *(indent(f"{' ' * len(found.outcome.value)}  {judged}", 2) for judged in others),
-        indent(found.reason, 6),
-        *_next(found, 6),
+        _head(found.outcome.value, f"  {found.checks} of {cases}", style_of(found.outcome)),
+        *(indent(line, 4) for line in words),
+        *step,
     ]
 
 
 def _head(word: str, words: str, style: str) -> RenderableType:
     return Padding(Text.assemble((word, style), words, overflow="fold"), (0, 0, 0, 2))
-
-
-def _next(found: Finding, columns: int) -> list[RenderableType]:
-    return [indent(f"next: {found.next_step}", columns)] if found.next_step else []
 
 
 def _under(head: str, lines: Sequence[str]) -> list[RenderableType]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from gpugate.report.machine import facts, load, yardsticks
-from gpugate.report.next_step import OF_ONE_CASE, advised_step, describe_next_step, describe_recording
+from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.tables import bill_table, results_tables, series_tables
 from gpugate.report.worth import (
     bounds,
@@ -22,9 +22,9 @@ from gpugate.report.worth import (
     whole_runs,
 )
 from gpugate.results.case import CaseResult
-from gpugate.results.reason import ReasonCode, describe
+from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.units import number_of, percent_rounded_up
 
 _GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
@@ -32,28 +32,38 @@ _GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdicts of one outcome for one reason, with the reason and the common next step in words."""
+    """Everything about a case that is not PASS, the most severe verdict first, and the other cases it is true of."""
 
-    outcome: Outcome
     verdicts: tuple[Verdict, ...]
-    reason: str
+    case_ids: tuple[str, ...]
     next_step: str
 
     @property
-    def checks(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.check for one in self.verdicts))
+    def outcome(self) -> Outcome:
+        return self.verdicts[0].outcome
 
     @property
-    def case_ids(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.case_id for one in self.verdicts))
+    def reason(self) -> str:
+        return self.verdicts[0].reason
 
     @property
-    def judged(self) -> tuple[str, ...]:
-        """`speedup, counters of <case id>`, one entry a case."""
-        checks: dict[str, list[str]] = {}
+    def checks(self) -> str:
+        """`throughput, counters; INCONCLUSIVE speedup`: checks of another outcome stand behind it."""
+        by_outcome: dict[Outcome, list[str]] = {}
+        for one in self.verdicts:
+            by_outcome.setdefault(one.outcome, []).append(one.check)
+        rows = [f"{outcome.value} {', '.join(checks)}" for outcome, checks in by_outcome.items()]
+        return "; ".join(rows).removeprefix(f"{self.outcome.value} ")
+
+    @property
+    def sentences(self) -> list[str]:
+        """The reason, then a line for each check with all that its verdict adds; nothing is said twice."""
+        lines, said = [self.reason], {self.reason}
         for verdict in self.verdicts:
-            checks.setdefault(verdict.case_id, []).append(verdict.check)
-        return tuple(f"{', '.join(names)} of {case_id}" for case_id, names in checks.items())
+            words = [one for one in (verdict.reason, *verdict.circumstances) if one not in said]
+            said.update(words)
+            lines += [f"{verdict.check}: {'; '.join(words)}"] if words else []
+        return lines
 
 
 class RunView:
@@ -94,39 +104,38 @@ class RunView:
         return [words for words in (self.sharpness, self.comparisons, self.proofs) if words]
 
 
+def find_in_case(case: CaseResult, run: RunResult) -> Finding | None:
+    """The finding of a case; None where every verdict is PASS."""
+    found = sorted(
+        (one for one in case.verdicts if one.outcome is not Outcome.PASS), key=lambda one: SEVERITY.index(one.outcome)
+    )
+    return Finding(tuple(found), (case.case_id,), describe_next_step(found[0], run)) if found else None
+
+
 def findings(run: RunResult) -> list[Finding]:
     """Everything that is not PASS, the worst first; equal words about several cases are said once."""
-
-    def words(verdict: Verdict, step: NextStep | None) -> Hashable:
-        return verdict.reason, step, verdict.case_id if step in OF_ONE_CASE else ""
-
-    return _group(run, words, lambda verdict: verdict.reason)
+    return _merge(run, lambda one: tuple(one.sentences))
 
 
 def attention(run: RunResult) -> list[Finding]:
-    """Everything that is not PASS, the worst first: the cases of one outcome, one reason code and one step together.
+    """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
 
-    The reason is the one of the first case, without its circumstances.
+    The reason is the one of the first case.
     """
-    return _group(
-        run,
-        lambda verdict, step: (verdict.code, step),
-        lambda verdict: describe(verdict.reasons[:1], verdict.numbers),
-    )
+    return _merge(run, lambda one: one.verdicts[0].code)
 
 
-def _group(
-    run: RunResult, key: Callable[[Verdict, NextStep | None], Hashable], words: Callable[[Verdict], str]
-) -> list[Finding]:
-    by_key: dict[Hashable, list[Verdict]] = {}
-    for verdict in (verdict for case in run.cases.values() for verdict in case.verdicts):
-        if verdict.outcome is not Outcome.PASS:
-            by_key.setdefault((verdict.outcome, key(verdict, advised_step(verdict, run))), []).append(verdict)
-    found = [
-        Finding(verdicts[0].outcome, tuple(verdicts), words(verdicts[0]), describe_next_step(verdicts, run))
-        for verdicts in by_key.values()
-    ]
-    return sorted(found, key=lambda finding: SEVERITY.index(finding.outcome))
+def _merge(run: RunResult, key: Callable[[Finding], Hashable]) -> list[Finding]:
+    """The findings of the cases; those with equal checks, steps and keys as one, with one command for all of them."""
+    merged: dict[Hashable, list[Finding]] = {}
+    for found in (one for case in run.cases.values() if (one := find_in_case(case, run)) is not None):
+        step = advised_step(found.verdicts[0], run)
+        merged.setdefault((found.outcome, found.checks, step, key(found)), []).append(found)
+    whole = []
+    for first, *others in merged.values():
+        case_ids = (*first.case_ids, *(case_id for one in others for case_id in one.case_ids))
+        whole.append(Finding(first.verdicts, case_ids, describe_next_step(first.verdicts[0], run, case_ids)))
+    return sorted(whole, key=lambda finding: SEVERITY.index(finding.outcome))
 
 
 def skips(run: RunResult) -> dict[str, list[str]]:

@@ -89,7 +89,7 @@ def _describe_undecided(run: RunResult) -> str:
     words = f"; {len(found)} {verb} UNDECIDED: {which} wider than +-{units.percent(WIDEST_HALF_WIDTH)}"
     if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
         return words
-    return f"{words}, and `{describe_next_step(found, run)}` measures longer"
+    return f"{words}, and `{describe_next_step(found[0], run, [one.case_id for one in found])}` measures longer"
 
 
 def whole_runs(run: RunResult) -> list[str]:

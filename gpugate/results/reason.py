@@ -112,7 +112,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "zeros": "zeros",
         "not finite": "NaN or infinity",
         "step before": "the output of the step before",
-        "other input": "the output of another input: the side has outputs in store, and the contents changed places",
+        "other input": "the stored output of another input, whose contents changed places",
         "unreadable": "no output that can be compared",
         "unknown": "another output than the baseline's",
     },
@@ -146,12 +146,12 @@ class _Formatter(string.Formatter):
         return _FORMATS[spec](value) if spec in _FORMATS else str(super().format_field(value, spec))
 
 
-def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> str:
-    """The reasons in one sentence, whose parts are in the order of the reasons."""
+def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> list[str]:
+    """A sentence for each of the reasons that has words, in their order; the first one has at most 25 words."""
     others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
     known = {name: value for name, value in numbers.items() if value is not None}
     parts = [_describe_one(reason, {**known, **reason.facts, "others": others}) for reason in reasons]
-    return "; ".join(part for part in parts if part)
+    return [part for part in parts if part]
 
 
 def _describe_one(reason: Reason, facts: Facts) -> str:
@@ -285,7 +285,7 @@ _WORDS: Mapping[ReasonCode, Words | tuple[Words, ...]] = {
     ReasonCode.EARLIER_RULE: _EARLIER,
     # Every check.
     ReasonCode.NOTHING_MEASURED: ("not measured: {problem}", "nothing was compared"),
-    ReasonCode.MACHINE_UNFIT: "no evidence on this machine state: {problem}",
+    ReasonCode.MACHINE_UNFIT: "times are no evidence now: {problem}",
     ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
     ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
     ReasonCode.IN_SOME_PROCESSES: "found in {found:.0f} of {processes:.0f} processes",

@@ -89,8 +89,13 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """The reasons in one sentence."""
-        return describe(self.reasons, self.numbers)
+        """The reason that decided, in one sentence."""
+        return next(iter(describe(self.reasons, self.numbers)), "")
+
+    @property
+    def circumstances(self) -> tuple[str, ...]:
+        """The other reasons, a sentence each."""
+        return tuple(describe(self.reasons, self.numbers)[1:])
 
     @property
     def good(self) -> bool:

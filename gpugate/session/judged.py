@@ -133,7 +133,8 @@ class PerfTests:
         test.user_properties.extend(properties(verdict).items())
         self.held.add(test, verdict)
         if verdict.bad or (self.session.options.gate and not verdict.good):
-            pytest.fail(show_controls(sentence(verdict, self.session.result)), pytrace=False)
+            before = [one for held in self.held.verdicts.values() for one in held]
+            pytest.fail(show_controls(sentence(verdict, self.session.result, before)), pytrace=False)
 
     def _replay(self, request: pytest.FixtureRequest, case_id: str) -> None:
         """Hands the samples of the optimized side to pytest-benchmark, in the first test that gates the case."""
@@ -154,14 +155,20 @@ class PerfTests:
 def properties(verdict: Verdict) -> dict[str, Any]:
     """Collects the outcome, the reason, its code and the numbers of a verdict for JUnit XML and pytest-benchmark."""
     numbers = {name: value for name, value in verdict.numbers.items() if value is not None}
-    return {"verdict": verdict.outcome.value, "reason_code": verdict.code.value, "reason": verdict.reason, **numbers}
+    words = {"reason": verdict.reason, "circumstances": "; ".join(verdict.circumstances)}
+    return {"verdict": verdict.outcome.value, "reason_code": verdict.code.value, **words, **numbers}
 
 
-def sentence(verdict: Verdict, run: RunResult) -> str:
-    """Writes the verdict with its reason in one sentence, and the command to run next."""
-    step = describe_next_step([verdict], run)
-    text = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}: {verdict.reason}"
-    return f"{text}\n  next: {step}" if step else text
+def sentence(verdict: Verdict, run: RunResult, before: Iterable[Verdict]) -> str:
+    """Writes the verdict with its reason in one sentence, and the command to run next; a reason that another verdict of
+    the case had `before` is not said again."""
+    head = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
+    same = (one for one in before if one.case_id == verdict.case_id and one.check != verdict.check)
+    alike = next((one.check for one in same if (one.outcome, one.reason) == (verdict.outcome, verdict.reason)), None)
+    if alike is not None:
+        return f"{head}, as its {alike}"
+    step = describe_next_step(verdict, run)
+    return f"{head}: {verdict.reason}" + (f"\n  next: {step}" if step else "")
 
 
 @contextmanager

@@ -133,14 +133,14 @@ def _timed(verdicts: list[Verdict]) -> Json:
 
 
 def _verdicts(verdicts: list[Verdict]) -> Json:
-    """By check: the outcome, the reason code, the verdict's numbers, and the numbers that its reason names, the
+    """By check: the outcome, the reason code, the verdict's numbers, and the numbers that its reasons name, the
     smallest first."""
     return {
         one.check: [
             one.outcome.value,
             one.code.value,
             {name: _short(value) for name, value in one.numbers.items()},
-            " ".join(sorted(_NUMBER.findall(one.reason), key=float)),
+            " ".join(sorted(_NUMBER.findall(" ".join((one.reason, *one.circumstances))), key=float)),
         ]
         for one in verdicts
     }

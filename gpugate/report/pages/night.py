@@ -8,19 +8,18 @@ from typing import Any
 
 from gpugate import units
 from gpugate.measurement.record import Measurement
-from gpugate.report.next_step import describe_next_step
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
 from gpugate.report.table import Table
 from gpugate.report.tables import ladder_table, moved_cells, sweep_table
-from gpugate.report.view import RunView
+from gpugate.report.view import Finding, RunView, find_in_case
 from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
-from gpugate.results.verdict import SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
 from gpugate.units import yardstick_label, yardstick_value
 
 MOST_ACTIVITIES = 3  # of a case, in the table of costs
@@ -143,38 +142,30 @@ def _describe_strip(
 
 
 def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[dict[str, Any]]:
-    """The cases that failed, then those with a verdict other than PASS, the worst first, each with the command that
-    measures it again."""
+    """The cases that failed, then those with a verdict other than PASS, the worst first."""
     run = view.run
-    judged = [case for case in run.cases.values() if any(one.outcome is not Outcome.PASS for one in case.verdicts)]
-    judged.sort(key=lambda case: SEVERITY.index(case.worst or Outcome.INCONCLUSIVE))
+    judged = [one for case in run.cases.values() if case.error is None and (one := find_in_case(case, run)) is not None]
+    judged.sort(key=lambda one: SEVERITY.index(one.outcome))
+    entries = [(case_id, find_in_case(run.cases[case_id], run)) for case_id in view.errors]
     return [
         {
-            "case_id": case.case_id,
-            "worst": "FAILED" if case.error is not None else (case.worst or Outcome.INCONCLUSIVE).value,
-            "repeat": _repeat(run, case.case_id),
-            "checks": [
-                _check_row(run, case, decided.get(case.case_id), one)
-                for one in case.verdicts
-                if one.outcome is not Outcome.PASS
-            ],
-            "autopsy": view.autopsies.get(case.case_id, ()),
-            "error": case.error,
+            "case_id": case_id,
+            "worst": "FAILED" if case_id in view.errors or found is None else found.outcome.value,
+            "error": view.errors.get(case_id),
+            "found": found,
+            "strip": _deciding_strip(found, run, decided),
         }
-        for case in [*(run.cases[case_id] for case_id in view.errors), *judged]
+        for case_id, found in [*entries, *((one.case_ids[0], one) for one in judged)]
     ]
 
 
-def _repeat(run: RunResult, case_id: str) -> str:
-    return describe_next_step([Verdict("speedup", case_id, next_step=NextStep.REPEAT)], run)
-
-
-def _check_row(run: RunResult, case: CaseResult, decided: Decider | None, verdict: Verdict) -> dict[str, Any]:
+def _deciding_strip(found: Finding | None, run: RunResult, decided: Mapping[str, Decider]) -> Strip | None:
+    """The interval of the check that decided about the case; None for a check without one."""
     strips = {"speedup": _speedup_strip, "throughput": _time_strip}
-    strip = strips[verdict.check](case, decided) if verdict.check in strips else None
-    step = describe_next_step([verdict], run)
-    step = "" if step == _repeat(run, case.case_id) else step  # which the whole case has
-    return {"verdict": verdict, "outcome": verdict.outcome.value, "next_step": step, "strip": strip}
+    if found is None or found.verdicts[0].check not in strips:
+        return None
+    case = run.cases[found.case_ids[0]]
+    return strips[found.verdicts[0].check](case, decided.get(case.case_id))
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:

@@ -56,7 +56,7 @@ def with_verdicts(run: RunResult, **outcomes: Outcome) -> list[CaseResult]:
 def test_one_reason_of_many_cases_needs_attention_once(gpu_run: RunResult) -> None:
     cases = with_verdicts(gpu_run, speedup=Outcome.NO_BASELINE, throughput=Outcome.NO_BASELINE, counters=Outcome.PASS)
     (found,) = attention(gpu_run)
-    assert found.checks == ("speedup", "throughput")
+    assert found.checks == "speedup, throughput"
     assert found.case_ids == tuple(case.case_id for case in cases)
     head = next(line for line in paragraph(gpu_run, "needs attention", 200) if line.startswith("  NO_BASELINE"))
     assert head.startswith("  NO_BASELINE  speedup, throughput of ")

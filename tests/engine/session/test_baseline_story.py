@@ -185,7 +185,7 @@ def test_recording_some_cases_leaves_the_others_as_they_were(tiny: TinyProject, 
         ("def quick(context):\n    raise RuntimeError('no such engine')", "no such engine"),
         (
             "def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: 'it fell back')",
-            "is NOT_ENGAGED in the check of counters (it fell back; ",
+            "is NOT_ENGAGED in the check of counters (it fell back)",
         ),
     ],
     ids=["wrong", "failed", "not-engaged"],
