@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpugate.commands.cli import run_command
-from gpugate.commands.history.command import DEFAULT_LAST, add_selection, select_nights
+from gpugate.commands.history import add_selection, select_nights
 from gpugate.errors import OptionError
 from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
 
@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 printed, 2 no night can be used or an option is wrong."""
     parser = argparse.ArgumentParser(prog="history_exports", description=__doc__)
     parser.add_argument("format", choices=("csv", "hud", "bencher"))
-    add_selection(parser, DEFAULT_LAST)
+    add_selection(parser)
     parser.set_defaults(run=run, program=parser.prog)
     return run_command(parser, words)
 

@@ -3,7 +3,7 @@
 `python -m tools.record_machine RUNS --gpus 4 --minutes 25` measures every CUDA case in fresh processes, a few cases in
 each, with one process on each GPU at a time. The cases with the fewest processes come first: those of the records in
 `baselines/` count, and those in RUNS. So a call after a lost machine goes on where the last one ended. The runs then
-become records by `gpugate record RUNS --add`, or without `--add` where the sides changed.
+become records by `gpugate accept RUNS --add`, or without `--add` where the sides changed.
 
 A case that needs the host or several GPUs runs when no other case does. The estimates of time are the durations of the
 runs in RUNS; a case without one counts as UNKNOWN_S.

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gpugate.commands.history.level_changes import (
+from gpugate.commands.trends import (
     Values,
     critical_sums,
     level_changes,

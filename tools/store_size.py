@@ -65,16 +65,6 @@ class Figures:
 
 QUERIES: tuple[tuple[str, str, Callable[[Night], Selection]], ...] = (
     (
-        "a commit: the speedups of all cases on all machines",
-        "<= 5 ms",
-        lambda night: Selection(commit=night.provenance.commit, metrics=("speedup",)),
-    ),
-    (
-        "a commit: all metrics of all cases on one machine",
-        "<= 5 ms",
-        lambda night: Selection(commit=night.provenance.commit, machine=night.machine),
-    ),
-    (
         "one series: the speedups of a case on one machine",
         "<= 20 ms",
         lambda night: Selection(case_id=next(iter(night.cases)), machine=night.machine, metrics=("speedup",)),

@@ -13,6 +13,6 @@ nights="${GPUGATE_NIGHTS:-$HOME/gpugate-nights}"
 night="$nights/slurm-${1%%;*}" # sbatch prints ID;CLUSTER where there are several clusters
 
 status=0
-gpugate merge "$night"/shards/* --output "$night" || status=$?
+gpugate verdict "$night"/shards/* --merge "$night" || status=$?
 gpugate history "$nights" || true
 exit "$status" # which Slurm then shows as the job's: that of the whole gate

@@ -1,4 +1,4 @@
-"""The console command `gpugate`, also `python -m gpugate`. Each subcommand is a module, imported when it is named.
+"""The console command `gpugate`, also `python -m gpugate`. Each subcommand is a module of its name, imported on use.
 
 A subcommand is one line in `COMMANDS` and a module with two functions: `add_arguments(parser)` and `run(arguments)`,
 which returns the exit status. A GpugateError that `run` raises is printed as one sentence, with status 2.
@@ -32,27 +32,21 @@ COMMANDS = {
     ),
     "bisect": "the commit from which on a case is slower, by duets against an earlier commit",
     "replay": "decides stored runs again: the verdicts that change, also with another tolerance",
-    "verdict": "the result of a stored night as an exit status: 0 green, 1 red, 2 no gate that ended",
+    "verdict": (
+        "the result of a stored night, or of its shards, as an exit status: 0 green, 1 red, 2 no gate that ended"
+    ),
     "plan": "the cases of a night on several GPUs or shards, and the time that the night takes",
-    "merge": "one night of the shards that several GPUs measured",
-    "record": "baselines from runs that are stored already, each of a process of its own, without a GPU",
-    "history": "the trend of each case over many nights, and the nights on which its level changed",
-    "site": "the trend of each case over many nights as a page of charts, in a folder that needs no server",
+    "accept": "records of stored runs, without measuring again: the new normal of their cases, or of one case",
+    "history": "the trend of each case over many nights, and the nights on which its level changed, also as charts",
     "store": "the store of all runs: adds the runs of folders",
     "profile": "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
     "diff": "the change of every case between two stored runs, or of a step between two profiles, and the likely cause",
-}
-# The modules that are not named as their subcommand.
-MODULES = {
-    "compare": "compare.command",
-    "bisect": "compare.bisect",
-    "history": "history.command",
 }
 
 
 def import_command(name: str) -> ModuleType:
     """The module of a subcommand."""
-    return import_module(f"gpugate.commands.{MODULES.get(name, name)}")
+    return import_module(f"gpugate.commands.{name}")
 
 
 def main(words: Sequence[str] | None = None) -> int:

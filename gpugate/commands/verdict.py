@@ -1,4 +1,4 @@
-"""`gpugate verdict NIGHT`: the exit status of a stored gate, for scripts and schedulers.
+"""`gpugate verdict NIGHT`: the exit status of a stored gate, for scripts and schedulers, also of the shards of one.
 
 The exit status of pytest alone is no evidence: a step that calls `os._exit(0)` ends pytest with status 0 before
 anything is judged.
@@ -7,18 +7,22 @@ anything is judged.
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.judging.decide_again import decide_again, find_changes
-from gpugate.report.view import tally
+from gpugate.report.night import prepare_night, write_night
+from gpugate.report.view import headline, tally
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import list_red
+from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 from gpugate.store.run_file import RunFileError
-from gpugate.units import list_names
+from gpugate.units import list_names, number_of
 
 GREEN, RED = 0, 1
 MOST_PRINTED = 10  # problems in one line
@@ -30,21 +34,34 @@ class NoVerdictError(GpugateError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "night", metavar="NIGHT", type=Path, help="a folder of --perf-report, or a file that --perf-json wrote"
+        "runs",
+        metavar="NIGHT",
+        type=Path,
+        nargs="+",
+        help="a folder of --perf-report or a file that --perf-json wrote; with --merge, those of the shards of a night",
+    )
+    parser.add_argument(
+        "--merge", metavar="DIR", type=Path, help="make one night of the shards that --perf-shard measured, in DIR"
     )
     parser.epilog = (
-        "Exit status: 0 for a green gate, 1 for a red one, 2 where NIGHT is missing, unreadable, interrupted, a "
-        "recording, a run without --gate or with --perf-mutate, or of an earlier run than the last."
+        "exit status: 0 for a green gate, 1 for a red one and for a shard that is missing, 2 where NIGHT is missing, "
+        "unreadable, interrupted, a recording, a run without --gate or with --perf-mutate, or of an earlier run than "
+        "the last, and where the runs are not the shards of one night"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one sentence and returns GREEN or RED. The held verdicts decide, whatever exit status the file has.
+    """Prints one sentence and returns GREEN or RED. The held verdicts decide, whatever exit status a file has.
 
-    Raises RunFileError for a file that cannot be read and for a run that is no night, and NoVerdictError for a run that
-    was interrupted or was no gate.
+    Raises RunFileError for a file that cannot be read and for a run that is no night, NoVerdictError for a run that was
+    interrupted or was no gate, and MergeError for shards that do not belong together.
     """
-    path = run_path(arguments.night)
+    paths = list(map(run_path, arguments.runs))
+    if arguments.merge is not None:
+        return _merge(paths, arguments.merge)
+    if len(paths) > 1:
+        raise NoVerdictError(f"{len(paths)} nights have no verdict together: give one, or --merge DIR for shards")
+    (path,) = paths
     stored = run_file.read(path)
     run_file.refuse_no_night(path, stored)
     if stored.interrupted:
@@ -69,3 +86,30 @@ def _describe_other_verdicts(path: Path, stored: RunResult) -> list[str]:
         cases = list(dict.fromkeys(change.case_id for change in changes))
         return [f"the measurements of {list_names(cases, MOST_PRINTED)} give other verdicts"] if cases else []
     return []
+
+
+def _merge(paths: Sequence[Path], output: Path) -> int:
+    """Writes the night of the shards and prints its result. A folder without a run is a shard that is missing."""
+    if any(path.parent.resolve() == output.resolve() for path in paths):
+        raise MergeError(f"--merge {output} is the folder of a shard: give another one")
+    shards = [_read_shard(path) for path in paths if _is_there(path)]
+    if not shards:
+        raise MergeError(f"none of the {len(paths)} shards has a run: measure them with --perf-shard and --perf-report")
+    night = merge(shards)
+    prepare_night(output)
+    write_night(output, night)
+    print(f"{output} of {number_of(len(shards), 'shard')}: {headline(night)}; {tally(night)}")
+    print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
+    return RED if night.exit_status else GREEN
+
+
+def _is_there(path: Path) -> bool:
+    if not path.exists():
+        print(f"gpugate verdict: {path} does not exist, so its shard ended before its first case", file=sys.stderr)
+    return path.exists()
+
+
+def _read_shard(path: Path) -> ShardRun:
+    shard = run_file.read_to_decide_again(path)
+    run_file.refuse_no_night(path, shard)
+    return check_shard(path, shard)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
@@ -122,29 +122,3 @@ class Night:
 def workload_of(case_id: str) -> str:
     """`video/decode` of `video/decode/nvdec/cuda`."""
     return case_id.rsplit("/", 2)[0]
-
-
-def merge_commits(nights: Sequence[Night]) -> list[Night]:
-    """One night for each version of the code on each machine, in the order of their first nights.
-
-    A case is represented by the night with its middle speedup, of an even number by the lower one. Nights of which the
-    commit is not known are left out.
-    """
-    groups: dict[tuple[str, str, str | None], list[Night]] = {}
-    for night in nights:
-        if night.version != UNKNOWN:
-            key = (night.machine, str(night.provenance.commit), night.provenance.changes)
-            groups.setdefault(key, []).append(night)
-    return [_merge(group) for group in groups.values()]
-
-
-def _merge(nights: Sequence[Night]) -> Night:
-    ids = dict.fromkeys(case_id for night in nights for case_id in night.cases)
-    measured = {case_id: [night.cases[case_id] for night in nights if case_id in night.cases] for case_id in ids}
-    cases = {
-        case_id: sorted(found, key=lambda case: case.speedup.median)[(len(found) - 1) // 2]
-        for case_id, found in measured.items()
-    }
-    interrupted = all(night.interrupted for night in nights)
-    unfit = tuple(case_id for night in nights for case_id in night.unfit)
-    return replace(nights[0], name=nights[0].version, interrupted=interrupted, cases=cases, unfit=unfit)

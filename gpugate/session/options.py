@@ -154,8 +154,8 @@ OPTIONS = {
     "--perf-store URL": "add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off "
     f"adds it to none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
     "--perf-shard I/N": f"measure shard I of N, from 1/N to N/N, of the selected cases; {SLURM} and {KUBERNETES} read "
-    f"both from the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate merge makes one "
-    "night of all shards (default: all cases)",
+    f"both from the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate verdict --merge "
+    "makes one night of all shards (default: all cases)",
     "--perf-resume": "go on from the finished cases of the run in --perf-report or --perf-json that was cut off; "
     "without such a run, begin (default: off)",
     "--perf-set NAME=VALUE": "give workloads the setting NAME, such as a folder of your own data; repeat it for "

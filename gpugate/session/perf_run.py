@@ -348,7 +348,7 @@ class PerfRun:
         if self.config.option.markexpr == GPU_MARK:
             others = [case for case in others if case.device_kind == "cuda"]
         names = list_names([case.id for case in others if not perf.accepts_absence(case)], MOST_NAMED)
-        step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate record --delete"
+        step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
         return [f"no selected test measures {names}, which this machine has recorded: {step}"] if names else []
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:

@@ -36,14 +36,14 @@ PrintLines = Callable[[Sequence[str]], object]
 def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines) -> None:
     """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
 
-    The runs stay in a folder that is named, for `gpugate record`, until the next recording.
+    The runs stay in a folder that is named, for `gpugate accept`, until the next recording.
     Raises BaselineError: when a process or every case failed, with every baseline as it was, else as `write` does.
     """
     _, refused = _files(session, [session.result], 1)  # what this process already refuses needs no others
     session.node_ids = {case_id: node for case_id, node in session.node_ids.items() if case_id not in refused}
     machine, baselines = machine_name(session.environment), session.options.baselines_path
     folder = choose_folder(session.root / CACHE_FOLDER) / f"recording-{machine}"
-    again = shlex.join(["gpugate", "record", str(folder), "--baselines", str(baselines)])
+    again = shlex.join(["gpugate", "accept", str(folder), "--baselines", str(baselines)])
     kept = f"the runs stay in {folder} until the next recording; {again} records them, and has further options"
     try:
         runs = _runs(session, folder, print_line)

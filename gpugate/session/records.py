@@ -132,7 +132,7 @@ class Records:
         """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""
         folder = self.options.baselines_path
         for case_id in self.unused:
-            delete = shlex.join(["gpugate", "record", "--delete", case_id, "--baselines", str(folder)])
+            delete = shlex.join(["gpugate", "accept", "--delete", case_id, "--baselines", str(folder)])
             yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
 

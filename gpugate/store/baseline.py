@@ -455,7 +455,7 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
         new_one = f"the new one of {units.percent(after)}" if math.isfinite(after) else "the new one detects none"
         raise BaselineError(
             f"the record of {case_id} stays: it detects a slowdown of {units.percent(before)}, and {new_one}, since "
-            f"{why}: record again on a quieter machine, or give gpugate record --force"
+            f"{why}: record again on a quieter machine, or give gpugate accept --force"
         )
 
 

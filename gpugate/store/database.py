@@ -102,7 +102,6 @@ class Selection:
     case_id: str | None = None
     machine: str = ""
     branch: str | None = None
-    commit: str | None = None  # a beginning of it
     since: datetime.datetime | None = None
     until: datetime.datetime | None = None  # inclusive
     metrics: Sequence[str] = ()
@@ -153,13 +152,6 @@ class Store:
             )
             found = connection.execute(newest).scalar()
             return None if found is None else _read_nights(connection, [RUN.c.id == found], Selection())[0]
-
-    def find_commit(self, beginning: str) -> tuple[datetime.datetime, datetime.datetime] | None:
-        """The times of the first and the last night of a commit; None where the store has none of it."""
-        with self._reading() as connection:
-            times = sql.select(sql.func.min(RUN.c.started), sql.func.max(RUN.c.started))
-            first, last = connection.execute(times.where(_begins(RUN.c.commit, beginning))).one()
-            return None if first is None else (_time(first), _time(last))
 
     def count_runs(self) -> int:
         with self._reading() as connection:
@@ -354,21 +346,11 @@ def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.Co
         found.append(RUN.c.machine.in_([name for name in every if selection.machine.lower() in name.lower()]))
     if selection.branch is not None:
         found.append(RUN.c.branch == selection.branch)
-    if selection.commit is not None:
-        found.append(_begins(RUN.c.commit, selection.commit))
     if selection.since is not None:
         found.append(RUN.c.started >= _seconds(selection.since))
     if selection.until is not None:
         found.append(RUN.c.started <= _seconds(selection.until))
     return found
-
-
-def _begins(column: sql.Column[Any], beginning: str) -> sql.ColumnElement[bool]:
-    """A range, which an index answers; `LIKE` needs a collation of its own for that in PostgreSQL.
-
-    The column has hexadecimal digits, after which every collation sorts a `g`; some ignore U+10FFFF.
-    """
-    return sql.and_(column >= beginning, column < f"{beginning}g")
 
 
 def _read_nights(
@@ -445,10 +427,6 @@ def _to_case_id(text: str) -> str:
 
 def _seconds(time: datetime.datetime) -> int:
     return int(time.timestamp())
-
-
-def _time(seconds: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
 
 def _describe(address: URL) -> str:

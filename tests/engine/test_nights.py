@@ -46,7 +46,7 @@ SHARDS = {
 
 def run(folder: Path, command: list[str], pytest_body: str = "", **statuses: int) -> int:
     """Runs a script with programs of these exit statuses, and with the variables of every platform."""
-    ends = "".join(f"{word}) exit {statuses.get(word, 0)};; " for word in ("doctor", "verdict", "merge"))
+    ends = "".join(f"{word}) exit {statuses.get(word, 0)};; " for word in ("doctor", "verdict"))
     write_programs(
         folder,
         srun='while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
@@ -98,8 +98,8 @@ def test_the_status_of_the_merge_is_that_of_the_night_whatever_the_history_says(
     for number in (3, 4):
         (night / f"shards/{number}").mkdir(parents=True)
         (night / f"shards/{number}/ended").touch()
-    assert run(tmp_path, MERGES[platform], merge=status) == status
-    merged = f"gpugate merge {night}/shards/3 {night}/shards/4 --output {night}"
+    assert run(tmp_path, MERGES[platform], verdict=status) == status
+    merged = f"gpugate verdict {night}/shards/3 {night}/shards/4 --merge {night}"
     history = [] if platform == "github" else [f"gpugate history {tmp_path}/nights"]
     assert read_calls(tmp_path) == [merged, *history]
 

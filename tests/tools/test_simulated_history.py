@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpugate.commands.history.level_changes import FALSE_MARKS, level_changes, level_of_one
+from gpugate.commands.trends import FALSE_MARKS, level_changes, level_of_one
 from tools.simulated_history import NEVER, NOISES, delays, false_tables, first_looks
 
 

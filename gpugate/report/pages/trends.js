@@ -1,8 +1,8 @@
-// The charts of `gpugate site`: one for each case, drawn when it comes near the window, and a table of its values.
+// The charts of `gpugate history --html`: one for each case, drawn when it comes near the window, and a table of its values.
 // The filter stands in the address: #case=PART&machine=NAME&show=ms.
 "use strict";
 
-const { fineParts, parts, machines } = window.gpugateTrends;
+const { machines } = window.gpugateTrends;
 const COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]; // Okabe and Ito
 const ON_DARK = ["#5AB4F0", "#FF9A5C", "#3CC9A0", "#E8A5C8", "#F0BD4F", "#8FD0FF"];
 const DASHES = [[1, 0], [8, 3], [2, 3], [8, 3, 2, 3], [5, 5], [12, 4]]; // of machines, beside the colour
@@ -31,33 +31,29 @@ function writeFilter() {
 function pointsOf(machine, name) {
   const series = machine.cases[name];
   if (!series) return [];
-  const marks = new Map(series.marks);
-  const edited = new Set(series.edited);
+  const levels = new Map(series.level_changes.map((one) => [one.night, one.words]));
+  const edited = new Set(series.source_changed);
   let anchor = null;
   let step = 0;
-  return series.speedup[1].map((_, index) => {
-    const number = series.at ? series.at[index] : index;
-    const [clock, version, software] = machine.nights[number];
-    while (step < series.anchor.length && series.anchor[step][0] <= number) anchor = series.anchor[step++][1];
-    const before = number > 0 ? machine.nights[number - 1][1] : version;
-    const point = { machine: machine.name, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
+  return series.nights.map((number, index) => {
+    const { started_at, version, changed } = machine.nights[number];
+    const clock = started_at.slice(0, 16); // on the clock of the machine that measured
+    while (step < series.anchors.length && series.anchors[step][0] <= number) anchor = series.anchors[step++][1];
+    const before = number > 0 ? machine.nights[number - 1].version : version;
+    const point = { machine: machine.machine, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
     for (const value of Object.keys(TITLES)) {
-      if (!series[value] || series[value][1][index] === null) continue; // a night without this item of the bill
-      const [middle, distances, below, above] = series[value];
-      const median = middle * (1 + distances[index] / fineParts);
-      point[value] = median;
-      point[`${value}_low`] = median * (1 - below[index] / parts);
-      point[`${value}_high`] = median * (1 + above[index] / parts);
+      const found = series[value === "ms" ? "optimized_ms" : value]?.[index];
+      if (found) [point[value], point[`${value}_low`], point[`${value}_high`]] = found; // else a night without this item of the bill
     }
-    point.change = [software, edited.has(number) ? "the workload's source changed" : ""].filter(Boolean).join("; ");
+    point.change = [...changed, edited.has(number) ? "the workload's source changed" : ""].filter(Boolean).join("; ");
     point.commit = version !== before ? `commit ${before} -> ${version}` : "";
-    point.level = marks.get(number) || "";
+    point.level = levels.get(number) || "";
     return point;
   });
 }
 
 function valuesOf(name, machine) {
-  return machines.filter((one) => !machine || one.name === machine).flatMap((one) => pointsOf(one, name));
+  return machines.filter((one) => !machine || one.machine === machine).flatMap((one) => pointsOf(one, name));
 }
 
 function write(value) {
@@ -65,7 +61,7 @@ function write(value) {
 }
 
 function specOf(name, values, show) {
-  const names = machines.map((machine) => machine.name);
+  const names = machines.map((machine) => machine.machine);
   const shown = names.filter((one) => values.some((point) => point.machine === one));
   const palette = dark.matches ? ON_DARK : COLOURS;
   const scale = { domain: shown, range: shown.map((one) => palette[names.indexOf(one) % palette.length]) };

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.commands import bisect
+from gpugate.commands.bisect import Bisection, Search, list_commits
 from gpugate.commands.cli import main
-from gpugate.commands.compare import bisect
-from gpugate.commands.compare.bisect import Bisection, Search, list_commits
 from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.results.duet import DuetProcess
 from gpugate.session import duets

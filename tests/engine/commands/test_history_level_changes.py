@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpugate.commands.history.level_changes import (
+from gpugate.commands.trends import (
     LONGEST_EXACT_SIDE,
     MIN_SIDE,
     SPENDING,

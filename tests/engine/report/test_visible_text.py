@@ -53,7 +53,7 @@ def test_our_colours_stay_and_those_of_words_do_not() -> None:
     assert out.getvalue() == f"{coloured}\\x1b[31m\\x1b]0;title\\x07"
 
 
-@pytest.mark.parametrize("command", ["verdict", "replay", "merge", "record", "report"])
+@pytest.mark.parametrize("command", ["verdict", "replay", "merge", "accept", "report"])
 def test_no_command_prints_what_a_terminal_obeys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -63,10 +63,13 @@ def test_no_command_prints_what_a_terminal_obeys(
     path.parent.mkdir()
     failed = stored_runs.case("failed", None, error=words)
     stored_runs.stored(path, failed, stored_runs.case("pass"), gate=True, exit_status=1, problems=[words])
-    if command in ("record", "merge"):
+    if command in ("accept", "merge"):
         edit(path, "started_at", words)
-    given = {"merge": [str(path.parent), "--output", "n"], "record": [str(path.parent)]}
-    (report if command == "report" else main)([*[command][command == "report" :], *given.get(command, [str(path)])])
+    given = {"merge": ["verdict", str(path.parent), "--merge", "n"], "accept": ["accept", str(path.parent)]}
+    if command == "report":
+        report([str(path)])
+    else:
+        main(given.get(command, [command, str(path)]))
     said = "".join(capsys.readouterr())
     assert "txt" in said
     assert all(one.isprintable() or one in "\n\t" for one in said)

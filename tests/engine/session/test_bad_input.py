@@ -287,7 +287,7 @@ def test_a_killed_session_leaves_its_cases_to_every_command(
     assert "right" in capsys.readouterr().out
     assert main(["replay", str(night.parent)]) == 0
     assert "1 run: 0 verdicts now other than stored" in capsys.readouterr().out
-    assert main(["record", str(night.parent)]) == 2
+    assert main(["accept", str(night.parent)]) == 2
     assert "tiny/right/cpu was measured by 1 of the 5 processes" in capsys.readouterr().err
 
     tiny.workload()

@@ -67,7 +67,7 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert "tiny/quick/cpu: recorded " in said
     assert " over 2 processes: a gate needs 5" in said
     assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
-    assert f"the runs stay in {kept_runs(recorded_project)} until the next recording; gpugate record " in said
+    assert f"the runs stay in {kept_runs(recorded_project)} until the next recording; gpugate accept " in said
     assert "NO_BASELINE" not in said  # it is what a recording is for
     profiles = profiles_file.path_of(recorded_project.baselines.parent, recorded_project.baselines.name, "tiny")
     assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
@@ -258,7 +258,7 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
     assert "the last words !" in result.text.partition("; nothing was written; its output ended with:")[2]
     check_no_traceback(result.text)
     assert {name: data for name, data in tiny.files().items() if name != "die"} == before
-    assert f"recording: the runs stay in {kept_runs(tiny)} until the next recording; gpugate record " in result.text
+    assert f"recording: the runs stay in {kept_runs(tiny)} until the next recording; gpugate accept " in result.text
     assert [path.name for path in kept_runs(tiny).glob("*.json")] == ["run-1.json"]
 
 

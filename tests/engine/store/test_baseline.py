@@ -183,7 +183,7 @@ def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> No
         record_runs(sharp, "net", disturbed, FIRST)
     assert re.fullmatch(
         r"the record of net/tf32/cuda stays: it detects a slowdown of [\d.]+ %, and the new one of \d+ %, since 5 "
-        r"of its 5 processes were disturbed: record again on a quieter machine, or give gpugate record --force",
+        r"of its 5 processes were disturbed: record again on a quieter machine, or give gpugate accept --force",
         str(refused.value),
     )
     for file, recording in ((sharp, replace(FIRST, force=True)), (blunt, FIRST)):

@@ -74,11 +74,6 @@ def read(url: str, selection: Selection | None = None) -> list[Night]:
         return store.read_nights(selection or Selection())
 
 
-def find(url: str, commit: str) -> tuple[datetime, datetime] | None:
-    with closing(open_store(url)) as store:
-        return store.find_commit(commit)
-
-
 def add(url: str, *nights: Night) -> list[str | None]:
     with closing(open_store(url)) as store:
         return store.add(*nights)
@@ -121,7 +116,7 @@ def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, chan
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
         connection.execute(change)
     with pytest.raises(StoreError) as refused:
-        print(find(url, "a0"), read(url))
+        print(read(url))
     sentence = str(refused.value)
     assert sentence.startswith(f"{tmp_path}/a.sqlite cannot be read (")
     assert words in sentence
@@ -150,7 +145,6 @@ def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
         (Selection(machine="H200"), [0, 1, 2]),
         (Selection(machine="h100"), []),
         (Selection(branch="main"), [0, 2]),
-        (Selection(commit="a1"), [1]),
         (Selection(since=FIRST + timedelta(days=1)), [1, 2]),
         (Selection(until=FIRST + timedelta(days=1)), [0, 1]),
     ],
@@ -200,11 +194,13 @@ def test_the_night_before_is_of_this_host_this_machine_and_these_cases(url: str)
         assert store.read_night_before(night(0)) is None
 
 
-def test_the_times_of_a_commit(url: str) -> None:
-    add(url, night(0), night(1), night(4, provenance=night(1).provenance))
-    with closing(open_store(url)) as store:
-        assert store.find_commit("a1") == (night(1).started, night(4).started)
-        assert store.find_commit("b") is None
+def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
+    one = night(0)
+    elsewhere = replace(one, started=one.started.astimezone(timezone(timedelta(hours=5))), name="a copy", cases={})
+    assert elsewhere.key == one.key
+    host = replace(one, provenance=replace(one.provenance, host="another"))
+    others = [replace(one, seed=one.seed + 1), replace(one, machine="nvidia-h100"), host]
+    assert len({one.key, *(other.key for other in others)}) == 4
 
 
 WRITER = """

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.compare.report import compare_page
-from gpugate.commands.history.trends import build_histories
-from gpugate.commands.site import write_site
+from gpugate.commands.comparison import compare_page
+from gpugate.commands.trend_report import write_site
+from gpugate.commands.trends import build_histories
 from gpugate.report.pages.night import night_page
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from tests.engine.commands.test_compare_page import HOSTILE, compared
-from tests.engine.commands.test_site_command import HOSTILE as HOSTILE_CASES
-from tests.engine.commands.test_site_command import renamed
+from tests.engine.commands.test_history_page import HOSTILE as HOSTILE_CASES
+from tests.engine.commands.test_history_page import renamed
 from tests.support.browser import Browser, open_browser, require_chromium
 from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.simulated_years import simulated_nights

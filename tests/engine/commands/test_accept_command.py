@@ -1,4 +1,4 @@
-"""`gpugate record DIR`: baselines from stored runs, each of a process of its own, all of them or none."""
+"""`gpugate accept RUNS`: records of stored runs, of all cases or of named ones, all of them or none."""
 
 import shutil
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.measurement.record import StepProfile, Yardstick
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, Confirmation
 from gpugate.store import baseline, profiles_file
 from gpugate.workload import Contract, Limit
 from tests.support.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(*more: str) -> int:
-    return main(["record", "runs", "--processes", "2", "--reason", "first night", *more])
+    return main(["accept", "runs", "--processes", "2", "--reason", "first night", *more])
 
 
 def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +74,21 @@ def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:
     assert len(baseline.load_all(Path("baselines/nvidia-h200"))["net"].cases["fused/cuda"].current.processes) == 3
 
 
+def test_a_case_of_a_gate_is_accepted_with_its_confirmations_and_becomes_the_anchor(here: Path) -> None:
+    assert record() == 0
+    then = baseline.load_all(Path("baselines/nvidia-h200"))
+    slower = replace(of("net", "fused", 2.8), attempts=[Confirmation(of("net", "fused", 2.81).measurement)])
+    Path("night").mkdir()
+    stored(Path("night/run.json"), slower, of("ring", "pinned", 2.9), started_at=HOURS[5])
+    assert main(["accept", "night", "--case", "net/gone/cuda", "--processes", "2"]) == 2
+    assert main(["accept", "night", "--case", "net/fused/cuda", "--processes", "2", "--reason", "exact sums"]) == 0
+    now = baseline.load_all(Path("baselines/nvidia-h200"))
+    entry = now["net"].cases["fused/cuda"]
+    assert (len(entry.current.processes), entry.current.reason, entry.anchor) == (2, "exact sums", entry.current)
+    assert entry.current.history.speedup == pytest.approx(2.8, rel=0.01)
+    assert now["ring"] == then["ring"]
+
+
 def twice(runs: Path) -> str:
     (runs / "run-4.json").write_bytes((runs / "run-1.json").read_bytes())
     return "run-4.json is the run of runs/run-1.json once more: remove one of them"
@@ -92,7 +107,7 @@ def elsewhere(runs: Path) -> str:
 
 def no_folder(runs: Path) -> str:
     runs.rename("elsewhere")
-    return "runs is no folder: give the one that --perf-json wrote runs to, or that of your nights"
+    return "runs does not exist: give a run of --perf-json, a night, or a folder of them"
 
 
 def nothing(runs: Path) -> str:
@@ -107,7 +122,7 @@ def test_runs_that_are_no_record_write_nothing(here: Path, capsys: pytest.Captur
     assert record() == 2
     said = capsys.readouterr().err
     assert reason in said
-    assert said.startswith("gpugate record: ")
+    assert said.startswith("gpugate accept: ")
     assert said.count("\n") == 1
     assert not list(here.glob("baselines/**/*.json"))
 
@@ -125,7 +140,7 @@ def next_night(number: int, speedup: float, **changed: object) -> None:
 
 
 def add(number: int) -> int:
-    return main(["record", f"night-{number}", "--processes", "3", "--reason", f"night {number}", "--add"])
+    return main(["accept", f"night-{number}", "--processes", "3", "--reason", f"night {number}", "--add"])
 
 
 def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,14 +220,14 @@ def test_a_record_is_deleted_and_a_file_that_holds_no_other_goes_too(
     shutil.copytree(folder, "baselines/other-gpu")
     before = {path: path.read_bytes() for path in folder.glob("*.json")}
     capsys.readouterr()
-    assert main(["record", "--delete", "net/fused/cuda"]) == 2, "the copy is of another machine than its folder"
+    assert main(["accept", "--delete", "net/fused/cuda"]) == 2, "the copy is of another machine than its folder"
     assert {path: path.read_bytes() for path in folder.glob("*.json")} == before, "all machines or none"
     shutil.rmtree("baselines/other-gpu")
-    assert main(["record", "--delete", "net/fused/cuda"]) == 0
+    assert main(["accept", "--delete", "net/fused/cuda"]) == 0
     assert capsys.readouterr().out == f"net/fused/cuda: deleted from {folder}/net.json; commit the difference\n"
     assert list(baseline.load_all(folder)["net"].cases) == ["plain/cuda"]
     assert list(profiles_file.load(profiles / "net.json").cases) == ["plain/cuda"]
-    assert main(["record", "--delete", "net/plain/cuda", "--baselines", "baselines"]) == 0
+    assert main(["accept", "--delete", "net/plain/cuda", "--baselines", "baselines"]) == 0
     assert sorted(baseline.load_all(folder)) == ["ring"]
     assert [path.name for path in profiles.iterdir()] == ["ring.json"]
 
@@ -224,8 +239,8 @@ def test_a_case_that_is_not_recorded_cannot_be_deleted(
     assert record() == 0
     before = sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json"))
     capsys.readouterr()
-    assert main(["record", "--delete", case_id]) == 2
-    assert capsys.readouterr().err.startswith(f"gpugate record: {case_id!r} is recorded nowhere in baselines: ")
-    assert main(["record", "--delete", "net/fused/cuda", "runs"]) == 2
-    assert main(["record"]) == 2
+    assert main(["accept", "--delete", case_id]) == 2
+    assert capsys.readouterr().err.startswith(f"gpugate accept: {case_id!r} is recorded nowhere in baselines: ")
+    assert main(["accept", "--delete", "net/fused/cuda", "runs"]) == 2
+    assert main(["accept"]) == 2
     assert sorted((path, path.read_bytes()) for path in Path("baselines").rglob("*.json")) == before

@@ -1,14 +1,16 @@
-"""`gpugate record DIR`: writes baselines from stored runs, without a GPU.
+"""`gpugate accept RUNS`: makes stored runs the records of their cases, without a GPU and without measuring again.
 
-The command serves machines with several GPUs, on each of which one process measures, and runs whose baselines are
-wanted afterwards.
+The command accepts the new normal of a case, such as an intended slowdown. It also serves machines with several GPUs,
+where a process measures on each GPU, and runs whose baselines are wanted afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from gpugate.errors import BaselineError
@@ -22,17 +24,24 @@ from gpugate.store.night_files import find_runs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder",
-        metavar="DIR",
+        "runs",
+        metavar="RUNS",
         type=Path,
         nargs="?",
-        help="a folder of runs that --perf-json wrote, each in a process of its own, or a folder of nights",
+        help="a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts",
+    )
+    parser.add_argument(
+        "--case",
+        metavar="CASE",
+        action="append",
+        default=[],
+        help="accept this case alone, also several times: its new record becomes its anchor, too (default: all cases)",
     )
     parser.add_argument(
         "--reason",
         metavar="TEXT",
         default="",
-        help="the reason of the recording, which the baseline file keeps (default: none)",
+        help="the reason, which the baseline file keeps (default: none)",
     )
     parser.add_argument(
         "--processes",
@@ -66,27 +75,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the baselines of all cases that can be recorded, and prints the changes.
 
-    The finished cases of an interrupted run count.
-
-    With `--delete`, the command deletes the record of one case instead.
+    The finished cases of an interrupted run count. With `--delete`, the command deletes the record of one case instead.
     Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
     where the runs cannot form one record, or a case was not recorded.
     """
-    if (arguments.folder is None) == (arguments.delete is None):
-        raise BaselineError("give either DIR, a folder of runs to record, or --delete CASE")
+    if (arguments.runs is None) == (arguments.delete is None):
+        raise BaselineError("give either RUNS, a run or a folder of runs, or --delete CASE")
     if arguments.delete is not None:
         _delete(arguments.baselines, arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
-    runs = _runs(arguments.folder)
+    runs = [process for one in _runs(arguments.runs) for process in _list_processes(one, arguments.case)]
+    absent = set(arguments.case).difference(*(one.cases for one in runs))
+    if absent:
+        raise BaselineError(f"{arguments.runs} has no case {min(absent)}: give a case that it measured")
     folder = arguments.baselines / machine_name(runs[0].environment)
-    recording = baseline.Recording(arguments.reason, arguments.new_anchor, arguments.add, arguments.force)
+    new_anchor = arguments.new_anchor or bool(arguments.case)
+    recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
     with baseline.exclusive(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
         write(folder, files, runs, refused, lambda lines: print(*lines, sep="\n"))
     return 0
+
+
+def _list_processes(run: RunResult, wanted: Sequence[str]) -> Iterator[RunResult]:
+    """The run with the wanted cases, or all, and a run of each further process that confirmed some of them."""
+    cases = {name: case for name, case in run.cases.items() if not wanted or name in wanted}
+    yield replace(run, cases=cases)
+    for number in range(max((len(case.attempts) for case in cases.values()), default=0)):
+        further = {name: case.attempts[number] for name, case in cases.items() if len(case.attempts) > number}
+        measured = {
+            name: replace(cases[name], measurement=one.measurement, attempts=[])
+            for name, one in further.items()
+            if one.measurement is not None and one.problem is None
+        }
+        yield replace(run, cases=measured)
 
 
 def _delete(baselines: Path, case_id: str) -> None:
@@ -110,14 +135,12 @@ def _delete(baselines: Path, case_id: str) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _runs(folder: Path) -> list[RunResult]:
-    if not folder.is_dir():
-        raise BaselineError(
-            f"{folder} is no folder: give the one that --perf-json wrote runs to, or that of your nights"
-        )
-    paths = find_runs(folder)
+def _runs(path: Path) -> list[RunResult]:
+    if not path.exists():
+        raise BaselineError(f"{path} does not exist: give a run of --perf-json, a night, or a folder of them")
+    paths = find_runs(path)
     if not paths:
-        raise BaselineError(f"{folder} contains no run: write some with --perf-json, each in a process of its own")
+        raise BaselineError(f"{path} contains no run: write some with --perf-json, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}
     runs = []
     for path in paths:

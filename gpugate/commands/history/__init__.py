@@ -1,1 +1,0 @@
-"""`gpugate history`: the trend of each case over many nights, and the nights on which a level changed."""
