@@ -122,7 +122,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def _read_profile(path: Path) -> ProfileSummary:
-    from gpugate.profiling.nsight_tools import export_report
+    from gpugate.profiling.export import export_report
     from gpugate.profiling.summary import read_summary, summarize
 
     if path.suffix not in PROFILES:

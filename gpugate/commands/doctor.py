@@ -31,7 +31,7 @@ from gpugate.machine import children
 from gpugate.machine.environment import Environment, compare, describe, machine_name, missing_needs
 from gpugate.machine.nvml import foreign_processes, gpu_count
 from gpugate.measurement.record import Yardstick
-from gpugate.profiling.nsight_tools import find_tool
+from gpugate.profiling.export import find_tool
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of

@@ -27,9 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used and OptionError for no steps."""
-    from gpugate.profiling import render
-    from gpugate.profiling.nsight_tools import export_report
-    from gpugate.profiling.summary import summarize, summary_text
+    from gpugate.profiling.export import export_report
+    from gpugate.profiling.summary import markdown, summarize, summary_text, tables
     from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 
     if arguments.steps is not None and arguments.steps < 1:
@@ -38,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(summary_text(summary))
     elif arguments.markdown:
-        sys.stdout.write(render.markdown(summary))
+        sys.stdout.write(markdown(summary))
     else:
         width = terminal_columns()
-        sys.stdout.write(render_text(render.tables(summary, width), width, stdout_takes_colour()))
+        sys.stdout.write(render_text(tables(summary, width), width, stdout_takes_colour()))
     return 0

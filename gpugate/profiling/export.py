@@ -1,4 +1,4 @@
-"""The steps in a SQLite export of Nsight Systems, as the events of a trace, which the counting pass reads too.
+"""The programs nsys and ncu, and the steps in a SQLite export of Nsight Systems, as the events of a trace.
 
 A step is an NVTX push/pop range "step" of the domain "gpugate" with the step's items as payload. A call of any thread
 of that process counts if it begins from the start of the first step to the end of the last; where a started range of
@@ -9,19 +9,22 @@ counting pass (gpugate.measurement.trace): what a pipeline does between two step
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
+import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from gpugate.errors import GpugateError
+from gpugate.errors import EnvironmentUnfitError, GpugateError
+from gpugate.machine.children import program_command, run_child
 from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity, union
-from gpugate.profiling.capture_index import DOMAIN, STEP
+from gpugate.profiling.capture_index import DOMAIN, EXPORT, REPORT, STEP
 
 EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
 PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
@@ -248,3 +251,89 @@ def _event(category: str, name: str, start: float, stop: float, tid: int, correl
     facts = {"correlation": correlation, "stream": tid, "bytes": size}
     times = {"ts": start / 1e3, "dur": (stop - start) / 1e3}
     return {"ph": "X", "cat": category, "name": name, **times, "tid": tid, "args": facts}
+
+
+# Nsight Compute brings an nsys of its own, which no PATH names.
+PLACES = {
+    "nsys": (
+        "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
+        "/opt/nvidia/nsight-compute/*/host/target-linux-*/nsys",
+        "/usr/local/cuda/bin/nsys",
+    ),
+    "ncu": ("/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda/bin/ncu"),
+}
+PERMISSION = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root or with CAP_SYS_ADMIN"
+# What a version may know: other processes' variables are none of our business, and without CPU samples no symbol is.
+LEANER = ("--discard-environment=true", "--resolve-symbols=false")
+OLDEST_NSYS = (2023, 1)  # from when on ranges repeat, nodes of CUDA graphs are traced and reports are .nsys-rep
+ANSWER_S, EXPORT_S = 60.0, 600.0
+LAST_WORDS = 200
+
+
+def find_tool(tool: Literal["nsys", "ncu"]) -> str | None:
+    """The path of nsys or ncu: the one on PATH, else the newest where installers put it."""
+    elsewhere = (sorted(Path("/").glob(place.lstrip("/"))) for place in PLACES[tool])
+    newest = (str(paths[-1]) for paths in elsewhere if paths)
+    return shutil.which(tool) or next(newest, None)
+
+
+def require(tool: Literal["nsys", "ncu"]) -> str:
+    """The path of nsys or ncu. Raises EnvironmentUnfitError where it is not there."""
+    path = find_tool(tool)
+    if path is None:
+        raise EnvironmentUnfitError(f"--{tool} found no {tool}: install it, put it on PATH, or try --torch-trace")
+    return path
+
+
+def nsys_profile(environment: Mapping[str, str]) -> list[str]:
+    """The beginning of a command line of `nsys profile`, with those of LEANER that this nsys knows.
+
+    Raises EnvironmentUnfitError for an nsys that is not there, does not run or is too old.
+    """
+    path = require("nsys")
+    output = _ask([path, "--version"], environment)
+    version = re.search(r"version (\d+)\.(\d+)", output)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_NSYS:
+        problem = version[0] if version else f"of an unknown version ({output.strip()[:200]})"
+        oldest = ".".join(map(str, OLDEST_NSYS))
+        raise EnvironmentUnfitError(f"{path} is {problem}: install Nsight Systems {oldest} or newer")
+    known = _ask([path, "profile", "--help"], environment)
+    return [path, "profile", *(option for option in LEANER if option.partition("=")[0] in known)]
+
+
+def _ask(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The output of a short command on either stream, or the reason why there is none."""
+    try:
+        ended = run_child(program_command(command), ANSWER_S, environment=environment)
+    except OSError as error:
+        return str(error)
+    return ended.reason if ended.status is None else ended.output
+
+
+def export_report(path: Path, environment: Mapping[str, str] | None = None) -> Path:
+    """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
+
+    nsys gets the variables of `environment`, by default those of this process. Raises ProfileError for a report that
+    does not exist or cannot be exported.
+    """
+    if path.suffix != REPORT:
+        return path
+    if not path.is_file():
+        raise ProfileError(f"{path} is no file: give a .nsys-rep, or what nsys exported from it")
+    sqlite = path.with_suffix(EXPORT)
+    if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= path.stat().st_mtime:
+        return sqlite
+    nsys = find_tool("nsys")
+    if nsys is None:
+        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".exporting-", dir=path.parent) as folder:
+            partial = Path(folder, sqlite.name)  # an export that is cut off must not pass for a whole one
+            words = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={partial}", str(path)]
+            ended = run_child(program_command(words), EXPORT_S, environment=environment)
+            if ended.status != 0:
+                last = "".join(ended.last_lines(1))[:LAST_WORDS] or "without output"
+                raise ProfileError(f"`nsys export` {ended.reason} ({last}): run it by hand to see more")
+            return partial.replace(sqlite)
+    except OSError as error:
+        raise ProfileError(f"{sqlite} cannot be written ({error.strerror}): move the report elsewhere") from error

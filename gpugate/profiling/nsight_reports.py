@@ -1,24 +1,54 @@
 """Runs of pytest under nsys and ncu, and the reports that are kept of them.
 
-nsys leaves a report per test parameter and side, which is exported and summarized. ncu leaves one report for
-its own window, and gpugate reads nothing from it.
+A plain `pytest ... --nsys` starts itself once under the profiler, and reports the result when that run has ended. Where
+it is interrupted, pytest ends as by Ctrl-C, and nothing that the profiler started is left running. nsys leaves a report
+per test parameter and side, which is exported and summarized. ncu leaves one report for its own window, and gpugate
+reads nothing from it.
+
+Profilers write the environment into their reports, and reports travel as artifacts of a job. So a profiled run has the
+variables on a list and no others; a workload gets its values by `--perf-set NAME=VALUE`. nsys also reads
+/proc/PID/environ of every process that it may look into: also those of the CI job that has started this one, whose
+tokens no list here can take away. The kernel refuses that to a process with fewer capabilities than the other one has,
+and across user namespaces. Two programs of util-linux start nsys in one of these ways.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugate.errors import GpugateError
-from gpugate.profiling import nsight_tools
-from gpugate.profiling.capture_index import EXPORT, NOT_IMPORTED, REPORT, REPORT_STEM, Capture, safe_name
+from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
+from gpugate.machine.children import program_command, run_child, start_child
+from gpugate.profiling import export
+from gpugate.profiling.capture_index import (
+    EXPORT,
+    FOLDER_VARIABLE,
+    INNER_PID,
+    NOT_IMPORTED,
+    OUTER_PID,
+    REPORT,
+    REPORT_STEM,
+    Capture,
+    CaptureIndex,
+    read_index,
+    safe_name,
+)
 from gpugate.profiling.export import ProfileError
-from gpugate.profiling.isolated_environment import allowed_variables, isolating_words
-from gpugate.profiling.profiled_run import ProfiledRun, start_profiled
+from gpugate.report.terminal import terminal_columns
 from gpugate.session.options import Profiling
+from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.json_file import write_atomically
+from gpugate.store.writable_folder import lock_folder
 
 # Without CPU sampling: with it, a program of ten kernels made a report of 2 GB. A graph's kernels one by one, as the
 # counting pass has them. Ranges become reports when all of them have ended, in their order.
@@ -61,7 +91,7 @@ def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: C
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
     """
-    profile = nsight_tools.nsys_profile(allowed_variables(os.environ))  # before there is a folder
+    profile = export.nsys_profile(allowed_variables(os.environ))  # before there is a folder
     isolated = isolating_words()
 
     def command(folder: Path) -> list[str]:
@@ -107,7 +137,7 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
         try:
             if found.suffix == NOT_IMPORTED:
                 raise ProfileError("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
-            brief = _summarize(nsight_tools.export_report(found, run.environment), folder / stem, capture)
+            brief = _summarize(export.export_report(found, run.environment), folder / stem, capture)
         except (GpugateError, OSError) as error:
             problem = f"{found.name} was not summarized: {error}"
         if not isolated:
@@ -130,12 +160,11 @@ def _find(run: ProfiledRun, capture: Capture) -> Path | None:
     return next((path for path in named if path.exists()), None)
 
 
-def _summarize(export: Path, target: Path, capture: Capture) -> list[str]:
+def _summarize(sqlite: Path, target: Path, capture: Capture) -> list[str]:
     """Writes the summary to files that begin with `target`; returns it in a few lines."""
-    from gpugate.profiling.render import brief, markdown
-    from gpugate.profiling.summary import summarize, write_summary
+    from gpugate.profiling.summary import brief, markdown, summarize, write_summary
 
-    summary = summarize(export, capture.steps, capture.window)
+    summary = summarize(sqlite, capture.steps, capture.window)
     write_summary(target.with_name(target.name + SUMMARY_JSON), summary)
     write_atomically(target.with_name(target.name + SUMMARY), markdown(summary))
     return brief(summary)
@@ -146,7 +175,7 @@ def run_under_ncu(profiling: Profiling, arguments: Sequence[str], print_line: Ca
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
     """
-    ncu = nsight_tools.require("ncu")
+    ncu = export.require("ncu")
 
     def command(folder: Path) -> list[str]:
         files = f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"
@@ -167,7 +196,178 @@ def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[st
     log = run.folder / "log"
     output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if "ERR_NVGPUCTRPERM" in output:
-        return [f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"]
+        return [f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {export.PERMISSION}"]
     of_kind = (line for kind in ("ERROR", "WARNING") for line in output.splitlines() if kind in line[:12])
     first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
     return [f"ncu made no report ({first}): run it by hand to see more"]
+
+
+FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
+GRACE_S = 5.0  # for pytest to close what it has open
+KILLED_S, LOOK_S = 10.0, 0.1
+_UNFINISHED = ".capturing-"
+
+
+@dataclass(frozen=True)
+class ProfiledRun:
+    """A run under a profiler that has ended. `folder` is removed when its captures have been kept."""
+
+    profiling: Profiling
+    folder: Path
+    environment: Mapping[str, str]
+    index: CaptureIndex
+
+
+def start_profiled(
+    profiling: Profiling,
+    arguments: Sequence[str],
+    command: Callable[[Path], list[str]],
+    keep: Callable[[ProfiledRun], list[str]],
+    print_line: Callable[[str], None],
+) -> int:
+    """Runs pytest with `arguments` behind the profiler's `command`, which gets the folder to write into; returns the
+    exit status of both.
+
+    `keep` keeps the artifacts and returns their problems, with which the status 0 becomes 1. Raises OptionError for a
+    folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
+    """
+    tool = profiling.tool
+    try:
+        with treat_termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
+            environment = {**allowed_variables(os.environ), "COLUMNS": str(terminal_columns())}
+            # A profiler passes the output on, so that pytest sees no terminal.
+            colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
+            pytest = [sys.executable, "-m", "pytest", *arguments, *colour]
+            ended = run_profiled([*command(folder), *pytest], folder, environment)
+            index = read_index(folder)
+            problems = keep(ProfiledRun(profiling, folder, environment, index))
+    except KeyboardInterrupt:
+        print_line(f"--{tool} was interrupted: not all of its reports are kept")
+        return INTERRUPTED
+    if index.status is None:
+        problems.append(f"pytest did not end by itself under {tool}, which ended with status {ended}")
+    elif index.status == 0 and ended:
+        problems.append(f"{tool} ended with status {ended}, after all tests had passed")
+    for problem in problems:
+        print_line(f"ERROR: {problem}")
+    # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
+    return index.status or (ended if ended >= 0 else 128 - ended) or (FAILED if problems else 0)
+
+
+@contextmanager
+def hold_folder(folder: Path, option: str) -> Iterator[Path]:
+    """Makes and locks the folder, removes what a killed run left in it, and yields a folder inside it, which is removed
+    at the end. Raises OptionError, naming `option`, for a folder that cannot be written or is locked."""
+    with lock_folder(folder, OptionError, f"{option} {folder}"):
+        for left in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
+        try:
+            yield inside
+        finally:
+            with delay_signals():  # a second Ctrl-C would end the removal halfway
+                shutil.rmtree(inside, ignore_errors=True)
+
+
+def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+    """Runs `command` in the working folder to its end; its exit status is negative for a signal.
+
+    Where this process is interrupted, pytest gets Ctrl-C; once it has ended, or at the second interrupt, everything is
+    killed: a profiler would make reports for minutes. Raises EnvironmentUnfitError where the command cannot be started.
+    """
+    (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        started = program_command(command)
+    except OSError as error:
+        raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
+    # In a session of its own: the Ctrl-C of a terminal would make the profiler give up before pytest has ended.
+    known = {**environment, FOLDER_VARIABLE: str(folder)}
+    with start_child(started, env=known, stdin=subprocess.DEVNULL) as process:
+        try:
+            while True:  # in short turns: an endless wait may not see a signal that comes as it begins
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(LOOK_S)
+        except KeyboardInterrupt:
+            with suppress(KeyboardInterrupt):
+                _interrupt_pytest(folder)
+            raise
+        finally:
+            _kill_all(folder)
+
+
+def _interrupt_pytest(folder: Path) -> None:
+    """Sends Ctrl-C to pytest alone and waits for its end; before pytest runs there is nothing to close."""
+    with suppress(OSError):
+        inner = int((folder / INNER_PID).read_text(encoding="utf-8"))
+        deadline = time.monotonic() + GRACE_S
+        os.kill(inner, signal.SIGINT)
+        while _environment(inner) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+
+def _kill_all(folder: Path) -> None:
+    """Kills every process whose environment names the folder until none is left: a daemon of a profiler leaves the
+    process group and the session of the run."""
+    variable = f"{FOLDER_VARIABLE}={folder}".encode()
+    deadline = time.monotonic() + KILLED_S
+    while time.monotonic() < deadline:
+        left = [int(path.name) for path in Path("/proc").glob("[0-9]*") if variable in _environment(int(path.name))]
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_S)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """The variables of a process as they were at its start; empty once it has ended."""
+    try:
+        return [word for word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if word]
+    except OSError:
+        return []
+
+
+REFUSED = 77  # an exit status that nothing else has
+ISOLATION_S = 10.0
+ISOLATIONS = (
+    # Of root alone: with any of these capabilities a process may read the memory of every other one.
+    ("setpriv", "--bounding-set=-sys_ptrace,-perfmon,-sys_admin,-setpcap"),
+    ("unshare", "--user", "--map-current-user"),
+)
+
+
+def isolating_words() -> list[str] | None:
+    """The beginning of a command line whose program cannot read the environment of this process; None where this
+    machine allows no such program."""
+    look = f"try: open({f'/proc/{os.getpid()}/environ'!r}, 'rb').read()\nexcept OSError: raise SystemExit({REFUSED})"
+    for words in ISOLATIONS:
+        command = [*words, sys.executable, "-I", "-S", "-c", look]
+        if shutil.which(words[0]) and run_child(command, ISOLATION_S).status == REFUSED:
+            return list(words)
+    return None
+
+
+_ALLOWED = re.compile(
+    r"""
+    PATH | HOME | USER | LOGNAME | SHELL | TMPDIR | TZ | TERM | COLUMNS | LINES | NO_COLOR | FORCE_COLOR | PY_COLORS
+    | HOSTNAME | KUBERNETES_SERVICE_(HOST|PORT(_HTTPS)?) | KUBERNETES_PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?
+    | LANG | LANGUAGE | LC_[A-Z]+
+    | LD_LIBRARY_PATH | LD_PRELOAD | CC | CXX | XDG_CACHE_HOME | XDG_RUNTIME_DIR | VIRTUAL_ENV | CONDA_PREFIX
+    | PYTHON(PATH|HOME|HASHSEED|UNBUFFERED|DONTWRITEBYTECODE|NOUSERSITE|UTF8|IOENCODING|WARNINGS|PYCACHEPREFIX)
+    | PYTEST_(ADDOPTS|PLUGINS|DISABLE_PLUGIN_AUTOLOAD)
+    | (OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS | (OMP|KMP|GOMP)_[A-Z_]+
+    | CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|HOME|PATH|CACHE_PATH|CACHE_DISABLE|CACHE_MAXSIZE)
+    | CUDA_(LAUNCH_BLOCKING|MODULE_LOADING|MPS_PIPE_DIRECTORY|MPS_LOG_DIRECTORY|MPS_ACTIVE_THREAD_PERCENTAGE)
+    | NVIDIA_(VISIBLE_DEVICES|DRIVER_CAPABILITIES|TF32_OVERRIDE)
+    | CUBLAS_WORKSPACE_CONFIG | CUDNN_LOGLEVEL_DBG | NVTX_DISABLE
+    | PYTORCH_(CUDA_)?ALLOC_CONF | PYTORCH_NVML_BASED_CUDA_CHECK | TORCH_(HOME|EXTENSIONS_DIR|CUDNN_[A-Z0-9_]+)
+    | TORCHINDUCTOR_(CACHE_DIR|FX_GRAPH_CACHE|COMPILE_THREADS|FREEZING|MAX_AUTOTUNE) | TRITON_(CACHE_DIR|HOME)
+    """,
+    re.VERBOSE,
+)
+
+
+def allowed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a report may show."""
+    return {name: value for name, value in environment.items() if _ALLOWED.fullmatch(name)}

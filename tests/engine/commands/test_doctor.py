@@ -19,7 +19,7 @@ from gpugate.machine.children import Ended
 from gpugate.machine.environment import Environment, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.record import Pair, TimedBuild
-from gpugate.profiling import nsight_tools
+from gpugate.profiling import export
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.codec import from_json, to_json
@@ -143,7 +143,7 @@ def test_a_gpu_that_torch_cannot_use_is_bad_unless_the_cpu_was_asked_for(
 
 def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(nsight_tools.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
+    monkeypatch.setitem(export.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
     assert find(tmp_path, "nsys").sentence == "not found: install Nsight Systems, or put its nsys on PATH"
     for version in ("2025.1", "2025.3"):
         (tmp_path / version).mkdir()

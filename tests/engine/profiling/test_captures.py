@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpugate.profiling.capture_index import safe_name
-from gpugate.profiling.isolated_environment import allowed_variables
+from gpugate.profiling.nsight_reports import allowed_variables
 from gpugate.session.options import Profiling, read_options
 from tests.support.tiny_project import TinyProject, check_no_traceback
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.profiling import nsight_reports, nsight_tools
+from gpugate.profiling import export, nsight_reports
 from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel
-from gpugate.profiling.nsight_reports import keep_reports, run_under_ncu
-from gpugate.profiling.profiled_run import ProfiledRun
+from gpugate.profiling.nsight_reports import ProfiledRun, keep_reports, run_under_ncu
 from gpugate.session.options import Profiling
 from tests.support.fake_ncu import install
 from tests.support.fake_nsys import NVTX, on_path
@@ -187,7 +186,7 @@ def test_a_run_under_ncu_keeps_its_report_without_a_secret(project: Path, monkey
 @pytest.mark.parametrize(
     ("log", "sentence"),
     [
-        ("==ERROR== ERR_NVGPUCTRPERM: no permission", f"(ERR_NVGPUCTRPERM): {nsight_tools.PERMISSION}"),
+        ("==ERROR== ERR_NVGPUCTRPERM: no permission", f"(ERR_NVGPUCTRPERM): {export.PERMISSION}"),
         ("==PROF== a\n==WARNING== No kernels were profiled.", "no report (No kernels were profiled.): run it by hand"),
         ("", "ncu made no report (it said no error): run it by hand to see more"),
     ],

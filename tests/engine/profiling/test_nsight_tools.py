@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling import nsight_tools
-from gpugate.profiling.export import ProfileError
-from gpugate.profiling.nsight_tools import export_report, nsys_profile
+from gpugate.profiling import export
+from gpugate.profiling.export import ProfileError, export_report, nsys_profile
 from tests.support.fake_nsys import on_path
 from tests.support.patience import started_once, wait_until
 from tests.support.tiny_project import running
@@ -72,7 +71,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest
 def test_an_export_that_hangs_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(tmp_path, monkeypatch, f"sleep 3600 & echo $! > {tmp_path}/child; wait")
     started_once(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), monkeypatch)
-    monkeypatch.setattr(nsight_tools, "EXPORT_S", 0.5)
+    monkeypatch.setattr(export, "EXPORT_S", 0.5)
     with pytest.raises(ProfileError, match=r"did not end within 0\.5 s"):
         export_report(report(tmp_path))
     child = int((tmp_path / "child").read_text())
@@ -83,6 +82,6 @@ def test_a_report_or_nsys_that_is_not_there_is_named(tmp_path: Path, monkeypatch
     with pytest.raises(ProfileError, match=r"no\.nsys-rep is no file: give a \.nsys-rep"):
         export_report(tmp_path / "no.nsys-rep")
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setitem(nsight_tools.PLACES, "nsys", ())
+    monkeypatch.setitem(export.PLACES, "nsys", ())
     with pytest.raises(ProfileError, match="nsys was not found: install Nsight Systems, or put its nsys on PATH"):
         export_report(report(tmp_path))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.profiling import nsight_tools, profiled_run, profiled_sides
+from gpugate.profiling import export, nsight_reports, profiled_sides
 from gpugate.profiling.capture_index import CaptureIndex, read_index
-from gpugate.profiling.isolated_environment import isolating_words
+from gpugate.profiling.nsight_reports import isolating_words
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
 from tests.support.patience import HANGS_S, wait_until
@@ -134,7 +134,7 @@ def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(profiled:
     finally:
         for pid in filter(running, started):
             os.kill(pid, signal.SIGKILL)
-    assert outer.returncode == profiled_run.INTERRUPTED, said
+    assert outer.returncode == nsight_reports.INTERRUPTED, said
     assert "--nsys was interrupted: not all of its reports are kept" in said
     check_no_traceback(said)
     assert started
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
     finally:
         for pid in filter(running, started):
             os.kill(pid, signal.SIGKILL)
-    with profiled_run.hold_folder(folder, "--nsys"):  # as the next run does
+    with nsight_reports.hold_folder(folder, "--nsys"):  # as the next run does
         pass
     assert artifacts(profiled) == [".lock"]
 
@@ -238,10 +238,10 @@ def test_what_cannot_profile_is_one_sentence(
 ) -> None:
     folder = profiled.path / "gpugate-nsys"
     if mode == "gone":
-        monkeypatch.setattr(nsight_tools, "find_tool", lambda tool: None)
+        monkeypatch.setattr(export, "find_tool", lambda tool: None)
     if mode == "not a folder":
         profiled.write("gpugate-nsys", "")
-    with profiled_run.hold_folder(folder, "--nsys") if mode == "in use" else nullcontext():
+    with nsight_reports.hold_folder(folder, "--nsys") if mode == "in use" else nullcontext():
         result = profiled.run("--nsys")
     assert result.status == pytest.ExitCode.USAGE_ERROR
     said = capfd.readouterr().err + result.text

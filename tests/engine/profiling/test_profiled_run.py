@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.profiling import profiled_run
-from gpugate.profiling.profiled_run import INTERRUPTED, run_profiled
+from gpugate.profiling import nsight_reports
+from gpugate.profiling.nsight_reports import INTERRUPTED, run_profiled
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
@@ -95,7 +95,7 @@ def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: s
 
 
 def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiled_run, "GRACE_S", 0.2)
+    monkeypatch.setattr(nsight_reports, "GRACE_S", 0.2)
     ready = tmp_path / "ready"
     stubborn = f"open({str(ready)!r}, 'w'); time.sleep(600)"
     stubborn = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); {stubborn}"

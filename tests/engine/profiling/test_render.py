@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.profiling.render import brief, markdown, overview, tables, word_tables
-from gpugate.profiling.summary import ProfileSummary, read_summary, summarize
+from gpugate.profiling.summary import (
+    ProfileSummary,
+    brief,
+    markdown,
+    overview,
+    read_summary,
+    summarize,
+    tables,
+    word_tables,
+)
 from gpugate.report.terminal import render_text
 from tests.support.profile_exports import DEVICE, HOST_TO_DEVICE, PAGEABLE, REAL, ExportWriter
 
