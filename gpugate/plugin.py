@@ -14,8 +14,7 @@ from gpugate.fixtures import gate, sweep, workload
 from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options, words_without_ambiguity
 from gpugate.session.registration import perf_run
-from gpugate.session.selection import parametrize
-from gpugate.session.usage_errors import usage_errors
+from gpugate.session.selection import parametrize, usage_errors
 from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
 
 OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")

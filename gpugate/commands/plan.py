@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.errors import GpugateError
+from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.fleet_plan import (
     FLEETS,
     FleetPlan,
+    PlannedCase,
     group_cases,
     plan_host,
     plan_shards,
     total_s,
 )
+from gpugate.results.night import Night
+from gpugate.results.run import RunResult
 from gpugate.session.options import whole_number
-from gpugate.session.stored_durations import StoredRun, list_durations, read_files, read_store, take_newest
+from gpugate.store import run_file
+from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import VARIABLE, find_url
 from gpugate.units import duration, number_of
 
@@ -71,7 +79,7 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
     """Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
-    found = read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
+    found = read_files(arguments.paths) if arguments.paths else read_store(arguments.store)
     stored = [one for one in found if one.cases]
     if not stored:
         where = ", ".join(map(str, arguments.paths)) or "the store"
@@ -89,11 +97,88 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
     return Planned(machine, len(cases), len(known_s), plan(groups, count), fleets, left_out)
 
 
-def _read_store(given: str | None) -> list[StoredRun]:
+class StoredCase(NamedTuple):
+    """A case of one stored run, with the seconds that it took where they are known; proofs took `proving_s` of them."""
+
+    case: PlannedCase
+    duration_s: float | None
+    proving_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The cases of one stored run that were measured.
+
+    `unfit` are the ids of cases of which the store has no seconds, since the machine was not well.
+    """
+
+    started: datetime.datetime
+    machine: str
+    cases: tuple[StoredCase, ...]
+    unfit: tuple[str, ...] = ()
+
+
+def take_newest(stored: Sequence[StoredRun]) -> list[StoredCase]:
+    """The cases of all runs, each with the seconds of its newest run that knows them.
+
+    A run that remembered its proofs took none: its seconds are those of a run that shows them, as the last one did.
+    """
+    newest: dict[str, StoredCase] = {}
+    for one in sorted(stored, key=lambda one: one.started):
+        for found in one.cases:
+            before = newest.get(found.case.case_id, found)
+            if found.duration_s is None:
+                found = before._replace(case=found.case)
+            elif not found.proving_s:
+                found = found._replace(duration_s=found.duration_s + before.proving_s, proving_s=before.proving_s)
+            newest[found.case.case_id] = found
+    return list(newest.values())
+
+
+def list_durations(cases: Iterable[StoredCase], *, with_proofs: bool = True) -> dict[str, float]:
+    """The known seconds of the cases; without the time of their proofs, those of a night that remembers all proofs."""
+    known = ((one, one.duration_s) for one in cases)
+    return {
+        one.case.case_id: taken - (0 if with_proofs else one.proving_s) for one, taken in known if taken is not None
+    }
+
+
+def read_files(paths: Sequence[Path]) -> list[StoredRun]:
+    """Reads runs, nights, and folders of them. Raises RunFileError for a file that cannot be used."""
+    found = [path / RUN if (path / RUN).is_file() else path for path in paths]
+    return [_of_run(run_file.read(path)) for each in found for path in find_runs(each)]
+
+
+def _of_run(stored: RunResult) -> StoredRun:
+    measured = (case for case in stored.cases.values() if case.measurement is not None)
+    cases = tuple(StoredCase(case.planned, case.duration_s or None, case.proving_s) for case in measured)
+    started = datetime.datetime.fromisoformat(stored.started_at)
+    return StoredRun(started, machine_name(stored.environment), cases)
+
+
+def read_store(given: str | None) -> list[StoredRun]:
+    """Reads all nights of a store. Raises PlanError without a store, StoreError for one that cannot be read."""
     url = find_url(given)
     if url is None:
         raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
-    return read_store(url)
+    from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
+
+    with closing(open_store(url, make=False)) as store:
+        # Each case has a speedup, also one whose duration an older gpugate did not store.
+        nights = store.read_nights(Selection(metrics=("speedup", "duration_s", "proving_s", "needs_host", "ranks")))
+    return [_of_night(night) for night in nights]
+
+
+def _of_night(night: Night) -> StoredRun:
+    cases = tuple(
+        StoredCase(
+            PlannedCase(name, name, case.value("needs_host") == 1, int(case.value("ranks") or 1)),
+            case.value("duration_s"),
+            case.value("proving_s") or 0.0,
+        )
+        for name, case in night.cases.items()
+    )
+    return StoredRun(night.started, machine_name(night.environment), cases, night.unfit)
 
 
 @dataclass(frozen=True)

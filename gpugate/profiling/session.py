@@ -16,7 +16,7 @@ from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
-from gpugate.session.usage_errors import usage_errors
+from gpugate.session.selection import usage_errors
 from gpugate.store.writable_folder import make_writable
 
 if TYPE_CHECKING:

@@ -46,9 +46,9 @@ def run_fresh(
     """
     words = [*node_ids, *repeat_options(options, device, root), "--perf-budget", str(options.budget_s)]
     words += [f"--perf-mutate={options.fault}"] if options.fault else []
-    words += ["--perf-json", str(json_path), "--perf-report", ""]
+    words += [f"--perf-json={json_path}", "--perf-report="]
     with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        words += ["--perf-baselines", nothing]
+        words.append(f"--perf-baselines={nothing}")
         ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
     if ended.status not in (0, 1) or not json_path.exists():
         raise FreshProcessError(ended.cause, "\n".join(ended.last_lines()))

@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.process import BaseProcess
 
 from gpugate.machine.processes import list_children
 
@@ -41,50 +40,33 @@ def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
         )
 
 
-def _end_named() -> None:
-    for number, seconds in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, ENDING_S)):
-        until = time.monotonic() + seconds
-        for pid in _named & list_children().keys():  # an id may belong to another process by now
+@contextmanager
+def end_left_over() -> Iterator[None]:
+    """Ends the children that would outlive the run, at the end of the block."""
+    try:
+        yield
+    finally:
+        end_children()
+
+
+def end_children() -> None:
+    """Ends the children that outlived their side, and daemonic ones, for which Python itself would wait without end.
+
+    A worker process of a loader that is stopped does not answer SIGTERM, and one that hangs in a driver outlives even
+    SIGKILL.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + ENDING_S
+        for pid in _list_ending():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        while _named & list_children().keys() and time.monotonic() < until:
-            with suppress(RuntimeError):  # as in `_await`
+        while _list_ending() and time.monotonic() < until:
+            with suppress(RuntimeError):  # torch's signal handler raises once that a loader's worker was killed
                 time.sleep(CLOSING_S / 20)
     _named.clear()
 
 
-@contextmanager
-def end_left_over() -> Iterator[None]:
-    """Ends daemonic children, and those that outlived their side, at the end of the block.
-
-    Python itself would wait for them without end when it exits. A worker process of a loader that is stopped does not
-    answer SIGTERM.
-    """
-    try:
-        yield
-    finally:
-        end_daemons()
-        _end_named()
-
-
-def end_daemons() -> None:
-    """Ends the daemonic children of multiprocessing, the stubborn ones by SIGKILL."""
-    # Others are waited for as whoever started them wants it.
-    daemons = [child for child in multiprocessing.active_children() if child.daemon]
-    for child in daemons:
-        child.terminate()
-    until = time.monotonic() + ENDING_S
-    for child in daemons:
-        _await(child, until)
-    for child in daemons:
-        if child.is_alive():
-            child.kill()
-    for child in daemons:
-        _await(child, until + ENDING_S)  # one that hangs in a driver outlives even that
-
-
-def _await(child: BaseProcess, until: float) -> None:
-    """Waits for the child, at most until then. torch's signal handler raises once that a loader's worker was killed."""
-    while child.is_alive() and time.monotonic() < until:
-        with suppress(RuntimeError):
-            child.join(max(0.0, until - time.monotonic()))
+def _list_ending() -> set[int]:
+    """The ids of children that are to end and still run; those of ended ones may belong to other processes."""
+    daemons = {child.pid for child in multiprocessing.active_children() if child.daemon and child.pid is not None}
+    return daemons | (_named & list_children().keys())

@@ -53,20 +53,14 @@ def choose_device(asked: str, worker: Worker | None = None) -> torch.device:
     return torch.device("cuda", number)  # cuda only
 
 
-def _gpu_uuid(device: torch.device) -> str | None:
+def _read_gpu(device: torch.device) -> tuple[str | None, int | None]:
+    """The UUID and the bytes of memory of a GPU."""
     import torch
 
     if device.type != "cuda":
-        return None
-    return str(torch.cuda.get_device_properties(device).uuid)  # cuda only
-
-
-def _memory_bytes(device: torch.device) -> int | None:
-    import torch
-
-    if device.type != "cuda":
-        return None
-    return int(torch.cuda.get_device_properties(device).total_memory)  # cuda only
+        return None, None
+    properties = torch.cuda.get_device_properties(device)  # cuda only
+    return str(properties.uuid), int(properties.total_memory)
 
 
 def _keep_compiling_quiet() -> None:
@@ -78,23 +72,15 @@ def _keep_compiling_quiet() -> None:
         trace.handlers.clear()
 
 
-def _absence_names(catalogue: Catalogue) -> set[str]:
-    """Every name that `--allow-missing` may have."""
+def _check_allowed(allowed: Collection[str], catalogue: Catalogue) -> None:
+    """Raises OptionError for a name of `--allow-missing` that nothing can lack."""
     asked = (absence_names(case.optimization.needs) for case in catalogue.cases())
-    return {"cuda", "compute-capability", "memory"}.union(*asked)
-
-
-def _check_allowed(allowed: Collection[str], known: Collection[str]) -> None:
-    unknown = sorted(set(allowed) - set(known))
+    known = {"cuda", "compute-capability", "memory"}.union(*asked)
+    unknown = sorted(set(allowed) - known)
     if unknown:
         raise OptionError(
             f"--allow-missing {', '.join(unknown)} names what no optimization needs: use {', '.join(sorted(known))}"
         )
-
-
-def _check_against(name: str, root: Path) -> None:
-    if name not in (AUTO, OFF):
-        find_commit(name, root)
 
 
 def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> None:
@@ -106,15 +92,11 @@ def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> Non
         raise OptionError(f"--perf-set {name}={given[name]} is for none of the selected workloads: {advice}")
 
 
-def _list_machines(baselines: Path) -> list[str]:
-    """The names of the machines that have records."""
-    found = {path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")}
-    return sorted(found - {profiles_file.FOLDER})
-
-
 def _describe_search(session: PerfSession) -> str | None:
     """The sentence about a machine without any record, where other machines have some; None for every other machine."""
-    machine, others = machine_name(session.environment), _list_machines(session.options.baselines_path)
+    machine, baselines = machine_name(session.environment), session.options.baselines_path
+    recorded = {path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")}
+    others = sorted(recorded - {profiles_file.FOLDER})
     if session.records.files or machine in others or not others or session.options.update_baselines:
         return None
     threads = os.environ.get("OMP_NUM_THREADS")
@@ -138,13 +120,15 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     `--perf-set` that no selected workload knows and for a run that cannot be resumed, CompareError for an `--against`
     that is not there, and BaselineError for a file that cannot be trusted.
     """
-    _check_allowed(options.allow_missing, _absence_names(catalogue))
+    _check_allowed(options.allow_missing, catalogue)
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)
-        _check_against(options.against, root)
+        if options.against not in (AUTO, OFF):
+            find_commit(options.against, root)
     worker = options.worker
     device = choose_device(options.device, worker)
+    gpu_uuid, memory_bytes = _read_gpu(device)
     _keep_compiling_quiet()
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     seed = secrets.randbits(32) if options.seed is None else options.seed
@@ -158,8 +142,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         recording=options.update_baselines,
         mutated=str(options.fault) if options.fault else None,
         interrupted=True,
-        provenance=read_provenance(root, options.result_paths, _gpu_uuid(device)),
-        memory_bytes=_memory_bytes(device),
+        provenance=read_provenance(root, options.result_paths, gpu_uuid),
+        memory_bytes=memory_bytes,
         shard=options.shard,
     )
     session = PerfSession(options, device, root, result, node_ids, ambiguous=catalogue.ambiguous)

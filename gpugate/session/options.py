@@ -332,44 +332,27 @@ def _check_together(config: pytest.Config) -> None:
     shard, has_run = value("perf_shard"), value("perf_report") or value("perf_json")
     if records:
         _refuse_ambiguous(config, "--update-baselines", value("update_baselines"))
-    for refused, sentence in (
-        (
-            records and own and _are_the_default(config),
-            f"--perf-set {', '.join(own[:1])} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default "
-            "inputs: give --perf-baselines another folder",
+    for sentence, refused in {
+        f"--perf-set {', '.join(own[:1])} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default "
+        "inputs: give --perf-baselines another folder": records and own and _are_the_default(config),
+        f"--allow-missing {names} has an effect only with --gate: give --gate too": names and not gate and not fresh,
+        f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards": (
+            shard is not None and records
         ),
-        (
-            names and not gate and not fresh,
-            f"--allow-missing {names} has an effect only with --gate: give --gate too",
+        "--update-baselines records whole sessions: record without --perf-resume": value("perf_resume") and records,
+        "--perf-resume goes on with a run: give its --perf-report or --perf-json": (
+            value("perf_resume") and not has_run and not fresh
         ),
-        (
-            shard is not None and records,
-            f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without "
-            "shards",
+        f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
+        "PYTEST_ADDOPTS": gate and fault is not None,
+        "--gate judges and --update-baselines records: run one after the other": gate and records,
+        "--perf-mutate injects a fault, which no baseline may contain: record without it": (
+            records and fault is not None
         ),
-        (
-            value("perf_resume") and records,
-            "--update-baselines records whole sessions: record without --perf-resume",
+        "--against judges and --update-baselines records: run one after the other": (
+            records and value("against") not in (None, OFF)
         ),
-        (
-            value("perf_resume") and not has_run and not fresh,
-            "--perf-resume goes on with a run: give its --perf-report or --perf-json",
-        ),
-        (
-            gate and fault is not None,
-            f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
-            "PYTEST_ADDOPTS",
-        ),
-        (gate and records, "--gate judges and --update-baselines records: run one after the other"),
-        (
-            records and fault is not None,
-            "--perf-mutate injects a fault, which no baseline may contain: record without it",
-        ),
-        (
-            records and value("against") not in (None, OFF),
-            "--against judges and --update-baselines records: run one after the other",
-        ),
-    ):
+    }.items():
         if refused:
             raise OptionError(sentence)
 

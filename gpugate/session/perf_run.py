@@ -31,10 +31,10 @@ from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
-from gpugate.session.left_over import end_daemons, end_left_over
+from gpugate.session.left_over import end_children, end_left_over
 from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import MOST_NAMED
-from gpugate.session.opening import choose_device, open_session
+from gpugate.session.opening import open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
@@ -46,15 +46,14 @@ from gpugate.session.selection import (
     deselect,
     deselect_other_devices,
     ended_early,
-    explain_empty_selection,
     group_tests,
     one_node_per_case,
     reaches_perf_tests,
     selects_all,
+    usage_errors,
 )
 from gpugate.session.shards import select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
-from gpugate.session.usage_errors import usage_errors
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
@@ -84,7 +83,7 @@ class PerfRun:
         self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
-        self._had_cases = self._recorded = False
+        self._recorded = False
         self._reserved: GpugateError | None = None  # another session writes these results
         config.pluginmanager.register(self._held)
 
@@ -117,7 +116,6 @@ class PerfRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self._had_cases = any(map(cases_of, items))
         deselect_other_devices(self.config, items, self.options.device)
         first = set(one_node_per_case(items).values())
         keep_with_benchmark_only(self.config, [item for item in items if item.nodeid in first and case_of(item)])
@@ -128,8 +126,6 @@ class PerfRun:
             self._leave_other_shards(session.items)
         except GpugateError as error:
             self._refuse(session, error)
-        if not session.items and self._had_cases:
-            self._explain_empty_selection(session)
         if self.config.option.collectonly or not any(map(cases_of, session.items)):
             return
         self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
@@ -141,14 +137,6 @@ class PerfRun:
             self._order(session.items)
         except GpugateError as error:
             self._refuse(session, error)
-
-    def _explain_empty_selection(self, session: pytest.Session) -> None:
-        """A GPU that is not there is the reason, whatever `-k` and `-m` select."""
-        try:
-            choose_device(self.options.device)
-        except GpugateError as error:
-            self._refuse(session, error)
-        self._lines.extend(filter(None, [explain_empty_selection(self.config)]))
 
     def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
         if not self._is_worker:
@@ -211,7 +199,7 @@ class PerfRun:
         if self.opened is opened:
             lines = [] if self._is_worker else remember(opened.result, self.options)
             print(show_controls("\n".join(lines)), flush=True)
-        end_daemons()
+        end_children()
         os._exit(pytest.ExitCode.INTERRUPTED)
 
     def pytest_enter_pdb(self) -> None:

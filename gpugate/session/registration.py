@@ -1,4 +1,4 @@
-"""The second plugin is registered when a session collects its first perf test, or an option needs it."""
+"""The second plugin, registered when a session collects its first perf test or an option needs it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The cases become test parameters, and those of other devices are deselected."""
+"""The cases as pytest has them: parameters of tests, selections of them, and usage errors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
+from gpugate.report.visible_text import show_controls
 from gpugate.results.fleet_plan import group_name
 from gpugate.workload import Case, SweepCases
 
@@ -112,16 +114,6 @@ def deselect(config: pytest.Config, items: list[pytest.Item], dropped: Collectio
         items[:] = [item for item in items if item not in dropped]
 
 
-def explain_empty_selection(config: pytest.Config) -> str | None:
-    """The sentence for a `-k` or `-m` that leaves no perf test; None where something else left none."""
-    keyword, mark = config.option.keyword, config.option.markexpr
-    if keyword and mark:
-        return f"-k {keyword!r} with -m {mark!r} selects none of the cases: --collect-only -q without them lists them"
-    if keyword:
-        return f"-k {keyword!r} selects none of the cases: --collect-only -q without it lists them"
-    return f"-m {mark!r} selects none of the cases: pytest --markers lists the marks" if mark else None
-
-
 def selects_all(config: pytest.Config) -> bool:
     """True where no option selects tests and no argument names a single one: a file or folder measures every case.
 
@@ -156,3 +148,12 @@ def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
         for case in cases_of(item):
             first.setdefault(case.id, item.nodeid)
     return first
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns a GpugateError while pytest starts or collects into pytest's usage error, with the same sentence."""
+    try:
+        yield
+    except GpugateError as error:
+        raise pytest.UsageError(show_controls(str(error))) from None

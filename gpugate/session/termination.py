@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 ENDS_A_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-_before: list[dict[signal.Signals, Any]] = []  # handlers that were replaced, the latest last
 
 
 @contextmanager
@@ -39,31 +36,26 @@ def delay_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _replace_handlers(handler: Any, numbers: Sequence[signal.Signals]) -> Iterator[None]:
+def _replace_handlers(
+    handler: Callable[[int, FrameType | None], None], numbers: Sequence[signal.Signals]
+) -> Iterator[None]:
     """Replaces handlers in the main thread; in another thread nothing changes. An ignored signal, as by `nohup`, stays
-    ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    ignored, and a forked child ends by the signal."""
+    own = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == own:
+            handler(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    heeded = [number for number in numbers if is_main and signal.getsignal(number) is not signal.SIG_IGN]
     # None: whoever embeds Python handles it, which cannot be put back.
-    _before.append({number: signal.signal(number, handler) or signal.SIG_DFL for number in heeded})
+    before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in heeded}
     try:
         yield
     finally:
-        if _before:  # not in a forked child
-            _put_back(_before.pop())
-
-
-def _put_back(handlers: dict[signal.Signals, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def _in_child() -> None:
-    for handlers in reversed(_before):
-        _put_back(handlers)
-    _before.clear()
-
-
-os.register_at_fork(after_in_child=_in_child)
+        for number, replaced in before.items():
+            signal.signal(number, replaced)

@@ -47,7 +47,7 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
         "--perf-set=data=a=b",
         "2.5",
         f"--rootdir={tmp_path}",
-        str(path),
+        f"--perf-json={path}",
         "gpugate.plugin",
     ):
         assert wanted in words

@@ -43,7 +43,7 @@ def ends_with(child: multiprocessing.process.BaseProcess) -> Callable[[], float]
 def test_one_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, well = sleeping(daemon=True), sleeping(daemon=True)
     monkeypatch.setattr(left_over, "ENDING_S", ENDING_S)
-    monkeypatch.setattr(left_over, "time", SimpleNamespace(monotonic=ends_with(well)))
+    monkeypatch.setattr(left_over, "time", SimpleNamespace(monotonic=ends_with(well), sleep=time.sleep))
     assert stopped.pid is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)  # a signal takes effect when it likes

@@ -211,32 +211,6 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_proje
     assert options.shard is None  # its one case is of the shard of its parent
 
 
-def test_a_gpu_that_is_not_there_is_the_reason_and_no_selection(tiny: TinyProject) -> None:
-    result = tiny.run("-k", "nowhere", "--perf-device=cuda:77")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert "there is no device 'cuda:77', torch sees " in result.text
-    assert "selects none" not in result.text
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["-k", "nowhere"], "-k 'nowhere' selects none of the cases: --collect-only -q without it lists them"),
-        (["-m", "nomark"], "-m 'nomark' selects none of the cases: pytest --markers lists the marks"),
-        (
-            ["-k", "tiny", "-m", "nomark"],
-            "-k 'tiny' with -m 'nomark' selects none of the cases: --collect-only -q without them lists them",
-        ),
-    ],
-)
-def test_a_selection_of_nothing_says_how_to_see_what_there_is(tiny: TinyProject, words: list[str], said: str) -> None:
-    result = tiny.run(*words)
-    assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
-    assert said in result.text
-    tiny.write("other/test_other.py", "def test_other():\n    pass\n")
-    assert "selects none" not in tiny.run("other", "-k", "nowhere").text
-
-
 def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) -> None:
     drawn = []
     for options in (("-operf_seed=7",), ("-operf_seed=7",), ()):
