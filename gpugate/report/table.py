@@ -172,7 +172,7 @@ def _one_line(words: str) -> str:
 
 def _cell(words: str) -> str:
     """A cell that cannot end early; C++ is code as a whole."""
-    # A mark such as that of `1.10x*` begins no format by itself.
+    # A mark such as that of `1.10 ms*` begins no format by itself.
     cell = code(words) if _is_live(words.removesuffix("*")) and not isinstance(words, Markdown) else _one_line(words)
     return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
 

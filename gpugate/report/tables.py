@@ -31,7 +31,6 @@ UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.1  # however wide the interval is: by more they contradict each other
 FLOPS, COPIED = "", " copy"  # behind the share of a ceiling
-MARK = "*"  # behind a speedup that the times of its row do not give
 ITEMS: Mapping[str, str] = {
     "kernel_ms": "kernels, time",
     "host_to_device_ms": "copies to the device, time",
@@ -149,8 +148,6 @@ def _because(run: RunResult) -> str:
 def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings: Sequence[Ceiling]) -> Row:
     summary = decided.summary
     remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
-    other = _other_ratio(summary)
-    remarks += [f"{MARK} {case.case_id}: {other}"] if other else []
     compiled = {name: count for name in COMPILER_COUNTERS if (count := measurement.optimized_counters.get(name))}
     counts = ", ".join(f"{name.replace('_', ' ')} {count:g}" for name, count in compiled.items())
     remarks += [f"{case.case_id}: torch.compile: {counts}"] if counts else []
@@ -158,10 +155,10 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings:
     cells = {
         "group": f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
         "optimization": f"{case.optimization}{versus}",
-        "reference": units.milliseconds(summary.reference_ms.median),
+        "reference": units.milliseconds(summary.reference_ms.median) if _agree(summary) else "",
         "optimized": units.milliseconds(summary.optimized_ms.median),
         "items": units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
-        "speedup": f"{units.ratio(summary.speedup.median)}{MARK if other else ''}",
+        "speedup": units.ratio(summary.speedup.median),
         "interval": units.interval(summary.speedup.low, summary.speedup.high),
         "detectable": _detectable(case),
         "verdict": verdict_words(case),
@@ -178,18 +175,12 @@ def _whose(processes: int) -> str:
     return f"the row is of the {which} one of {processes} processes"
 
 
-def _other_ratio(summary: Summary) -> str:
-    """The reason why the times of a row do not give its speedup; empty where they do, within rounding and interval."""
-    reference_ms, optimized_ms = summary.reference_ms.median, summary.optimized_ms.median
-    ratio, speedup = reference_ms / optimized_ms, summary.speedup
+def _agree(summary: Summary) -> bool:
+    """True where the times of a row give its speedup, within rounding and interval: the times are medians over all
+    blocks of a side, and the speedup is the median over pairs."""
+    ratio, speedup = summary.reference_ms.median / summary.optimized_ms.median, summary.speedup
     low, high = max(speedup.low, (1 - ALIKE) * speedup.median), min(speedup.high, (1 + ALIKE) * speedup.median)
-    if (1 - ROUNDING) * low <= ratio <= (1 + ROUNDING) * high:
-        return ""
-    times = f"{units.milliseconds(reference_ms)} / {units.milliseconds(optimized_ms)} is {units.ratio(ratio)}"
-    return (
-        f"{times}, of medians over all blocks of a side, and {units.ratio(speedup.median)} is the median over pairs: "
-        "the blocks of a side are not alike, as beside other work or after another build"
-    )
+    return (1 - ROUNDING) * low <= ratio <= (1 + ROUNDING) * high
 
 
 def _detectable(case: CaseResult) -> str:
@@ -240,7 +231,7 @@ def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:
     cells = [
         (
             name,
-            f"{row.cells['reference'].removesuffix(' ms')} -> {row.cells['optimized']}",
+            " -> ".join(filter(None, (row.cells["reference"].removesuffix(" ms"), row.cells["optimized"]))),
             row.cells["speedup"],
             row.cells["interval"],
             totals.get(row.case.case_id, ""),
@@ -258,10 +249,8 @@ def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:
         Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=2),
         Column("verdict", left=True),
     )
-    marked = any(row.cells["speedup"].endswith(MARK) for row in found)
-    notes = (f"{MARK} the times of the row do not give this speedup, which is from pairs: -v prints the reason",)
     shown = {column: each for column, each in zip(headings, zip(*cells, strict=True), strict=False) if any(each)}
-    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes if marked else ())
+    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)))
 
 
 def _names(cases: Sequence[CaseResult]) -> Iterator[str]:

@@ -66,20 +66,20 @@ def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
     return case
 
 
+def overview(run: RunResult) -> tuple[tuple[str, ...], ...]:
+    return RunView(run).overview.rows
+
+
 def cells(row: Row, *names: str) -> list[str]:
     return [row.cells[name] for name in names]
 
 
-def test_a_row_whose_times_do_not_give_its_speedup_says_why(gpu_run: RunResult) -> None:
-    assert not any(row.remarks for row in rows(gpu_run))
+def test_a_row_whose_times_do_not_give_its_speedup_has_the_optimized_time_alone(gpu_run: RunResult) -> None:
     # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
     of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
     (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
-    assert cells(row, "reference", "optimized", "speedup") == ["3.16 ms", "0.313 ms", "1.77x*"]
-    said = text(gpu_run, 200, False)
-    assert "* resnet50-inference/cudnn-fused/cuda: 3.16 ms / 0.313 ms is 10.10x" in said
-    assert said.isascii()
-    assert "10.10x" in results_page(RunView(gpu_run))
+    assert cells(row, "reference", "optimized", "speedup") == ["", "0.313 ms", "1.77x"]
+    assert ["/cudnn-fused", "0.313 ms", "1.77x"] in [[cell.strip() for cell in one[:3]] for one in overview(gpu_run)]
 
 
 def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: RunResult) -> None:
