@@ -14,9 +14,7 @@ from collections.abc import Iterator, Mapping
 from gpugate import units
 from gpugate.explaining.bottleneck import Kind, bottleneck
 from gpugate.judging.evidence import WIDEST_HALF_WIDTH, duet_of
-from gpugate.judging.machine_state import busy_cores
 from gpugate.measurement.derived import whole_run
-from gpugate.report.machine import describe_load
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host
@@ -64,20 +62,12 @@ def describe_gains(run: RunResult) -> list[str]:
     knees = [
         f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}" for sweep in sweeps(run.cases) if sweep.knee
     ]
-    return [words + _describe_undecided(run) + _describe_other_work(run), *knees]
+    return [words + _describe_undecided(run), *knees]
 
 
 def _has_no_result(case: CaseResult) -> bool:
     """True for times that are impossible, or beside a slowed reference."""
     return any(one.next_step in (NextStep.CHECK_SIZE, NextStep.KEEP_APART) for one in case.verdicts)
-
-
-def _describe_other_work(run: RunResult) -> str:
-    """The end of the sentence on a CPU whose cores other processes used: a speedup of such times is no evidence."""
-    on_cpu = (case.measurement for case in run.cases.values() if case.device_kind == "cpu" and case.measurement)
-    busy = [one for one in on_cpu if busy_cores(one) is not None]
-    step = "repeat the run on idle cores before you rely on a speedup"
-    return "".join(f"; {load}: {step}" for load in describe_load(busy))
 
 
 def _describe_undecided(run: RunResult) -> str:

@@ -42,16 +42,6 @@ def test_gains_are_counted_by_their_intervals(gpu_run: RunResult) -> None:
     assert describe_gains(replace(gpu_run, cases={})) == []
 
 
-def test_a_gain_beside_other_programs_on_a_cpu_is_to_be_repeated(cpu_run: RunResult, gpu_run: RunResult) -> None:
-    said = "; other processes kept up to 1.4 CPU cores busy: repeat the run on idle cores before you rely on a speedup"
-    for run, cores, expected in ((cpu_run, 1.4, True), (cpu_run, 0.4, False), (gpu_run, 1.4, False)):
-        for one in timed(run):
-            assert one.measurement is not None
-            counters = {**one.measurement.optimized_counters, "other_cores": cores}
-            one.measurement = replace(one.measurement, optimized_counters=counters)
-        assert describe_gains(run)[0].endswith(said) is expected
-
-
 def test_one_gain_of_one_is_not_the_largest(gpu_run: RunResult) -> None:
     first = timed(gpu_run)[0]
     (words,) = describe_gains(replace(gpu_run, cases={first.case_id: first}))
