@@ -24,7 +24,7 @@ STATES: Mapping[str, str] = {
     Outcome.WRONG: "bad",
     Outcome.NOT_ENGAGED: "bad",
     Outcome.INCONCLUSIVE: "open",
-    Outcome.UNDECIDED: "open",
+    Outcome.UNDECIDED: "unsure",
     Outcome.NO_BASELINE: "open",
     Outcome.ENV_INVALID: "open",
     "FAILED": "bad",
@@ -35,7 +35,7 @@ STATES: Mapping[str, str] = {
     "absent": "absent",
     "bad": "bad",
 }
-COLOURS = {"good": "green", "better": "cyan", "bad": "bold red", "open": "yellow", "absent": "dim"}
+COLOURS = {"good": "green", "better": "cyan", "bad": "bold red", "open": "yellow", "absent": "dim", "unsure": "dim"}
 
 
 def style_of(words: str) -> str:

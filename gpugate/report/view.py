@@ -27,7 +27,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.units import number_of, percent_rounded_up
 
-_GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
+_NOT_BAD = frozenset((Outcome.PASS, Outcome.IMPROVED, Outcome.UNDECIDED))
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ def findings(run: RunResult) -> list[Finding]:
 def attention(run: RunResult) -> list[Finding]:
     """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
 
-    The reason is the one of the first case.
+    The reason is the one of the first case. An interval that is too wide is no failure: the gains count those cases.
     """
-    return _merge(run, lambda one: one.verdicts[0].code)
+    return [one for one in _merge(run, lambda one: one.verdicts[0].code) if one.outcome is not Outcome.UNDECIDED]
 
 
 def _merge(run: RunResult, key: Callable[[Finding], Hashable]) -> list[Finding]:
@@ -162,7 +162,7 @@ def headline(run: RunResult) -> str:
     """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
     outcomes = [outcome for case in run.cases.values() if (outcome := case.worst) is not None]
     failed = len(errors(run))
-    bad = Counter(outcome for outcome in outcomes if outcome not in _GOOD)
+    bad = Counter(outcome for outcome in outcomes if outcome not in _NOT_BAD)
     words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
     words += [f"{failed} failed"] if failed else []
     words += [number_of(len(run.problems), "problem")] if run.problems else []
@@ -173,7 +173,9 @@ def headline(run: RunResult) -> str:
         measured = any(case.measurement is not None for case in run.cases.values())
         return f"{kind}: nothing was {'judged' if measured else 'measured'}"
     cases = number_of(len(outcomes) + failed, "case")
-    return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, all good"
+    undecided = outcomes.count(Outcome.UNDECIDED)
+    good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
+    return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, {good}"
 
 
 def tally(run: RunResult) -> str:

@@ -17,10 +17,10 @@ from gpugate.report.visible_text import show_controls
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # Colour alone says nothing: the state of an outcome is a class, a sign and a word.
-OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID, UNDECIDED, not judged
+OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, and directions of text
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|us|min)(?![\w]))")  # the blank between a number and its unit
-SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?"}
+SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?", "unsure": "~"}
 
 
 def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
@@ -65,5 +65,5 @@ def _read_clock(started_at: str) -> str:
 
 
 def state(word: str) -> str:
-    """`good`, `better`, `bad` or `open`, of the words of a verdict such as `REGRESSED speedup`."""
+    """`good`, `better`, `bad`, `open` or `unsure`, of the words of a verdict such as `REGRESSED speedup`."""
     return STATES.get(word.partition(" ")[0], OPEN)

@@ -8,9 +8,10 @@ from gpugate.report.view import RunView, attention, next_command
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 NOT_YET = (Reason(ReasonCode.NO_RECORD, {"purpose": "developer"}),)
+TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
@@ -102,3 +103,13 @@ def test_a_gate_names_the_option_that_accepts_an_absence(cpu_run: RunResult) -> 
     accepted = "needs one; --allow-missing cuda lets a gate pass without it"
     assert accepted not in text(cpu_run)
     assert accepted in text(replace(cpu_run, gate=True))
+
+
+def test_an_undecided_case_looks_like_no_failure(gpu_run: RunResult) -> None:
+    (first, *_) = with_verdicts(gpu_run, speedup=Outcome.PASS)
+    first.verdicts = [Verdict("speedup", first.case_id, Outcome.UNDECIDED, TOO_WIDE, NextStep.MEASURE_LONGER)]
+    run = replace(gpu_run, cases={one.case_id: one for one in gpu_run.cases.values() if one.error is None})
+    assert "needs attention" not in text(run)
+    assert "; 1 is UNDECIDED: " in text(run, 300)
+    assert RunView(run).headline.endswith(", none bad, 1 UNDECIDED")
+    assert "\x1b[2mUNDECIDED" in render_text(screen(RunView(run), 100), 100, colour=True)
