@@ -16,11 +16,12 @@ from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_sign
 from gpugate.measurement.record import Counters, Measurement, Mismatch, StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
+from gpugate.results.duet import DuetProcess
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
 from gpugate.results.verdict import Outcome
 
-RECORDED, BASE = "what was recorded", "the base"
+RECORDED, BASE, IN_TURNS = "what was recorded", "the base", "the recorded code in turns"
 MOST_NAMED = 5
 OTHER_PACE = 0.05
 MOVED = 0.005  # of a step: what moved less needs no explanation
@@ -30,18 +31,31 @@ CLOCKS_UNKNOWN = "the SM clock of at least one state is unknown: the cost of a l
 
 
 def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
-    """Compares the optimized side with its record, whose profile is `profile`; without a record, with the reference of
-    this run. None for a case without times."""
+    """Compares the optimized side with the recorded code, where the duet with that decided; else with its record, whose
+    profile is `profile`; without a record, with the reference of this run. None for a case without times."""
+    process = _deciding_process(result)
+    if process is not None:
+        return explain_duet(process.measured[result.case_id], process.swapped, IN_TURNS)
     now, then, against = optimized_side(result), recorded_side(result, profile), RECORDED
     if then is None:
         then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
     return autopsy(then, now, against) if then and now else None
 
 
-def explain_duet(found: Measurement, swapped: bool) -> Autopsy:
+def explain_duet(found: Measurement, swapped: bool, against: str = BASE) -> Autopsy:
     """Compares the head's side of a duet with the base's. Raises ValueError for a measurement without pairs."""
     base, head = _measured_side(found, "reference"), _measured_side(found, "optimized")
-    return autopsy(head, base, BASE) if swapped else autopsy(base, head, BASE)
+    return autopsy(head, base, against) if swapped else autopsy(base, head, against)
+
+
+def _deciding_process(result: CaseResult) -> DuetProcess | None:
+    """The first process of the duet that found the code slower, unless an output is wrong; None without one."""
+    outcomes = {one.outcome for one in result.verdicts}
+    if Outcome.WRONG in outcomes or all(one.code is not ReasonCode.CODE_SLOWER for one in result.verdicts):
+        return None
+    processes = result.recorded_code.processes if result.recorded_code is not None else ()
+    measured = ((one, one.measured.get(result.case_id)) for one in processes)
+    return next((process for process, found in measured if found is not None and found.pairs), None)
 
 
 def optimized_side(result: CaseResult) -> State | None:

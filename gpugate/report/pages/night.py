@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from gpugate import units
+from gpugate.judging.evidence import duet_of
 from gpugate.measurement.record import Measurement
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
@@ -16,6 +17,7 @@ from gpugate.report.view import Finding, RunView, find_in_case
 from gpugate.report.worth import sort_by_cost
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
+from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import sm_clock_mhz
@@ -165,7 +167,19 @@ def _deciding_strip(found: Finding | None, run: RunResult, decided: Mapping[str,
     if found is None or found.verdicts[0].check not in strips:
         return None
     case = run.cases[found.case_ids[0]]
+    if found.verdicts[0].code is ReasonCode.CODE_SLOWER:
+        return _duet_strip(case)
     return strips[found.verdicts[0].check](case, decided.get(case.case_id))
+
+
+def _duet_strip(case: CaseResult) -> Strip | None:
+    """The time per step in turns with the recorded code."""
+    duet = duet_of(case.recorded_code) if case.recorded_code is not None else None
+    if duet is None:
+        return None
+    shares = relative(duet.ratio.median, duet.ratio.low, duet.ratio.high, 1.0)
+    words = _describe_strip("time per step in turns with the recorded code", shares, None, duet.detectable)
+    return Strip(*shares, None, duet.detectable, words, less_is_better=True)
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:

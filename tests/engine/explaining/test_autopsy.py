@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.explaining.autopsy import RECORDED, autopsy, explain, optimized_side, recorded_side
+from gpugate.explaining.autopsy import IN_TURNS, RECORDED, autopsy, explain, optimized_side, recorded_side
 from gpugate.explaining.cause import likely_cause
 from gpugate.explaining.state import State, account, list_changed_parts
 from gpugate.explaining.words import shorten_names
@@ -20,9 +20,12 @@ from gpugate.measurement.record import (
     StepProfile,
     TimedBuild,
 )
+from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
+from gpugate.results.verdict import Outcome, Verdict
 from tests.support import stored_runs
+from tests.support.judged_cases import CASE_ID, code
 
 COUNTED = {
     "kernel_launches": 2.0,
@@ -333,6 +336,16 @@ def test_a_case_is_explained_against_its_baseline_or_else_its_reference() -> Non
         "a step: 30.00 ms -> 10.71 ms (-64 %)",
     )
     assert explain(stored_runs.case("skipped", None), None) is None
+
+
+def test_a_duet_that_decided_is_explained_in_place_of_the_record() -> None:
+    case = stored_runs.case("fast", 2.8)
+    slower = Verdict("throughput", case.case_id, Outcome.REGRESSED, (Reason(ReasonCode.CODE_SLOWER),))
+    duet = code(11.0)
+    processes = tuple(replace(one, measured={case.case_id: one.measured[CASE_ID]}) for one in duet.processes)
+    found = explain(replace(case, verdicts=[slower], recorded_code=replace(duet, processes=processes)), None)
+    assert found is not None
+    assert (found.against, found.lines[0]) == (IN_TURNS, "a step: 10.00 ms -> 11.00 ms (+10 %)")
 
 
 def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
