@@ -76,14 +76,15 @@ SIMULATED = """
 ## The whole decision, simulated
 
 {cases}.
-A step takes 0, 3 or 5 % longer. The record judges it by the rules of `gpugate.judging`, in {nights} simulated nights,
-with the loan effects that git shows (`tools.simulated_nights`). Where the record passes, a duet follows, since the
-source of a slower case changed; the record plans its size. The noise of the duet is that of the case's trials on GPUs:
-{slower} duets of each case that are slower, and {unchanged} of unchanged code. Record and duet are taken as
-independent, and a case without a trial as never found by a duet. A case counts as red where at least 95 % of its nights
-are. "{limit:g} s": a limit of one case for further processes and duets, all of it for the duet, as a gate has it for a
-case whose source is that of the record; "no limit": `gpugate compare`. Each process of a case takes as long as in its
-trials, and at least {process:g} s beside its pairs.
+A step takes 0, 3 or 5 % longer: in its kernels where these take half of it, otherwise in CPU time. The record, with its
+bill where it has one, judges it by the rules of `gpugate.judging`, in {nights} simulated nights, with the loan effects
+that git shows (`tools.simulated_nights`). Where the record passes, a duet follows, since the source of a slower case
+changed; the record plans its size. The noise of the duet is that of the case's trials on GPUs: {slower} duets of each
+case that are slower, and {unchanged} of unchanged code. Record and duet are taken as independent, and a case without a
+trial as never found by a duet. A case counts as red where at least 95 % of its nights are. "{limit:g} s": a limit of
+one case for further processes and duets, all of it for the duet, as a gate has it for a case whose source is that of
+the record; "no limit": `gpugate compare`. Each process of a case takes as long as in its trials, and at least
+{process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
 simulation is not a measurement of the rates. The spread that is assumed of builds in records of one build was chosen on
@@ -282,7 +283,9 @@ def describe_decisions(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> st
     for machine in MACHINES:
         recorded = nights.load_entries(machine)
         tried = sum(name in noises for name in recorded)
-        cases.append(f"{len(recorded)} recorded cases of an {machine.gpu}, {tried} with trials on a GPU")
+        billed = nights.count_bills(nights.load_cases(machine=machine))
+        of_machine = f"{len(recorded)} recorded cases of an {machine.gpu}, {billed} with a bill"
+        cases.append(f"{of_machine}, {tried} with trials on a GPU")
         for slowdown in (0.0, *SLOWDOWNS):
             by_record = simulate_records(machine, slowdown)
             for limit_s in LIMITS_S:

@@ -33,10 +33,13 @@ Its figures belong to the rules, the records and the promises of the hash `{rule
 SIMULATED = """## Simulated nights
 
 Each night, the whole suite is judged by the gate's own rules: records and promises, disturbed processes at the recorded
-rate and up to three processes. Neither a bill nor a duet is simulated. All processes of a case share the loan of its
-night, which moves the optimized side. "As git shows" is a standard deviation of 0.41 %, the largest of the loans in the
-history of the records, and 0.51 % for `inductor-fp16`; with the loan before the engine removed the order effect of
-building, `inductor-fp16` has 2.15 %. 1.4 % is the largest distance of two loans.
+rate and up to three processes. {billed} of {cases} records have a bill, which is judged, too; no duet is simulated. A
+step that takes longer runs its kernels longer where these take half of it, and otherwise takes more CPU time, which is
+no evidence where threads wait in a loop. The times of a bill vary as between the recorded processes.
+All processes of a case share the loan of its night, which moves the optimized side and its bill. "As git shows" is a
+standard deviation of 0.41 %, the largest of the loans in the history of the records, and 0.51 % for `inductor-fp16`;
+with the loan before the engine removed the order effect of building, `inductor-fp16` has 2.15 %. 1.4 % is the largest
+distance of two loans.
 "As recorded", the variations and medians of a case are those of its record, which is in-sample. "Unknown", each night
 draws them from what the record leaves open. "Recorded anew", the record is drawn from such a variation, too.
 """
@@ -49,6 +52,7 @@ variation are shrunk over the cases.
 NIGHTS, SLOW_NIGHTS, RECORDINGS = 500, 150, 15
 RULES = (
     "gpugate/judging/actions.py",
+    "gpugate/judging/bill.py",
     "gpugate/judging/duet.py",
     "gpugate/judging/evidence.py",
     "gpugate/judging/rules.py",
@@ -96,6 +100,11 @@ def hash_rules(machine: Machine) -> str:
     parts = [*sorted(code.statements), repr(sorted(nights.load_promises(machine).items()))]
     parts += [path.read_text(encoding="utf-8") for path in sorted(machine.baselines.rglob("*.json"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def describe_simulation() -> str:
+    suite = nights.load_cases()
+    return SIMULATED.format(billed=nights.count_bills(suite), cases=len(suite))
 
 
 def simulate() -> str:
@@ -194,6 +203,6 @@ if __name__ == "__main__":
     for machine in MACHINES:
         # The hash is taken first: it is of the code that simulates, not of what was edited meanwhile.
         parts = [format_head(machine)]
-        parts += [f"{SIMULATED}\n{simulate()}\n"] if machine is H200 else []
+        parts += [f"{describe_simulation()}\n{simulate()}\n"] if machine is H200 else []
         parts += [f"{LEFT_OUT}\n{judge_left_out(machine)}\n", format_cases(judge_cases(machine))]
         write_atomically(machine.results / NAME, "\n".join(parts))

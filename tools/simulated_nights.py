@@ -1,8 +1,9 @@
 """Simulated nights of the recorded suite: its false alarms, and the slowdowns that it catches, by the gate's own rules.
 
 A process is a recorded one whose times are drawn from the joint normal distribution of its case's log reference time
-and of the log time beyond its control. Disturbed processes are recorded ones, at the recorded rate of the case. The
-gate's own rules decide, with up to three processes.
+and of the log time beyond its control. Disturbed processes are recorded ones, at the recorded rate of the case. Where
+the record has bills, the process has one, too: the logs of all its times are drawn from their joint normal distribution
+over the recorded bills, apart from the wall time. The gate's own rules decide, with up to three processes.
 `python -m tools.sharpness` writes the figures.
 """
 
@@ -12,14 +13,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpugate.catalogue import Catalogue
-from gpugate.measurement.record import Process
+from gpugate.judging.bill import TIMES
+from gpugate.judging.machine_state import MOSTLY
+from gpugate.measurement.record import Measurement, Process
+from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.summary import (
     disturbances,
@@ -66,6 +70,26 @@ LOANS_OF_THE_OLD_ENGINE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda"
 HARD_LOANS = Loans(0.014)
 
 
+class Drawn(NamedTuple):
+    """A process with its bill; None where the record has none."""
+
+    builds: Process
+    bills: Bills | None
+
+    @property
+    def measurement(self) -> Measurement:
+        """The measurement of this process, of which everything on its bill was counted."""
+        found = measure(self.builds)
+        if self.bills is None:
+            return found
+        return replace(
+            found,
+            counters_missing=None,
+            reference_counters=self.bills.reference.counters,
+            optimized_counters=self.bills.optimized.counters,
+        )
+
+
 @dataclass(frozen=True)
 class Case:
     """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes.
@@ -90,12 +114,13 @@ class Case:
 class Truth:
     """The distribution of the processes of one case: means and covariance, as `Case.spread` has it.
 
-    `slope` is that of the record which they are of: a record drawn anew has another one.
+    `slope` and `bills` are those of the record which they are of: a record drawn anew has others.
     """
 
     mean: npt.NDArray[np.float64]
     spread: npt.NDArray[np.float64]
     slope: float
+    bills: Sequence[Bills]
 
 
 @cache
@@ -135,6 +160,11 @@ def load_cases(without: int | None = None, machine: Machine = H200) -> list[Case
     ]
 
 
+def count_bills(suite: Sequence[Case]) -> int:
+    """The number of cases whose record has enough bills to be compared."""
+    return sum(len(copy_record(case).bills) >= DECIDING_PROCESSES for case in suite)
+
+
 def _leave_out(entry: Entry, index: int | None) -> Entry | None:
     if index is None:
         return entry
@@ -146,9 +176,9 @@ def _leave_out(entry: Entry, index: int | None) -> Entry | None:
 
 
 def _drop(record: Record, index: int) -> Record:
-    processes, started_at = list(record.processes), list(record.started_at)
-    del processes[index], started_at[index : index + 1]
-    return replace(record, processes=tuple(processes), started_at=tuple(started_at))
+    processes, started_at, bills = list(record.processes), list(record.started_at), list(record.bills)
+    del processes[index], started_at[index : index + 1], bills[index : index + 1]
+    return replace(record, processes=tuple(processes), started_at=tuple(started_at), bills=tuple(bills))
 
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
@@ -176,7 +206,8 @@ def copy_record(case: Case) -> Truth:
         math.log(case.remembered.current.optimized_ms),
     )
     mean = np.array([reference, optimized - case.control.slope * reference])
-    return Truth(mean, case.spread, case.control.slope)
+    bills = [one for one in case.remembered.current.bills if one is not None]
+    return Truth(mean, case.spread, case.control.slope, bills)
 
 
 def draw_truth(case: Case, draw: Draw) -> Truth:
@@ -189,18 +220,46 @@ def draw_truth(case: Case, draw: Draw) -> Truth:
     scale = np.sqrt(np.array([of_reference, beyond]) / np.maximum(np.diag(case.spread), 1e-12))
     spread = case.spread * np.outer(scale, scale)
     error = draw.multivariate_normal([0.0, 0.0], spread * median_variance(len(case.counted)), method="eigh")
-    return Truth(recorded.mean + error, spread, recorded.slope)
+    return Truth(recorded.mean + error, spread, recorded.slope, recorded.bills)
 
 
-def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Process:
+def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Drawn:
     """One process; `shift` is the log by which the optimized side takes longer than the truth."""
+    bills = lengthen(draw_bills(truth.bills, draw), case, shift) if len(truth.bills) >= DECIDING_PROCESSES else None
     if draw.random() < len(case.left_out) / len(case.processes):
-        return scale(case.processes[case.left_out[draw.integers(len(case.left_out))]], 0.0, shift)
+        return Drawn(scale(case.processes[case.left_out[draw.integers(len(case.left_out))]], 0.0, shift), bills)
     template = case.processes[case.counted[draw.integers(len(case.counted))]]
     reference, beyond = draw.multivariate_normal(truth.mean, truth.spread, method="eigh")
     was_reference, was_optimized = _log_times(template)
     optimized = beyond + truth.slope * reference + shift
-    return scale(template, reference - was_reference, optimized - was_optimized)
+    return Drawn(scale(template, reference - was_reference, optimized - was_optimized), bills)
+
+
+def draw_bills(recorded: Sequence[Bills], draw: Draw) -> Bills:
+    """The bills of a further process. The log of each time is its mean plus a normal sum of the recorded deviations, so
+    that all of them have the recorded covariance. Counts, and times that some recorded process lacks, are those of the
+    first one."""
+    weights = (draw.normal(size=len(recorded)) / math.sqrt(len(recorded) - 1)).tolist()
+
+    def side(bills: Sequence[Bill]) -> Bill:
+        found = dict(bills[0].counters)
+        for name in TIMES:
+            if all(one.counters.get(name) for one in bills):
+                logs = [math.log(one.counters[name]) for one in bills]
+                middle = fmean(logs)
+                found[name] = math.exp(middle + sum(w * (log - middle) for w, log in zip(weights, logs, strict=True)))
+        return Bill(found, {})
+
+    return Bills(side([one.reference for one in recorded]), side([one.optimized for one in recorded]))
+
+
+def lengthen(bills: Bills, case: Case, shift: float) -> Bills:
+    """The bills of a step that takes longer by the log `shift`: by its kernels where these take MOSTLY of the step, and
+    otherwise by CPU time."""
+    step_ms, counters = case.remembered.current.optimized_ms, dict(bills.optimized.counters)
+    item = "kernel_ms" if counters.get("kernel_ms", 0.0) >= MOSTLY * step_ms else "cpu_ms"
+    counters[item] = max(0.0, counters.get(item, 0.0) + math.expm1(shift) * step_ms)
+    return replace(bills, optimized=Bill(counters, {}))
 
 
 def scale(builds: Process, reference: float, optimized: float) -> Process:
@@ -218,9 +277,9 @@ def scale(builds: Process, reference: float, optimized: float) -> Process:
     )
 
 
-def is_red(case: Case, processes: Iterable[Process]) -> bool:
-    """True where a gate is red by a time."""
-    first, *others = map(measure, processes)
+def is_red(case: Case, processes: Iterable[Drawn]) -> bool:
+    """True where a gate is red by a time or by the bill."""
+    first, *others = (one.measurement for one in processes)
     result = CaseResult(case.case_id, "", "", "", Size(1, 0, 0), first, remembered=case.remembered)
     result.promise = Promise(case.promise, Tolerance(1, 1), None)
     return any(not one.good for one in run_gate(result, others))
@@ -254,8 +313,8 @@ def record_anew(suite: Sequence[Case], processes: int | None, draw: Draw) -> lis
     truths = [draw_truth(case, draw) for case in suite]
     histories = []
     for case, truth in zip(suite, truths, strict=True):
-        builds = [draw_process(case, truth, 0.0, draw) for _ in range(processes or case.remembered.current.processes)]
-        histories.append(history(builds))
+        drawn = [draw_process(case, truth, 0.0, draw) for _ in range(processes or case.remembered.current.processes)]
+        histories.append(history([one.builds for one in drawn], bills=[one.bills for one in drawn]))
     anew = shrink_records(histories)
     return [
         (replace(case, remembered=replace(case.remembered, current=then, anchor=then)), truth)
@@ -270,6 +329,14 @@ def simulate_recordings(
     draw = np.random.default_rng(SEED)
     anew = (record_anew(suite, processes, draw) for _ in range(records))
     return np.concatenate([simulate_nights(one, loans, NIGHTS_OF_A_RECORD, draw, slowdown) for one in anew])
+
+
+def _take(case: Case, record: Record, index: int, slowdown: float) -> Drawn:
+    """A recorded process whose step takes longer by a share."""
+    shift, bills = math.log1p(slowdown), record.bills[index] if record.bills else None
+    return Drawn(
+        scale(record.processes[index], 0.0, shift), lengthen(bills, case, shift) if bills is not None else None
+    )
 
 
 class LeftOut(NamedTuple):
@@ -288,12 +355,10 @@ def leave_one_out(machine: Machine = H200) -> LeftOut:
     found = np.zeros(len(LeftOut._fields), dtype=int)
     for index in range(max(len(entry.current.processes) for entry in load_entries(machine).values())):
         for case in load_cases(index, machine):
-            builds, then = load_entries(machine)[case.case_id].current.processes[index], case.remembered.current
-            order = [(index + step) % len(case.processes) for step in range(DECIDING_PROCESSES - 1)]
-            night = [builds, *(case.processes[one] for one in order)]
-            red = [
-                is_red(case, [scale(one, 0.0, math.log1p(slowdown)) for one in night]) for slowdown in (0.0, SLOWDOWN)
-            ]
+            record, then = load_entries(machine)[case.case_id].current, case.remembered.current
+            builds, others = record.processes[index], len(case.processes)
+            places = [index, *((index + 1 + step) % (others + 1) for step in range(DECIDING_PROCESSES - 1))]
+            red = [is_red(case, [_take(case, record, one, slowdown) for one in places]) for slowdown in (0.0, SLOWDOWN)]
             raw, of_machine = summarize_process(builds), summarize(measure(builds), then)
             undisturbed = bool(disturbances([raw, *map(summarize_process, case.processes)], ())[0] <= 1)
             intervals = of_machine.speedup, raw.speedup

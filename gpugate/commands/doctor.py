@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gpugate.errors import BaselineError, OptionError
-from gpugate.judging.machine_state import SLOW_LAUNCH, describe_throttling, fallen_yardstick, launch_slowdown
+from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
 from gpugate.machine.environment import Environment, compare, describe, machine_name, missing_needs
 from gpugate.machine.nvml import foreign_processes, gpu_count
@@ -268,7 +268,7 @@ def judge_yardsticks(facts: Facts, environment: Environment, records: Mapping[st
     problems = [fallen_yardstick([probe], recorded or best) for probe in probes]
     if recorded and None not in problems:
         return "bad", f"{problems[-1]} recorded: repeat when the machine is idle and cool"
-    if (times := launch_slowdown(probes, recorded) or 0.0) > SLOW_LAUNCH:
+    if (times := launch_slowdown(probes, recorded) or 0.0) > PROBE_RATIO:
         slow = f"slow host: launches take {times:.2g} times the recorded time"
         return "bad", f"{slow}, so that no wall time would be compared with its record: repeat when the machine is idle"
     if not recorded and any(problems):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
 from gpugate.judging.evidence import Evidence
-from gpugate.statistics.policy import DECIDING_PROCESSES
+from gpugate.statistics.policy import DECIDING_PROCESSES, SHARP
 
 
 class Action(str, Enum):
@@ -39,23 +40,35 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
 
     No further measurement changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
-    if evidence.is_certain or evidence.unfit is not None or evidence.ranks_share_cores or evidence.times_ceiling:
+    result = evidence.result
+    if evidence.is_certain or evidence.unfit is not None or result.ranks_share_cores or evidence.times_ceiling:
         return Action.STOP
     if allowed.pairs and _wants_pairs(evidence):
         return Action.PAIRS
-    if evidence.tried < allowed.processes and _wants_process(evidence):
+    if len(result.attempts) + 1 < allowed.processes and _wants_process(evidence):
         return Action.PROCESS
     return Action.DUET if allowed.duet and _wants_duet(evidence, allowed) else Action.STOP
 
 
 def _may_settle(evidence: Evidence) -> bool:
-    return evidence.is_open and not evidence.is_loaded
+    """True where a limit crosses the interval of a time. On a slow host, no limit of the record does; on a CPU that
+    other work keeps busy, further measurements narrow no interval."""
+    wall_open = evidence.wall_is == "open" and evidence.slow_host is None
+    is_loaded = evidence.result.device_kind == "cpu" and evidence.busy is not None
+    return (evidence.promise_is == "open" or evidence.too_wide or wall_open) and not is_loaded
 
 
 def _wants_pairs(evidence: Evidence) -> bool:
-    """Pairs are measured on once, before any further process."""
-    is_first = evidence.tried == 1 and evidence.first.attempts == 1 and bool(evidence.timed)
-    return is_first and not evidence.no_result and _may_settle(evidence) and evidence.can_narrow
+    """Pairs are measured on once, before any further process, where the interval of this process is wider than what
+    processes differ by."""
+    if evidence.result.attempts or evidence.first.attempts > 1 or not evidence.timed or evidence.no_result:
+        return False
+    values = (evidence.timed[0].speedup, evidence.timed[0].optimized_ms)
+    widths = evidence.record.current.half_widths if evidence.record is not None else (0.0, 0.0)
+    can_narrow = any(
+        one.high / one.low > 1.0001 * math.exp(2 * (half or 0.0)) for one, half in zip(values, widths, strict=True)
+    )
+    return can_narrow and _may_settle(evidence)
 
 
 def _wants_process(evidence: Evidence) -> bool:
@@ -71,9 +84,10 @@ def _wants_process(evidence: Evidence) -> bool:
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
-    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown, or whose
-    source changed."""
-    recorded = evidence.record is not None or evidence.other_cores is not None
+    """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP, or
+    whose source changed."""
+    recorded = evidence.record is not None or evidence.result.cores_changed is not None
     if evidence.code is not None or not evidence.timed or not (recorded or allowed.any_code):
         return False
-    return evidence.promise_is == "missed" or evidence.not_within or evidence.is_blunt or allowed.changed
+    is_blunt = evidence.wall is None or evidence.wall.detectable > SHARP
+    return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed

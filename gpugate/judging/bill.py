@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal
 
 from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.measurement.record import Counters, Measurement
@@ -22,7 +22,7 @@ from gpugate.results.bill import Bill, Bills, bills_of
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
-from gpugate.workload import Contract, Limit
+from gpugate.workload import Limit
 
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
 DEVIATIONS = 3.0  # between recorded processes
@@ -39,29 +39,7 @@ TIMES = tuple(name for name in ROOM if name.endswith("_ms"))
 Found = Mapping[str, Reason]  # by item or counter
 
 
-class Change(NamedTuple):
-    """The growth of a time as a log: by itself, and beside the reference's, each with the log that may be chance.
-
-    Without a control, both are the same.
-    """
-
-    own: float
-    own_most: float
-    beside: float
-    beside_most: float
-
-    @property
-    def grew(self) -> bool:
-        return self.own > self.own_most and self.beside > self.beside_most
-
-    @property
-    def grew_alike(self) -> bool:
-        """True where the item grew and the reference's explains it."""
-        return self.own > self.own_most and self.beside <= self.beside_most
-
-    @property
-    def fell(self) -> bool:
-        return self.own < -self.own_most and self.beside < -self.beside_most
+Stand = Literal["grew", "alike", "fell", "as recorded"]  # alike: it grew, and the reference's explains it
 
 
 @dataclass(frozen=True)
@@ -76,29 +54,26 @@ class BillChange:
 
 def compare_bill(measurement: Measurement, record: Remembered | None) -> BillChange:
     """Compares the bill of one process with the record: counts with the largest recorded, times with the median."""
+    leak = _find_leak(measurement)
     if record is None:
-        return BillChange()
-    counts = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters))
+        return BillChange(grown=leak)
+    counts = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
     now, then = bills_of(measurement), [one for one in record.current.bills if one is not None]
     if now is None or len(then) < DECIDING_PROCESSES:
         return BillChange(grown=counts)
-    changes = dict(_time_changes(now, then))
-    step_ms = record.current.optimized_ms
-    grown = {name: _item(name, now, then) for name, one in changes.items() if one.grew}
-    grown = {name: one for name, one in grown.items() if _rise_ms(one) >= _least_ms(name, step_ms)}
-    if "kernel_ms" in changes and not changes["kernel_ms"].grew:  # else the sum names the kernel
-        grown |= {name: _item(name, now, then) for name, one in _kernel_changes(now, then) if one.grew}
-    alike = {name: _item(name, now, then) for name, one in changes.items() if one.grew_alike}
-    return BillChange(bool(changes), counts | grown, alike, any(one.fell for one in changes.values()))
+    stands = {name: stand for name in TIMES if (stand := _compare(name, now, then)) is not None}
+    grown = {name: _item(ReasonCode.ITEM_GREW, name, now, then) for name, stand in stands.items() if stand == "grew"}
+    grown = {name: one for name, one in grown.items() if _is_enough(name, one, record.current.optimized_ms)}
+    alike = {
+        name: _item(ReasonCode.BOTH_SIDES_GREW, name, now, then) for name, stand in stands.items() if stand == "alike"
+    }
+    return BillChange(bool(stands), {**counts, **grown}, alike, "fell" in stands.values())
 
 
-def _least_ms(name: str, step_ms: float) -> float:
-    """The milliseconds by which a copy time or CPU time has to rise."""
-    return 0.0 if name == "kernel_ms" else max(SAME * step_ms, ROOM[name][1])
-
-
-def _rise_ms(item: Reason) -> float:
-    return float(item.facts["now"]) - float(item.facts["then"])
+def _is_enough(name: str, item: Reason, step_ms: float) -> bool:
+    """True for a copy time or CPU time that rose by a share of the step, and for any GPU work."""
+    rise_ms = float(item.facts["now"]) - float(item.facts["then"])
+    return name == "kernel_ms" or rise_ms >= max(SAME * step_ms, ROOM[name][1])
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
@@ -116,44 +91,29 @@ def _most(name: str, recorded: float) -> float:
     return recorded if recorded == int(recorded) else 1.1 * recorded + 1
 
 
-def _time_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Change]]:
-    """The change of every time that this process and the recorded ones have, by its name. Threads that wait in a loop
-    make CPU time no evidence."""
+def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Stand | None:
+    """The change of a time by itself, and beside the reference's where enough processes have that.
+
+    None where this process or too few recorded ones have the time, and for CPU time of threads that wait in a loop.
+    """
     both = (now, *then)
-    spins, control_spins = _is_any("spinning", _optimized(both)), _is_any("spinning", [one.reference for one in both])
-    for name in TIMES:
-        if name == "cpu_ms" and spins:
-            continue
-        control = None if name == "cpu_ms" and control_spins else name
-        if change := _compare(now, then, name, control, ROOM[name][0]):
-            yield name, change
-
-
-def _kernel_changes(now: Bills, then: Sequence[Bills]) -> Iterator[tuple[str, Change]]:
-    """The change of each kernel whose time changed by SAME of all GPU work. The reference's GPU work is the control,
-    since both sides seldom run kernels of the same name. A library that picks kernels by their time may pick another
-    name, so that the sum alone decides."""
-    if _is_any("autotuned", _optimized((now, *then))):
-        return
-    least_ms = SAME * _usual(then, "kernel_ms")
-    for name, now_ms in now.optimized.kernels_ms.items():
-        change = _compare(now, then, name, "kernel_ms", SAME)
-        if change is not None and now_ms - _usual(then, name) >= least_ms:
-            yield name, change
-
-
-def _compare(now: Bills, then: Sequence[Bills], name: str, control: str | None, same: float) -> Change | None:
-    """The change of a time or a kernel, beside the `control` of the reference. None where this process or too few
-    recorded ones have the item."""
-    own, own_now = _recorded(then, name), _time(now.optimized, name)
+    if name == "cpu_ms" and any(one.optimized.counters.get("spinning") for one in both):
+        return None
+    own, own_now = [value for one in then if (value := _time(one.optimized, name))], _time(now.optimized, name)
     if not own_now or len(own) < DECIDING_PROCESSES:
         return None
-    change, most = _against([math.log(value) for value in own], math.log(own_now), same)
-    both = [(a, b) for one in then if (a := _time(one.optimized, name)) and (b := _time(one.reference, control))]
-    control_now = _time(now.reference, control)
-    if not control_now or len(both) < DECIDING_PROCESSES:
-        return Change(change, most, change, most)
-    return Change(change, most, *_against([math.log(a / b) for a, b in both], math.log(own_now / control_now), same))
+    changes = [_against([math.log(value) for value in own], math.log(own_now), ROOM[name][0])]
+    controlled = name != "cpu_ms" or not any(one.reference.counters.get("spinning") for one in both)
+    control_now = _time(now.reference, name) if controlled else 0.0
+    ratios = [a / b for one in then if (a := _time(one.optimized, name)) and (b := _time(one.reference, name))]
+    if control_now and len(ratios) >= DECIDING_PROCESSES:
+        logs = [math.log(value) for value in ratios]
+        changes.append(_against(logs, math.log(own_now / control_now), ROOM[name][0]))
+    if all(change > most for change, most in changes):
+        return "grew"
+    if all(change < -most for change, most in changes):
+        return "fell"
+    return "alike" if changes[0][0] > changes[0][1] else "as recorded"
 
 
 def _against(recorded: Sequence[float], now: float, same: float) -> tuple[float, float]:
@@ -161,42 +121,23 @@ def _against(recorded: Sequence[float], now: float, same: float) -> tuple[float,
     return now - statistics.median(recorded), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
 
 
-def _time(bill: Bill, name: str | None) -> float:
-    """The milliseconds of an item or of a kernel of this name; 0 for one that the bill does not have."""
-    return 0.0 if name is None else bill.counters.get(name, bill.kernels_ms.get(name, 0.0))
+def _time(bill: Bill, name: str) -> float:
+    return bill.counters.get(name, 0.0)
 
 
-def _recorded(then: Sequence[Bills], name: str) -> list[float]:
-    """The times of the recorded processes that have the item."""
-    return [value for bill in _optimized(then) if (value := _time(bill, name))]
-
-
-def _usual(then: Sequence[Bills], name: str) -> float:
-    return statistics.median(_time(bill, name) for bill in _optimized(then))
-
-
-def _optimized(bills: Iterable[Bills]) -> list[Bill]:
-    return [one.optimized for one in bills]
-
-
-def _is_any(flag: str, bills: Iterable[Bill]) -> bool:
-    return any(bill.counters.get(flag, 0.0) > 0 for bill in bills)
-
-
-def _item(name: str, now: Bills, then: Sequence[Bills]) -> Reason:
+def _item(code: ReasonCode, name: str, now: Bills, then: Sequence[Bills]) -> Reason:
     """The reason for a time that grew, with the kernel that grew most."""
-    facts: dict[str, Fact] = {"item": name, "now": _time(now.optimized, name)}
-    facts["then"] = statistics.median(_recorded(then, name))
-    if name not in TIMES:
-        facts["kernel"] = name
-    if name == "kernel_ms" and now.optimized.kernels_ms:
-        usual = {kernel: _usual(then, kernel) for kernel in now.optimized.kernels_ms}
-        kernel = max(usual, key=lambda one: now.optimized.kernels_ms[one] - usual[one])
-        facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": now.optimized.kernels_ms[kernel]}
-    return Reason(ReasonCode.ITEM_GREW, facts)
+    recorded = [value for one in then if (value := _time(one.optimized, name))]
+    facts: dict[str, Fact] = {"item": name, "now": _time(now.optimized, name), "then": statistics.median(recorded)}
+    kernels = now.optimized.kernels_ms if name == "kernel_ms" else {}
+    if kernels:
+        usual = {one: statistics.median(bill.optimized.kernels_ms.get(one, 0.0) for bill in then) for one in kernels}
+        kernel = max(usual, key=lambda one: kernels[one] - usual[one])
+        facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": kernels[kernel]}
+    return Reason(code, facts)
 
 
-def find_leak(measurement: Measurement) -> Found:
+def _find_leak(measurement: Measurement) -> dict[str, Reason]:
     """Memory that every step leaves allocated; a leak that the reference has too is not the optimization's."""
     name = "grown_bytes"
     ours, theirs = (one.get(name, 0.0) for one in (measurement.optimized_counters, measurement.reference_counters))
@@ -227,8 +168,3 @@ def broken_limit(limit: Limit, found: Counters, reference: Counters) -> Reason |
             facts |= {"value": value, "side": side, "limit": bound}
             return Reason(ReasonCode.LIMIT_BROKEN, facts if share is None else {**facts, "share": share})
     return None
-
-
-def unknown_counters(measurement: Measurement, contract: Contract) -> set[str]:
-    """The counters that the contract limits and this process did not measure."""
-    return {limit.counter for limit in (*contract.engaged, *contract.limits)} - measurement.optimized_counters.keys()

@@ -22,11 +22,12 @@ from gpugate.statistics.sequential import (
     needed_processes,
     variance_of_median,
 )
+from gpugate.statistics.variation import PRIOR_WORTH
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
-# Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth as
-# many builds of the record.
-PRIOR_BUILD_SD, PRIOR_BUILDS = 0.02, 4
+# Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth
+# PRIOR_WORTH builds of the record.
+PRIOR_BUILD_SD = 0.02
 
 
 def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
@@ -87,7 +88,7 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
     if not count:
         return None
     pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - count))
-    beyond, known = PRIOR_BUILDS * PRIOR_BUILD_SD**2, float(PRIOR_BUILDS)
+    beyond, known = PRIOR_WORTH * PRIOR_BUILD_SD**2, float(PRIOR_WORTH)
     for process in builds:
         if len(process) > 1:
             of_pairs = fmean(variance_of_median(pair_sd, len(build.pairs)) for build in process)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -10,18 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gpugate.counter_names import OF_TIME
-from gpugate.judging.bill import (
-    BillChange,
-    Found,
-    broken_limits,
-    compare_bill,
-    find_leak,
-    unknown_counters,
-)
+from gpugate.judging.bill import BillChange, Found, broken_limits, compare_bill
 from gpugate.judging.duet import judge_duets
-from gpugate.judging.machine_state import SLOW_LAUNCH, busy_cores
+from gpugate.judging.machine_state import PROBE_RATIO, busy_cores, impossible_rate, slowed_reference, vanished_work
 from gpugate.judging.outputs import Outputs, compare_outputs
-from gpugate.judging.plausibility import impossible_rate, slowed_reference, vanished_work
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
@@ -29,9 +20,9 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
 from gpugate.statistics.intervals import Estimate, machine_half_width, time_interval, widen
-from gpugate.statistics.policy import MIN_PROCESSES, SHARP
+from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
-from gpugate.statistics.variation import Control, Variation
+from gpugate.statistics.variation import Control
 from gpugate.workload import Contract
 
 PromiseStand = Literal["", "kept", "open", "missed"]
@@ -73,13 +64,12 @@ class Wall(NamedTuple):
 
 
 class Confirmed(NamedTuple):
-    """The findings of all processes by item: those of two processes, or of the only one, and those of one of several.
+    """The findings of all processes by item: `sure` are those of two processes, or of the only one.
 
-    `reasons` are the first ones, with the number of processes.
+    `reasons` are of the sure ones, else of those of one process of several, with the number of processes.
     """
 
     sure: Found
-    doubted: Found
     reasons: tuple[Reason, ...]
 
 
@@ -88,43 +78,33 @@ def confirm(found: Sequence[Found], needed: int = 2) -> Confirmed:
     often = Counter(name for one in found for name in one)
     every = {name: reason for one in reversed(found) for name, reason in one.items()}
     sure = {name: reason for name, reason in every.items() if often[name] >= min(needed, len(found))}
-    doubted = {name: reason for name, reason in every.items() if name not in sure}
     facts = {"found": max((often[name] for name in sure), default=1), "processes": len(found)}
-    several = (Reason(ReasonCode.IN_SOME_PROCESSES, facts),) if len(found) > 1 else ()
-    return Confirmed(sure, doubted, (*(sure or doubted).values(), *several))
+    several = (Reason(ReasonCode.IN_SOME_PROCESSES, facts),) if every and len(found) > 1 else ()
+    return Confirmed(sure, (*(sure or every).values(), *several))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence about one case. `processes` counted, this one first; `timed` are the summaries of those with times.
+    """The evidence about one measured case, of which `first` is the process of the session.
 
-    `failures` are the problems of further processes that do not count, and `tried` is the number of all processes.
+    `timed` are the summaries of the processes with times, and `failures` the problems of further processes that do not
+    count.
     """
 
-    case_id: str
-    mode: Mode
-    on_cpu: bool
-    processes: tuple[Measurement, ...]
-    timed: tuple[Summary, ...]
-    tried: int
-    failures: tuple[str, ...]
+    result: CaseResult
+    first: Measurement
     promise: Promise
+    mode: Mode
     record: Remembered | None
-    other_cores: tuple[float, float] | None  # of the record, and now
-    ranks_share_cores: bool  # of one CPU
-    unfit: str | None  # why times of this machine are no evidence
+    timed: tuple[Summary, ...]
+    failures: tuple[str, ...]
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
     no_result: tuple[Reason, ...]  # why the times are no result
     busy: float | None  # cores that other processes kept busy
-    not_comparable: str | None  # why the outputs cannot be compared, so that nothing was timed
-    not_engaged: str | None  # why the optimized side of some process did not engage, by its own account
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
     allowed: float  # the share by which the speedup may fall short of its promise by chance
-    promise_is: PromiseStand  # empty without times
     wall: Wall | None
-    wall_is: WallStand  # empty without times, and without a record of enough processes
-    code_is: CodeStand  # empty where the code was not to be compared with the recorded one
     bills: tuple[BillChange, ...]
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
@@ -136,8 +116,19 @@ class Evidence:
     duet: Duet | None
 
     @property
-    def first(self) -> Measurement:
-        return self.processes[0]
+    def unfit(self) -> str | None:
+        """The reason for which times of this machine are no evidence."""
+        return self.result.environment_problem
+
+    @property
+    def not_comparable(self) -> str | None:
+        """The reason for which the outputs cannot be compared, so that nothing was timed."""
+        return next((one.problem for one in self.first.differences if one.problem and not self.timed), None)
+
+    @property
+    def not_engaged(self) -> str | None:
+        """The reason for which the optimized side of some process did not engage, by its own account."""
+        return next((one.not_engaged for one in self.result.processes if one.not_engaged is not None), None)
 
     @property
     def alone(self) -> bool:
@@ -148,14 +139,6 @@ class Evidence:
     def unconfirmed(self) -> bool:
         """True where further processes were to confirm the times, and failed."""
         return self.alone and bool(self.failures)
-
-    @property
-    def is_wrong(self) -> bool:
-        return bool(self.outputs.problems)
-
-    @property
-    def uncounted(self) -> bool:
-        return not self.first.optimized_counters and self.first.counters_missing is None
 
     @property
     def times_ceiling(self) -> float | None:
@@ -171,20 +154,16 @@ class Evidence:
         return self.first.inert and value is not None and value.low <= 1 + ALTERNATIVE and value.high >= 1 - ALTERNATIVE
 
     @property
-    def is_open(self) -> bool:
-        """True where a limit crosses the interval of a time. On a slow host, no limit of the record does."""
-        wall_open = self.wall_is == "open" and self.slow_host is None
-        return self.promise_is == "open" or self.too_wide or wall_open
-
-    @property
-    def is_loaded(self) -> bool:
-        """True on a CPU that other work keeps busy: further measurements narrow no interval there."""
-        return self.on_cpu and self.busy is not None
-
-    @property
     def is_certain(self) -> bool:
         """True for what no further process changes: a wrong output, and a side that did not engage but for times."""
-        return self.is_wrong or self.inert or self.not_engaged is not None or bool(self.idle.sure)
+        return bool(self.outputs.problems or self.inert or self.not_engaged is not None or self.idle.sure)
+
+    @property
+    def promise_is(self) -> PromiseStand:
+        if self.speedup is None:
+            return ""
+        minimum = (self.promise.min_speedup or 0.0) * (1 - self.allowed)
+        return "kept" if self.speedup.low >= minimum else "missed" if self.speedup.high < minimum else "open"
 
     @property
     def too_wide(self) -> bool:
@@ -197,9 +176,8 @@ class Evidence:
     @property
     def broken_by_machine(self) -> bool:
         """True where only limits of times are broken, on a machine that may break them."""
-        unfit = self.unfit is not None or self.slow_host is not None
         found = self.lagging.sure.keys() | self.broken.sure.keys()
-        return unfit and bool(found) and found <= OF_TIME
+        return bool(found) and found <= OF_TIME and (self.unfit is not None or self.slow_host is not None)
 
     @property
     def costs_more(self) -> bool:
@@ -207,18 +185,15 @@ class Evidence:
         return bool(self.grown.sure or limits)
 
     @property
-    def doubted(self) -> tuple[Reason, ...]:
+    def doubted(self) -> list[Reason]:
         """The findings of one process of several, which decide nothing."""
-        return tuple(
-            reason
-            for one in (self.grown, self.lagging, self.broken)
-            for reason in (one.reasons if one.doubted and not one.sure else ())
-        )
+        found = (self.grown, self.lagging, self.broken)
+        return [reason for one in found if not one.sure for reason in one.reasons]
 
     @property
-    def alike(self) -> tuple[Reason, ...]:
+    def alike(self) -> list[Reason]:
         """The items that grew as the reference's did."""
-        return tuple({name: reason for bill in self.bills for name, reason in bill.alike.items()}.values())
+        return list({name: reason for bill in self.bills for name, reason in bill.alike.items()}.values())
 
     @property
     def has_no_bill(self) -> bool:
@@ -234,12 +209,27 @@ class Evidence:
     @property
     def lacks_record(self) -> bool:
         """True where a gate has no record, and where a record is of too few processes."""
-        too_few = self.record is not None and self.record.current.processes < MIN_PROCESSES
-        return too_few or (self.record is None and self.mode is Mode.GATE)
+        if self.record is None:
+            return self.mode is Mode.GATE
+        return self.record.current.processes < MIN_PROCESSES
+
+    @property
+    def wall_is(self) -> WallStand:
+        return self.wall.stand if self.wall is not None else ""
 
     @property
     def not_within(self) -> bool:
         return self.wall_is in ("slower", "open")
+
+    @property
+    def code_is(self) -> CodeStand:
+        """The code is not slower where the duet shows it, and where it is that of the record."""
+        if self.code is None:
+            return ""
+        outcome = self.duet.outcome if self.duet is not None else None
+        if self.code.unchanged or outcome in (DuetOutcome.SAME, DuetOutcome.FASTER):
+            return "not slower"
+        return "slower" if outcome is DuetOutcome.SLOWER else "undecided"
 
     @property
     def gained(self) -> bool:
@@ -256,10 +246,6 @@ class Evidence:
         return (self.not_within and same_code) or (self.wall_is == "faster" and not self.gained)
 
     @property
-    def slowed_by_host(self) -> bool:
-        return self.slow_host is not None and self.not_within
-
-    @property
     def record_convicts(self) -> bool:
         """True for a longer wall time with a grown bill, and for one where the record is all the evidence: no bill
         holds, no duet was measured, the software is the same."""
@@ -268,24 +254,10 @@ class Evidence:
         return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
 
     @property
-    def is_blunt(self) -> bool:
-        """True where the record would miss a slowdown of SHARP."""
-        return self.wall is None or self.wall.detectable > SHARP
-
-    @property
     def differences(self) -> tuple[str, ...]:
         """The changes of the machine and its software since the record."""
         found = self.record.differences if self.record is not None else ()
         return tuple(dict.fromkeys((*found, *(self.code.machine_changes if self.code is not None else ()))))
-
-    @property
-    def can_narrow(self) -> bool:
-        """True where the interval of this process is wider than what processes differ by: more pairs narrow it."""
-        if self.record is None or not self.timed:
-            return True
-        values = (self.timed[0].speedup, self.timed[0].optimized_ms)
-        widths = zip(values, self.record.current.half_widths, strict=True)
-        return any(one.high / one.low > 1.0001 * math.exp(2 * (half or 0.0)) for one, half in widths)
 
 
 def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evidence:
@@ -294,64 +266,57 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
     `asked_tolerance` is the share by which the user lets a time rise, None for what the machine can resolve. Raises
     ValueError for a case that was not measured.
     """
-    measurement, promise, record = result.measurement, result.promise, result.remembered
-    if measurement is None or promise is None:
+    first, promise, record = result.measurement, result.promise, result.remembered
+    if first is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
-    processes, timed, contract = result.processes, result.timed, promise.contract or Contract()
+    timed, contract = result.timed, promise.contract or Contract()
     summaries = tuple(result.summarize(one) for one in timed)
-    first = timed[0] if timed else measurement
-    impossible = impossible_rate(first, summaries[0], result.size) if summaries else None
-    allowed = _allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0
-    no_result = impossible or slowed_reference(first)
-    unseen = vanished_work(measurement, promise.contract)
-    unchecked = measurement.counters_missing if unknown_counters(measurement, contract) else None
-    counted = [one for one in processes if one.optimized_counters or one.counters_missing is None]
-    counted = [one for one in counted if one.counters_missing is None or not unknown_counters(one, contract)]
-    counted = [] if unseen or unchecked or measurement not in counted else counted
+    impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
+    no_result = impossible or slowed_reference(timed[0] if timed else first)
+    unseen = vanished_work(first, promise.contract)
+    counted = [one for one in result.processes if _is_counted(one, contract)]
+    counted = [] if unseen or first not in counted else counted
     bills = tuple(compare_bill(one, record) for one in counted)
     of_times = [one for one in contract.engaged if one.counter in OF_TIME]
     of_counts = [one for one in contract.engaged if one.counter not in OF_TIME]
-    outputs = [compare_outputs(one, promise.tolerance) for one in processes]
-    speedup = find_middle([one.speedup for one in summaries], worse_is_more=False) if summaries else None
-    wall = _compare_wall(timed, record, asked_tolerance)
-    duet = duet_of(result.recorded_code) if result.recorded_code is not None else None
-    cores, slow = result.cores_changed, result.launch_slowdown
-    slow_host = slow if slow is not None and slow > SLOW_LAUNCH and record is not None else None
+    outputs = [compare_outputs(one, promise.tolerance) for one in result.processes]
+    slow, code = result.launch_slowdown, result.recorded_code
     return Evidence(
-        case_id=result.case_id,
-        mode=mode,
-        on_cpu=result.device_kind == "cpu",
-        processes=processes,
-        timed=summaries,
-        tried=1 + len(result.attempts),
-        failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
+        result=result,
+        first=first,
         promise=promise,
+        mode=mode,
         record=record,
-        other_cores=(cores.recorded, cores.now) if cores is not None and record is None else None,
-        ranks_share_cores=result.ranks_share_cores,
-        unfit=result.environment_problem,
-        slow_host=slow_host,
+        timed=summaries,
+        failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
+        slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
         no_result=(no_result,) if no_result is not None else (),
-        busy=busy_cores(measurement),
+        busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
-        not_comparable=next((one.problem for one in measurement.differences if one.problem and not timed), None),
-        not_engaged=next((one.not_engaged for one in processes if one.not_engaged is not None), None),
-        speedup=speedup,
-        allowed=allowed,
-        promise_is=_stand_of_promise(speedup, (promise.min_speedup or 0.0) * (1 - allowed)),
-        wall=wall,
-        wall_is=wall.stand if wall is not None else "",
-        code_is=_stand_of_code(result.recorded_code, duet),
+        speedup=find_middle([one.speedup for one in summaries], worse_is_more=False) if timed else None,
+        allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
+        wall=_compare_wall(timed, record, asked_tolerance),
         bills=bills,
-        grown=confirm([{**bill.grown, **find_leak(one)} for bill, one in zip(bills, counted, strict=True)]),
+        grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),
         broken=confirm([broken_limits(contract.limits, one) for one in counted]),
         unseen=(unseen,) if unseen is not None else (),
-        unchecked=unchecked,
-        code=result.recorded_code,
-        duet=duet,
+        unchecked=first.counters_missing if _limited(contract) - first.optimized_counters.keys() else None,
+        code=code,
+        duet=duet_of(code) if code is not None else None,
     )
+
+
+def _limited(contract: Contract) -> set[str]:
+    """The counters that the contract limits."""
+    return {limit.counter for limit in (*contract.engaged, *contract.limits)}
+
+
+def _is_counted(one: Measurement, contract: Contract) -> bool:
+    """True for a process that was counted, or that has at least the counters that the contract limits."""
+    known = one.optimized_counters.keys()
+    return one.counters_missing is None or (bool(known) and _limited(contract) <= known)
 
 
 def _allow_chance(minimum: float, record: Remembered) -> float:
@@ -365,36 +330,21 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     return max(0.0, 1 - then.speedup * (1 - then.tolerance(record.checks)) / minimum)
 
 
-def _stand_of_promise(speedup: Estimate | None, minimum: float) -> PromiseStand:
-    if speedup is None:
-        return ""
-    return "kept" if speedup.low >= minimum else "missed" if speedup.high < minimum else "open"
-
-
-def _stand_of_code(code: RecordedCode | None, duet: Duet | None) -> CodeStand:
-    """The code is not slower where the duet shows it, and where it is that of the record."""
-    if code is None:
-        return ""
-    if code.unchanged or (duet is not None and duet.outcome in (DuetOutcome.SAME, DuetOutcome.FASTER)):
-        return "not slower"
-    return "slower" if duet is not None and duet.outcome is DuetOutcome.SLOWER else "undecided"
-
-
 def _compare_wall(timed: Sequence[Measurement], record: Remembered | None, asked: float | None) -> Wall | None:
     """None without a record of enough processes."""
-    if record is None or not timed or (allowed := record.wall_tolerance) is None:
+    control, allowed = (record.current.wall, record.wall_tolerance) if record is not None else (None, None)
+    if record is None or not timed or control is None or allowed is None:
         return None
     allowed = allowed if asked is None else asked
-    changes = [_change(one, record.current) for one in timed]
+    changes = [_change(one, record.current, control) for one in timed]
     return Wall(find_middle(changes, worse_is_more=True), allowed, record.current.detectable_slowdown(allowed))
 
 
-def _change(measurement: Measurement, then: History) -> Estimate:
+def _change(measurement: Measurement, then: History, control: Control) -> Estimate:
     """The change of one process, with an interval that contains the variation between processes.
 
     A step that takes no longer than recorded is not slower, whatever its reference does, and a longer one is no gain.
     """
-    control = then.wall or Control(0.0, Variation(0.0, 1.0))
     now = time_interval([pair.optimized_ms for pair in measurement.pairs])
     reference_ms = statistics.median(pair.reference_ms for pair in measurement.pairs)
     explained = then.optimized_ms * (reference_ms / then.reference_ms) ** control.slope

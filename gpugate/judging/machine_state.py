@@ -1,13 +1,18 @@
-"""Machine states in which a time is no evidence: throttling, quotas, fallen yardsticks, lost streams, load. Pure."""
+"""Reasons for which a time is no evidence: the state of the machine, an impossible rate, a slowed reference, and work
+that was not seen. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpugate import units
 from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.measurement.settings import SLOWED
+from gpugate.results.reason import Fact, Reason, ReasonCode
+from gpugate.results.summary import Summary
+from gpugate.workload import Contract, Size
 
 # A machine that lost more than this share of a ceiling is sick. Launch latency is too jumpy to say so: slow launches
 # only withdraw an alarm.
@@ -18,10 +23,16 @@ SICK_SHARE: Mapping[str, float] = {
     "matmul_fp32_tflops": 0.5,  # the probe of a CPU that is shared and noisy; its memcpy is too jumpy to say so
 }
 
-UNSEEN_SHARE = 0.1  # of a window of a pipeline on the host clock, which CUDA events may miss
+# Of a window of a pipeline on the host clock, which CUDA events may miss; of a step's time, less than this share of
+# operators is no work, and MOSTLY is what a step must show of its work: one step of three is a third, and a join may
+# cost as much as a step.
+UNSEEN_SHARE, MOSTLY = 0.1, 0.5
+ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
 
 LAUNCH_LATENCY = "launch_latency_us"
-SLOW_LAUNCH = 1.2  # times the recorded latency; results/h100/lessons.md has the two gates that it was chosen on
+# Times a ceiling, or a recorded latency: no probe is more exact. results/h100/lessons.md has the two gates that it was
+# chosen on.
+PROBE_RATIO = 1.2
 
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
 
@@ -71,3 +82,57 @@ def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) 
     latencies = [probe.values[LAUNCH_LATENCY] for probe in probes if LAUNCH_LATENCY in probe.values]
     then = recorded.get(LAUNCH_LATENCY)
     return statistics.median_low(latencies) / then if latencies and then else None
+
+
+def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Reason | None:
+    """The first side whose step is faster than PROBE_RATIO times what this machine's yardsticks allow, or None."""
+    for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
+        for name, rate in _rates(measurement, size, step_ms.median):
+            ceiling = measurement.ceilings.get(name)
+            if ceiling and rate > PROBE_RATIO * ceiling:
+                beyond: dict[str, Fact] = {"ceiling": ceiling, "times_ceiling": rate / ceiling}
+                return Reason(ReasonCode.IMPOSSIBLE_RATE, {"side": side, "yardstick": name, **beyond})
+    share = measurement.optimized_counters.get("bus_share", 0.0)
+    return Reason(ReasonCode.IMPOSSIBLE_RATE, {"times_ceiling": share}) if share > PROBE_RATIO else None
+
+
+def slowed_reference(measurement: Measurement) -> Reason | None:
+    """A reference that takes SLOWED times as long beside the other side as before that was built, or None."""
+    slowdown = measurement.reference_slowdown or 1.0
+    return Reason(ReasonCode.REFERENCE_SLOWED, {"times": slowdown}) if slowdown > SLOWED else None
+
+
+def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Every yardstick that bounds a step, with the rate of the step's work in its unit."""
+    uncached = uncached_bytes(measurement, size)
+    for name in measurement.ceilings:
+        if name.endswith("_tflops"):
+            yield name, size.flops / step_ms / 1e9
+        elif name.endswith("_gb_per_s"):
+            yield name, uncached / step_ms / 1e6
+
+
+def uncached_bytes(measurement: Measurement, size: Size) -> float:
+    """The bytes of a step that no cache can deliver, so that they cross the memory."""
+    return max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
+
+
+def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:
+    """Work of the reference that was not seen of the optimized side, or None.
+
+    A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
+    """
+    counted = measurement.counters_missing is None
+    declared = counted and contract is not None and any(one.counter in ABOUT_KERNELS for one in contract.engaged)
+    ours, theirs = measurement.optimized_profile, measurement.reference_profile
+    if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
+        return None
+    if counted:
+        both = measurement.optimized_counters, measurement.reference_counters
+        ran, reference_ran = (counters.get("kernels") for counters in both)
+        return Reason(ReasonCode.WORK_NOT_SEEN) if reference_ran and ran == 0 else None
+    share = ours.kernel_ms / statistics.median(pair.optimized_ms for pair in measurement.pairs)
+    reference_share = theirs.kernel_ms / statistics.median(pair.reference_ms for pair in measurement.pairs)
+    if share >= UNSEEN_SHARE or reference_share < MOSTLY:
+        return None
+    return Reason(ReasonCode.WORK_NOT_SEEN, {"share": share, "reference_share": reference_share})

@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpugate.judging.machine_state import MOSTLY
 from gpugate.measurement.record import Difference, Measurement, ProofResult, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.units import date_of
 from gpugate.workload import Tolerance
-
-LEFT_OUT = 0.5  # of a step's work: one step of three is a third, and a join may cost as much as a step
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def _step_problems(checks: StepChecks) -> list[Reason]:
         count = {"wrong": checks.wrong, "steps": checks.steps, "first_wrong": checks.first_wrong or 0}
         what = {"problem": checks.problem} if checks.problem else {"resembles": checks.resembles}
         problems.append(Reason(ReasonCode.STEPS_WRONG, {**count, **what}))
-    if checks.block_share is not None and checks.block_share < LEFT_OUT:
+    if checks.block_share is not None and checks.block_share < MOSTLY:
         problems.append(Reason(ReasonCode.STEPS_LEFT_OUT, {"share": checks.block_share}))
     if checks.new_input_ratio is not None and checks.new_input_ratio > REMEMBERS:
         problems.append(Reason(ReasonCode.OUTPUTS_REMEMBERED, {"times": checks.new_input_ratio}))

@@ -53,11 +53,11 @@ def _decide_check(check: Check, rules: Sequence[Rule], evidence: Evidence) -> Ve
     numbers = NUMBERS[check](evidence)
     deciding = next((rule for rule in applying if rule.outcome is not None), None)
     if deciding is None or deciding.outcome is None:
-        return Verdict(check, evidence.case_id, numbers=numbers)
+        return Verdict(check, evidence.result.case_id, numbers=numbers)
     found = [reason for rule in (deciding, *applying) for reason in _find_reasons(rule, evidence)]
     reasons = tuple(reason for index, reason in enumerate(found) if reason not in found[:index])
     step = deciding.next_step(evidence) if callable(deciding.next_step) else deciding.next_step
-    return Verdict(check, evidence.case_id, deciding.outcome, reasons, step, numbers)
+    return Verdict(check, evidence.result.case_id, deciding.outcome, reasons, step, numbers)
 
 
 def _find_reasons(rule: Rule, evidence: Evidence) -> Reasons:
@@ -73,11 +73,11 @@ def _find_reasons(rule: Rule, evidence: Evidence) -> Reasons:
 def _longer(one: Evidence) -> NextStep:
     """On a CPU that other work keeps busy, a longer measurement does not narrow an interval."""
     noisy = one.busy is not None or one.first.stopped_because == "noise"
-    return NextStep.FREE_CORES if one.on_cpu and noisy else NextStep.MEASURE_LONGER
+    return NextStep.FREE_CORES if one.result.device_kind == "cpu" and noisy else NextStep.MEASURE_LONGER
 
 
 def _record(one: Evidence) -> NextStep | None:
-    return None if one.is_wrong else NextStep.RECORD  # no baseline may hold a wrong output
+    return None if one.outputs.problems else NextStep.RECORD  # no baseline may hold a wrong output
 
 
 def _cool(one: Evidence) -> NextStep:
@@ -145,7 +145,8 @@ def _of_bill(one: Evidence) -> Facts:
 
 
 def _of_cores(one: Evidence) -> Facts:
-    return dict(zip(("recorded_cores", "cores"), one.other_cores or (), strict=False))
+    cores = one.result.cores_changed
+    return {} if cores is None else {"recorded_cores": cores.recorded, "cores": cores.now}
 
 
 FACTS: Mapping[ReasonCode, Callable[[Evidence], Facts]] = {
@@ -185,6 +186,10 @@ def _list_others(one: Evidence) -> Reasons:
 # The rules.
 
 
+def _is_uncounted(one: Evidence) -> bool:
+    return not one.first.optimized_counters and one.first.counters_missing is None
+
+
 def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     """An alarm of one process is none where every further process failed."""
     return Rule(
@@ -195,13 +200,15 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
     Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.RAISE_BUDGET),
-    Rule(lambda one: one.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
+    Rule(
+        lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA
+    ),
     Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.INCONCLUSIVE, _after_no_result),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
     "equivalence": (
-        Rule(lambda one: one.is_wrong, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
+        Rule(lambda one: one.outputs.problems, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
         Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),
     ),
@@ -220,11 +227,16 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     "throughput": (
         *NO_TIMES,
         Rule(lambda one: one.code_is == "slower", ReasonCode.CODE_SLOWER, Outcome.REGRESSED, NextStep.FIND_COMMIT),
-        Rule(lambda one: one.other_cores, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
+        Rule(lambda one: one.result.cores_changed, ReasonCode.OTHER_CORES, Outcome.ENV_INVALID, NextStep.SAME_CORES),
         Rule(lambda one: one.lacks_record, ReasonCode.NO_RECORD, Outcome.NO_BASELINE, _record),
         Rule(lambda one: one.record is None, ReasonCode.NO_RECORD, Outcome.PASS),
         Rule(lambda one: one.only_the_machine, ReasonCode.THE_MACHINE, Outcome.PASS),
-        Rule(lambda one: one.slowed_by_host, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
+        Rule(
+            lambda one: one.slow_host and one.not_within,
+            ReasonCode.SLOW_HOST,
+            Outcome.INCONCLUSIVE,
+            NextStep.COOL_MACHINE,
+        ),
         _unless_confirmed(lambda one: one.wall_is == "slower"),
         Rule(lambda one: one.record_convicts, ReasonCode.SLOWER_THAN_RECORD, Outcome.REGRESSED, _longer),
         Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
@@ -242,7 +254,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     "counters": (
         Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, NextStep.TRACE),
         Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
-        Rule(lambda one: one.uncounted, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
+        Rule(_is_uncounted, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
         Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.INCONCLUSIVE, NextStep.DECLARE_ENGAGEMENT),
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.machine_state import LAUNCH_LATENCY, SLOW_LAUNCH, describe_throttling
+from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling
 from gpugate.machine.environment import Environment
 from gpugate.measurement.derived import BANDWIDTH
 from gpugate.measurement.record import Measurement
@@ -55,7 +55,7 @@ def _describe_slow_launches(run: RunResult) -> list[str]:
     records = [case.remembered.yardsticks for case in run.cases.values() if case.remembered is not None]
     recorded = [values[LAUNCH_LATENCY] for values in records if LAUNCH_LATENCY in values]
     now_us, then_us = medians(run).get(LAUNCH_LATENCY), median(recorded) if recorded else None
-    if now_us is None or then_us is None or now_us <= SLOW_LAUNCH * then_us:
+    if now_us is None or then_us is None or now_us <= PROBE_RATIO * then_us:
         return []
     recorded_latency = yardstick_value(LAUNCH_LATENCY, then_us)
     return [f"slow host: launches take {now_us / then_us:.2g} times the recorded {recorded_latency}"]

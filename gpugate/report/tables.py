@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
-from gpugate.judging.plausibility import uncached_bytes
+from gpugate.judging.machine_state import uncached_bytes
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns

@@ -24,7 +24,7 @@ from gpugate.statistics.intervals import (
 )
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.tolerance import WALL_FACTOR, detectable_slowdown, log_tolerance
-from gpugate.statistics.variation import Control, Observed, Variation, fit_control, fit_prior
+from gpugate.statistics.variation import Control, Observed, Variation, fit_control, shrink_all
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
@@ -246,8 +246,8 @@ def shrink_records(current: Sequence[History]) -> list[History]:
 
     The predictions are fitted to these records. A history of fewer than MIN_PROCESSES stays as it is.
     """
-    of_speedups = _shrink([_observe(one, one.variation) for one in current])
-    of_times = _shrink([_observe(one, one.control.variation if one.control else None) for one in current])
+    of_speedups = shrink_all([_observe(one, one.variation) for one in current])
+    of_times = shrink_all([_observe(one, one.control.variation if one.control else None) for one in current])
     return [
         replace(
             one,
@@ -262,8 +262,3 @@ def _observe(history: History, variation: Variation | None) -> Observed | None:
     if variation is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
         return None
     return Observed(variation, history.pair_noise)
-
-
-def _shrink(found: Sequence[Observed | None]) -> list[Variation | None]:
-    prior = fit_prior([one for one in found if one is not None])
-    return [prior.shrink(one) if prior is not None and one is not None else None for one in found]

@@ -20,8 +20,7 @@ from gpugate.errors import (
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import Evidence, gather
-from gpugate.judging.machine_state import environment_problem, launch_slowdown
-from gpugate.judging.plausibility import impossible_rate
+from gpugate.judging.machine_state import environment_problem, impossible_rate, launch_slowdown
 from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
 from gpugate.measurement.derived import with_bus_share, with_ceiling_shares, with_ceilings, with_whole_run

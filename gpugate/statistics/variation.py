@@ -48,32 +48,6 @@ class Observed:
     pair_noise: NotNegative
 
 
-@dataclass(frozen=True)
-class Prior:
-    """The prediction of the variance of a case from the noise of its pairs: log s0^2 = level + slope * log(pair noise).
-
-    `smallest_noise` is that of the cases that it was fitted to. The variances of cases have a scaled inverse chi-square
-    distribution about it, and it is worth PRIOR_WORTH further values of each case.
-    """
-
-    level: float
-    slope: float
-    smallest_noise: float
-
-    def variance(self, pair_noise: float) -> float:
-        return math.exp(self.level + self.slope * math.log(max(pair_noise, self.smallest_noise)))
-
-    def shrink(self, case: Observed) -> Variation:
-        """Computes the posterior variance, s^2 = (d0 s0^2 + d s^2) / (d0 + d), known with d0 + d degrees of freedom.
-
-        d are those of the own variance, and d0 is PRIOR_WORTH (Smyth, Linear models and empirical Bayes methods,
-        Statistical Applications in Genetics and Molecular Biology 3, 2004, section 4).
-        """
-        own, known = case.variation, PRIOR_WORTH + case.variation.degrees_of_freedom
-        squares = PRIOR_WORTH * self.variance(case.pair_noise) + own.degrees_of_freedom * own.share**2
-        return Variation(math.sqrt(squares / known), known)
-
-
 def fit_control(log_times: Sequence[float], log_references: Sequence[float]) -> Control | None:
     """Fits the control of one case to its recorded processes; None for fewer than three.
 
@@ -98,19 +72,31 @@ def fit_control(log_times: Sequence[float], log_references: Sequence[float]) -> 
     return Control(slope, Variation(math.sqrt(left), free))
 
 
-def fit_prior(cases: Sequence[Observed]) -> Prior | None:
-    """Fits the prior to all cases that vary, in their pairs and between processes; None for fewer than MIN_CASES.
+def shrink_all(cases: Sequence[Observed | None]) -> list[Variation | None]:
+    """Shrinks the variance of each case towards its prediction from the noise of its pairs. None for a case without
+    any, and for every case where fewer than MIN_CASES vary, in their pairs and between processes.
 
-    Each log s^2, with the bias of its degrees of freedom removed (digamma), is regressed on the log of the noise of the
-    pairs, as the `trend` of limma regresses it on a covariate. The mean of log s^2 over cases is above log s0^2.
+    The prediction is log s0^2 = level + slope * log(pair noise), fitted to the cases that vary: each log s^2, with the
+    bias of its degrees of freedom removed (digamma), is regressed on the log of the noise, as the `trend` of limma
+    regresses it on a covariate. The mean of log s^2 over cases is above log s0^2. The posterior variance is s^2 = (d0
+    s0^2 + d s^2) / (d0 + d), known with d0 + d degrees of freedom: d are those of the own variance, and d0 is
+    PRIOR_WORTH (Smyth, Linear models and empirical Bayes methods, Statistical Applications in Genetics and Molecular
+    Biology 3, 2004, section 4).
     """
-    cases = [case for case in cases if case.variation.share > 0 and case.pair_noise > 0]
-    if len(cases) < MIN_CASES:
-        return None
-    noises = np.array([case.pair_noise for case in cases])
-    half = np.array([case.variation.degrees_of_freedom for case in cases]) / 2
-    known = 2 * np.log([case.variation.share for case in cases]) - special.digamma(half) + np.log(half)
-    design = np.column_stack([np.ones(len(cases)), np.log(noises)])
+    fitted = [case for case in cases if case is not None and case.variation.share > 0 and case.pair_noise > 0]
+    if len(fitted) < MIN_CASES:
+        return [None] * len(cases)
+    noises = np.array([case.pair_noise for case in fitted])
+    half = np.array([case.variation.degrees_of_freedom for case in fitted]) / 2
+    known = 2 * np.log([case.variation.share for case in fitted]) - special.digamma(half) + np.log(half)
+    design = np.column_stack([np.ones(len(fitted)), np.log(noises)])
     (level, slope), *_ = np.linalg.lstsq(design, known, rcond=None)
     level += special.digamma(PRIOR_WORTH / 2) - math.log(PRIOR_WORTH / 2)
-    return Prior(float(level), float(slope), float(min(noises)))
+
+    def shrink(case: Observed) -> Variation:
+        own, noise = case.variation, max(case.pair_noise, float(min(noises)))
+        predicted, degrees = math.exp(level + slope * math.log(noise)), PRIOR_WORTH + own.degrees_of_freedom
+        squares = PRIOR_WORTH * predicted + own.degrees_of_freedom * own.share**2
+        return Variation(math.sqrt(squares / degrees), degrees)
+
+    return [shrink(case) if case is not None else None for case in cases]

@@ -10,7 +10,6 @@ import pytest
 from gpugate.judging.duet import (
     BUILD_S,
     PRIOR_BUILD_SD,
-    PRIOR_BUILDS,
     PROCESS_S,
     judge_duet,
     plan,
@@ -19,6 +18,7 @@ from gpugate.judging.duet import (
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize, Noise
+from gpugate.statistics.variation import PRIOR_WORTH
 from tests.conftest import TWO_CORES
 
 SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome
@@ -104,7 +104,7 @@ def test_the_noise_of_a_record_is_that_of_its_pairs_and_builds(pair_sd: float, b
     noise = read_noise(record(pair_sd, build_sd, processes=40))
     assert noise is not None
     assert noise.pair_sd == pytest.approx(pair_sd, rel=0.1)
-    prior = PRIOR_BUILDS / (PRIOR_BUILDS + 120) * PRIOR_BUILD_SD**2
+    prior = PRIOR_WORTH / (PRIOR_WORTH + 120) * PRIOR_BUILD_SD**2
     assert noise.build_sd == pytest.approx(math.sqrt(build_sd**2 + prior), rel=0.25, abs=0.004)
     assert noise.pair_s == pytest.approx(2 * 5 * 2.0e-3)
 

@@ -1,19 +1,26 @@
-"""Machine states in which a time is no evidence, on made-up probes."""
+"""Reasons for which a time is no evidence, on made-up probes and measurements."""
 
 from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.machine_state import environment_problem, launch_slowdown
-from gpugate.measurement.record import Measurement, Pair, TimedBuild, Yardstick
-from tests.support.judged_cases import measured
-
-
-@pytest.mark.parametrize(("ratio", "sick"), [(None, False), (1.0, False), (0.9, False), (0.89, True)])
-def test_events_that_miss_a_part_of_the_hosts_window_are_an_environment_problem(ratio, sick) -> None:
-    problem = environment_problem(replace(measured_with(8, 0), event_host_ratio=ratio), (), {})
-    words = "CUDA events saw only 89 % of the host's window: some stream is not joined by Side.finish"
-    assert problem == (words if sick else None)
+from gpugate.judging.actions import Action, Allowed, next_action
+from gpugate.judging.evidence import gather
+from gpugate.judging.machine_state import (
+    environment_problem,
+    impossible_rate,
+    launch_slowdown,
+    slowed_reference,
+    vanished_work,
+)
+from gpugate.measurement.derived import with_ceilings
+from gpugate.measurement.record import Measurement, Pair, StepProfile, TimedBuild, Yardstick
+from gpugate.results.reason import ReasonCode
+from gpugate.results.run import Mode
+from gpugate.results.summary import summarize
+from gpugate.results.verdict import NextStep, Outcome
+from gpugate.workload import Contract, Limit, Size
+from tests.support.judged_cases import case, judge_counters, measured, verdicts
 
 
 def measured_with(kept: int, discarded: int) -> Measurement:
@@ -21,16 +28,21 @@ def measured_with(kept: int, discarded: int) -> Measurement:
     return replace(measured(), instances=(TimedBuild(True, pairs, discarded, ("power brake",)),))
 
 
-@pytest.mark.parametrize(("discarded", "sick"), [(0, False), (8, False), (9, True)])
-def test_more_throttled_pairs_than_kept_ones_are_a_sick_machine(discarded, sick) -> None:
-    problem = environment_problem(measured_with(8, discarded), (), {})
-    assert problem == ("9 pairs were throttled (power brake), more than the 8 kept" if sick else None)
-
-
-def test_a_quota_that_throttles_is_an_environment_problem_and_not_the_heat() -> None:
-    throttled = replace(measured_with(8, 0), optimized_counters={"throttled_periods": 0.77})
-    problem = environment_problem(throttled, (), {})
-    assert problem == "throttled in 77 % of the periods of a quota of CPU time"
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (measured_with(8, 8), None),
+        (measured_with(8, 9), "9 pairs were throttled (power brake), more than the 8 kept"),
+        (replace(measured(), event_host_ratio=0.9), None),
+        (
+            replace(measured(), event_host_ratio=0.89),
+            "CUDA events saw only 89 % of the host's window: some stream is not joined by Side.finish",
+        ),
+        (measured(throttled_periods=0.77), "throttled in 77 % of the periods of a quota of CPU time"),
+    ],
+)
+def test_a_throttled_machine_and_a_lost_stream_are_an_environment_problem(found, problem) -> None:
+    assert environment_problem(found, (), {}) == problem
 
 
 EXPECTED = {"matmul_bf16_tflops": 800.0, "pinned_copy_gb_per_s": 50.0, "launch_latency_us": 2.0}
@@ -44,6 +56,7 @@ EXPECTED = {"matmul_bf16_tflops": 800.0, "pinned_copy_gb_per_s": 50.0, "launch_l
         ({"pinned_copy_gb_per_s": 34.0}, "the machine gave pinned copy 34 GB/s instead of 50 GB/s"),
         ({"launch_latency_us": 9.0}, None),  # too jumpy to say so
         ({"device_copy_gb_per_s": 1.0}, None),  # nothing to compare it with
+        ({"pinned_copy_gb_per_s": 72.0}, None),  # a faster bus is left to the bill
     ],
 )
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -54,11 +67,6 @@ def test_a_lost_ceiling_on_either_side_of_a_measurement_is_a_sick_machine(values
     assert environment_problem(measured_with(8, 0), around, EXPECTED) == sick
 
 
-def test_a_ceiling_far_above_the_recorded_one_leaves_the_step_to_its_bill() -> None:
-    risen = Yardstick({"pinned_copy_gb_per_s": 72.0})
-    assert environment_problem(measured_with(8, 0), [risen, risen], EXPECTED) is None
-
-
 @pytest.mark.parametrize(
     ("latencies_us", "recorded", "times"),
     [((2.5, 3.0, 2.8), {"launch_latency_us": 2.0}, 1.4), ((), {"launch_latency_us": 2.0}, None), ((2.0,), {}, None)],
@@ -67,3 +75,97 @@ def test_the_launches_of_a_host_are_compared_with_the_recorded_ones(latencies_us
     probes = [Yardstick({"launch_latency_us": us}) for us in latencies_us]
     found = launch_slowdown([Yardstick({"matmul_bf16_tflops": 1.0}), *probes], recorded)
     assert found == (times and pytest.approx(times))
+
+
+CEILINGS = {"matmul_bf16_tflops": 800.0, "device_copy_gb_per_s": 4000.0, "cache_bytes": 50e6}
+
+
+def timed(optimized_ms: float, **more: object) -> Measurement:
+    """A process of a reference of 30 ms, of which nothing was counted."""
+    return replace(measured(optimized_ms), **{"ceilings": CEILINGS, "optimized_counters": {}, **more})
+
+
+@pytest.mark.parametrize(
+    ("found", "size", "times"),
+    [
+        (timed(1.0), Size(1, 0.9e12, 0.0), None),  # 900 TFLOP/s of 800: within the probe's error
+        (timed(1.0), Size(1, 1.6e12, 0.0), 2.0),
+        (timed(1.0), Size(1, 0.0, 4.7e9), None),
+        (timed(1.0), Size(1, 0.0, 50e6 + 8e9), 2.0),
+        (timed(0.001), Size(1, 0.0, 50e6), None),  # all of it may be in the cache
+        (replace(timed(2.0), instances=measured(2.0, 1.0).instances), Size(1, 1.6e12, 0.0), 2.0),  # the reference
+        (timed(1.0, optimized_counters={"bus_share": 1.3}), Size(1, 0.0, 0.0), 1.3),
+    ],
+)
+def test_a_rate_above_120_percent_of_a_ceiling_is_impossible(
+    found: Measurement, size: Size, times: float | None
+) -> None:
+    impossible = impossible_rate(found, summarize(found), size)
+    assert (impossible and impossible.facts["times_ceiling"]) == (times and pytest.approx(times))
+
+
+@pytest.mark.parametrize(("slowdown", "slowed"), [(None, False), (0.7, False), (2.0, False), (2.01, True)])
+def test_a_reference_that_the_other_side_slows_gives_no_result(slowdown: float | None, slowed: bool) -> None:
+    found = slowed_reference(timed(1.0, reference_slowdown=slowdown))
+    assert (found is not None and found.code is ReasonCode.REFERENCE_SLOWED) == slowed
+
+
+def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_for_it() -> None:
+    result = case(timed(1.0), size=Size(1, 1e13, 0.0))
+    judged = verdicts(result)
+    for check in ("speedup", "throughput"):
+        assert (judged[check].outcome, judged[check].code) == (Outcome.INCONCLUSIVE, ReasonCode.IMPOSSIBLE_RATE)
+    assert judged["speedup"].numbers["times_ceiling"] == pytest.approx(12.5)
+    evidence = gather(result, Mode.GATE, None)
+    assert next_action(evidence, Allowed(duet=True, any_code=True)) is Action.STOP
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "names"),
+    [
+        ("float16", "cuda", {"matmul_bf16_tflops", "device_copy_gb_per_s", "cache_bytes"}),
+        ("float8", "cuda", {"device_copy_gb_per_s", "cache_bytes"}),
+        ("bfloat16", "cpu", {"memcpy_gb_per_s", "cache_bytes"}),  # this machine has no yardstick of bfloat16
+    ],
+)
+def test_the_best_of_all_probes_is_the_ceiling(dtype: str, kind: str, names: set[str]) -> None:
+    values = {"matmul_bf16_tflops": 790.0, "device_copy_gb_per_s": 4000.0, "memcpy_gb_per_s": 10.0}
+    probes = [Yardstick(values), Yardstick({name: value / 2 for name, value in values.items()})]
+    found = with_ceilings(measured(), dtype, kind, 100, probes)
+    assert set(found.ceilings) == names
+    assert found.ceilings == {**{name: values.get(name) for name in names}, "cache_bytes": 100.0}
+
+
+OPERATORS, NONE_SEEN = StepProfile({"aten::mm": (1.0, 25.0)}, kernel_ms=25.0), StepProfile()
+ON_CPU = {"reference_profile": OPERATORS, "optimized_profile": NONE_SEEN, "counters_missing": "a CPU"}
+KERNELS = {"kernels": 1.0, "kernel_launches": 1.0, "graph_launches": 0.0}
+NO_KERNELS = {
+    "reference_profile": OPERATORS,
+    "optimized_profile": NONE_SEEN,
+    "reference_counters": {"kernels": 5.0},
+    "optimized_counters": {"kernels": 0.0, "kernel_launches": 0.0, "graph_launches": 0.0},
+}
+
+
+@pytest.mark.parametrize("seen", [ON_CPU, NO_KERNELS])
+def test_work_that_was_not_seen_is_a_question(seen: dict[str, object]) -> None:
+    verdict = judge_counters(timed(1.0, **seen), None, None)
+    assert (verdict.outcome, verdict.code) == (Outcome.INCONCLUSIVE, ReasonCode.WORK_NOT_SEEN)
+    assert verdict.next_step is NextStep.DECLARE_ENGAGEMENT
+
+
+@pytest.mark.parametrize(
+    ("changed", "contract"),
+    [
+        ({"accounts_for_itself": True}, None),
+        ({"optimized_profile": OPERATORS}, None),
+        ({"reference_profile": StepProfile({"aten::mm": (1.0, 3.0)}, kernel_ms=3.0)}, None),  # 10 % of its step
+        (NO_KERNELS | {"counters_missing": None, "optimized_counters": KERNELS}, None),
+        (NO_KERNELS | {"counters_missing": None}, Contract(engaged=(Limit("kernels", at_most=0),))),
+    ],
+    ids=["it accounts for itself", "operators", "the reference has few too", "kernels", "declared"],
+)
+def test_declared_or_visible_work_is_no_question(changed: dict[str, object], contract: Contract | None) -> None:
+    found = timed(1.0, **{**ON_CPU, **changed})
+    assert vanished_work(found, contract) is None
+    assert judge_counters(found, contract, None).outcome is Outcome.PASS

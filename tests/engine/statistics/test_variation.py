@@ -12,10 +12,9 @@ from gpugate.statistics.variation import (
     SLOPE,
     SLOPE_SD,
     Observed,
-    Prior,
     Variation,
     fit_control,
-    fit_prior,
+    shrink_all,
 )
 
 CASES, PROCESSES = 40, 6
@@ -37,29 +36,35 @@ def record(draw: np.random.Generator, sd: np.ndarray, noise: np.ndarray) -> tupl
     return values, [observed(*of_case) for of_case in zip(values.std(axis=1, ddof=1), noise, strict=True)]
 
 
-def test_the_fit_finds_the_trend_of_cases_that_scatter_as_the_prior_says() -> None:
+def predict(cases: list[Observed], pair_noise: float) -> float:
+    """The predicted variance of a case with this noise, which is the posterior variance of one that does not vary."""
+    *_, found = shrink_all([*cases, observed(0.0, pair_noise)])
+    assert found is not None
+    return found.share**2 * found.degrees_of_freedom / PRIOR_WORTH
+
+
+def test_the_prediction_follows_the_noise_of_cases_that_scatter_as_the_prior_says() -> None:
     draw = np.random.default_rng(1)
-    found = [fit_prior(record(draw, *draw_cases(draw, PRIOR_WORTH))[1]) for _ in range(200)]
-    assert np.median([one.slope for one in found if one]) == pytest.approx(2.0, abs=0.05)
-    assert np.median([one.variance(0.01) for one in found if one]) == pytest.approx(1e-4, rel=0.1)
+    suites = [record(draw, *draw_cases(draw, PRIOR_WORTH))[1] for _ in range(200)]
+    assert np.median([predict(one, 0.01) for one in suites]) == pytest.approx(1e-4, rel=0.1)
+    assert np.median([predict(one, 0.02) / predict(one, 0.01) for one in suites]) == pytest.approx(4.0, rel=0.05)
 
 
-def test_few_cases_and_cases_without_any_variation_give_no_prior() -> None:
+def test_a_posterior_variance_is_the_mean_of_both_weighted_by_their_degrees() -> None:
+    cases = record(np.random.default_rng(3), *draw_cases(np.random.default_rng(3)))[1]
+    found, own = shrink_all(cases)[0], cases[0].variation.share
+    assert found is not None
+    predicted = predict(cases, cases[0].pair_noise)
+    assert found.share**2 == pytest.approx((PRIOR_WORTH * predicted + DEGREES * own**2) / (PRIOR_WORTH + DEGREES))
+    assert found.degrees_of_freedom == PRIOR_WORTH + DEGREES
+
+
+def test_few_cases_and_cases_without_any_variation_give_no_prediction() -> None:
     cases = record(np.random.default_rng(3), *draw_cases(np.random.default_rng(3)))[1]
     assert fit_control([0.0, 0.1], [0.0, 0.1]) is None
-    assert fit_prior(cases[: MIN_CASES - 1]) is None
-    assert fit_prior(cases[:MIN_CASES]) is not None
-    assert fit_prior([observed(0.0)] * CASES) is None
-    assert fit_prior([observed(0.01, pair_noise=0.0)] * CASES) is None
-
-
-def test_a_case_without_variation_or_noise_leaves_the_fit_as_it_was() -> None:
-    cases = record(np.random.default_rng(4), *draw_cases(np.random.default_rng(4)))[1]
-    before, after = fit_prior(cases), fit_prior([*cases, observed(0.0, 0.01), observed(0.01, 0.0)])
-    assert before == after
-    assert after is not None
-    assert 0 < after.shrink(observed(0.0)).share < 0.01
-    assert after.shrink(observed(0.001, 0.0)).share > 0
+    assert set(shrink_all([*cases[: MIN_CASES - 1], None, observed(0.0), observed(0.01, 0.0)])) == {None}
+    *found, absent = shrink_all([*cases[:MIN_CASES], observed(0.001, 0.0), None])
+    assert (None in found, absent) == (False, None)
 
 
 @pytest.mark.parametrize("outlying", [1.0, 5.0])
@@ -73,9 +78,7 @@ def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) ->
         sd, noise = draw_cases(draw)
         sd[0] = outlying * noise[0] * (sd[0] / noise[0] if outlying == 1 else 1)
         values, cases = record(draw, sd, noise)
-        prior = fit_prior(cases)
-        assert prior is not None
-        shrunk = [prior.shrink(case) for case in cases]
+        shrunk = [one for one in shrink_all(cases) if one is not None]
         fresh = np.median(draw.normal(1.0, sd[:, None], (CASES, 3)), axis=1)
         allowed = [variation_factor(PROCESSES, CASES, one.degrees_of_freedom) * one.share for one in shrunk]
         alarms[suite] = fresh < np.median(values, axis=1) * (1 - np.array(allowed))
@@ -123,9 +126,3 @@ def test_a_slope_lies_from_0_to_1(times: list[float], references: list[float], s
     found = fit_control(times, references)
     assert found is not None
     assert found.slope == pytest.approx(slope)
-
-
-def test_a_posterior_variance_is_the_mean_of_both_weighted_by_their_degrees() -> None:
-    found = Prior(level=0.0, slope=2.0, smallest_noise=1e-9).shrink(observed(0.02, pair_noise=0.01))
-    assert found.share == pytest.approx(math.sqrt((PRIOR_WORTH * 0.01**2 + 5 * 0.02**2) / (PRIOR_WORTH + 5)))
-    assert found.degrees_of_freedom == PRIOR_WORTH + 5
