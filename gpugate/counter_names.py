@@ -110,3 +110,16 @@ EXACT = (
 # One convolution is one kernel by one algorithm and two by another, with another workspace. Where those are timed
 # against each other, machines of one model end the race differently.
 EXACT_UNLESS_AUTOTUNED = ("kernel_launches", "kernels", "peak_bytes")
+# Of the others, the larger value is the worse one.
+MORE_IS_BETTER = (
+    "graph_launches",
+    "tensor_core_kernels",
+    "active_fraction",
+    "kernel_fraction",
+    "overlap_fraction",
+    "bus_share",
+    "copy_share",
+    "matmul_share",
+    "data_path_efficiency",
+    "whole_run_speedup",
+)

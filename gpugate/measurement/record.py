@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
+from gpugate.counter_names import MORE_IS_BETTER
 from gpugate.units import (
     Count,
     Milliseconds,
@@ -347,20 +348,6 @@ class Measurement:
             wall_s=self.wall_s + second.wall_s,
             spent_s=_add(self.spent_s, second.spent_s),
         )
-
-
-MORE_IS_BETTER = (
-    "graph_launches",
-    "tensor_core_kernels",
-    "active_fraction",
-    "kernel_fraction",
-    "overlap_fraction",
-    "bus_share",
-    "copy_share",
-    "matmul_share",
-    "data_path_efficiency",
-    "whole_run_speedup",
-)
 
 
 def _worse(first: Counters, second: Counters) -> Counters:

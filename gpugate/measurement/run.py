@@ -95,15 +95,15 @@ class _Run:
     settings: Settings
     report: Report
     inputs: Inputs
-    expected: Expected | None = None  # None: only times are measured
-    cache: WorkloadCache = field(default_factory=WorkloadCache)
+    cache: WorkloadCache
+    spent: Spent
+    expected: Expected | None = None  # None in a duet before its first build
     timer: Timer = field(init=False)
     read_clock: ReadClock = field(init=False)
     draw: random.Random = field(init=False)
     cool_down: CoolDown = field(default_factory=CoolDown)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
     other_work: OtherWork = field(default_factory=OtherWork)
-    spent: Spent = field(default_factory=Spent)
     deadline_s: float = math.inf
     rebuild_s: float = 0.0  # what the next build and its shorter warm-up will take
     tuned: bool = False  # some side took long at the first sight of an input set
@@ -200,7 +200,7 @@ def measure(
             draw = _draw(settings, case.id)
             compute = partial(expected_outputs, case, context, inputs, settings.budget_s, draw)
             expected = cache.expected_outputs(inputs, compute)
-        run = _Run(case, context, settings, report, inputs, expected, cache, spent=spent)
+        run = _Run(case, context, settings, report, inputs, cache, spent, expected)
         if settings.prove:
             run.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.proofs:
@@ -209,21 +209,6 @@ def measure(
         if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
         return _record(run, stopped_because)
-    finally:
-        release(context.device)
-
-
-def measure_times(
-    case: Case, context: Context, settings: Settings, inputs: Inputs, report: Report
-) -> tuple[TimedBuild, ...]:
-    """Takes pairs from several builds as `measure` does, but compares no output and counts nothing.
-
-    `inputs` serve many measurements. Raises SideError as `measure` does.
-    """
-    run = _Run(case, context, settings, report, inputs)
-    try:
-        _sample(run)
-        return tuple(run.builds)
     finally:
         release(context.device)
 
@@ -295,14 +280,14 @@ def _begin(run: _Run, both: BothSides) -> None:
     run.report_progress("checking", both.optimized.name)
     if run.settings.duet:
         run.expected = outputs_of(both.reference, run.inputs, run.case.workload.expects_nan)
-    if run.expected is not None:
-        found, run.same_bits = compare_fresh(both, run.inputs, run.expected)
-        run.differences += found
-        tolerated = run.case.optimization.tolerated.relative_l2
-        if run.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
-            run.mismatch = mismatch(both.optimized, run.inputs, run.expected)
-            problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
-            run.differences = [replace(one, problem=problem) for one in run.differences]
+    assert run.expected is not None  # noqa: S101  # for mypy
+    found, run.same_bits = compare_fresh(both, run.inputs, run.expected)
+    run.differences += found
+    tolerated = run.case.optimization.tolerated.relative_l2
+    if run.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
+        run.mismatch = mismatch(both.optimized, run.inputs, run.expected)
+        problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
+        run.differences = [replace(one, problem=problem) for one in run.differences]
     run.deadline_s = perf_counter() + run.settings.budget_s
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -76,30 +75,26 @@ class TrialTaker:
 
 
 def take(perf: PerfSession, case: Case, plan: Plan) -> Iterator[Trial]:
-    """The trials of one case that this process is to take. Inputs are made once for all of them.
+    """The trials of one case that this process is to take, each as a duet measures it.
 
     Raises TrustError, naming the case, when one of its sides cannot be built or run.
     """
-    from gpugate.measurement.cold_inputs import make_inputs
-    from gpugate.measurement.run import measure_times
-    from gpugate.measurement.sides import blame, build_side
-    from gpugate.measurement.time_limit import BUILD_SHARE
+    from gpugate.measurement.run import measure
+    from gpugate.measurement.sides import build_side
 
     slowdowns, seed = share_of(plan, case.id), perf.result.seed
     if not slowdowns:
         return
     context = perf.context(case)
     try:
-        with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
-            # The side that is built first is timed alone on the one fresh set.
-            inputs = make_inputs(case.workload, context, 1, random.Random(seed))  # noqa: S311  # for repeatability
         # A gate has built and run a baseline before it measures: what libraries load and compile once is then done.
-        build_side(case.optimization.name, case.optimization.build, context, inputs.timed[0]).close()
+        first = case.workload.inputs(context, 0)
+        build_side(case.optimization.name, case.optimization.build, context, first).close()
         for number, slowdown in enumerate(slowdowns):
             started = time.perf_counter()
-            settings = Settings(budget_s=plan.budget_s, seed=seed + number)
-            builds = measure_times(against_itself(case, slowdown), context, settings, inputs, silent)
-            yield Trial(case.id, plan.process, slowdown, builds, time.perf_counter() - started)
+            settings = Settings(budget_s=plan.budget_s, seed=seed + number, duet=True, prove=False, count=False)
+            found = measure(against_itself(case, slowdown), context, settings, silent)
+            yield Trial(case.id, plan.process, slowdown, found.instances, time.perf_counter() - started)
     except GpugateError as error:
         raise TrustError(f"{case.id}: {error}") from error
 
