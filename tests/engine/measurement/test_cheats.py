@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.measurement import step_work
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.sides import build_side
@@ -322,16 +321,6 @@ def test_a_queue_that_loses_the_oldest_steps_of_a_long_block(
 ) -> None:
     measured = found(bench, queued(bench, own_memory, work_ms, step_ms, longest=longest))
     assert resemblance(measured) == "zeros"
-
-
-@pytest.mark.parametrize("join_ms", [8.0, 800.0])
-def test_an_empty_join_that_takes_longer_than_the_whole_block_hides_no_step_that_is_left_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, join_ms: float
-) -> None:
-    """By noise, or because the side works where it has nothing to join."""
-    times_ms = {1: 80.0, 0: join_ms}
-    monkeypatch.setattr(step_work, "_cpu_ms", lambda side, inputs, lengths, workers: times_ms.get(lengths[0], 0.1))
-    assert "leaves steps out" in wrong(found(bench, queued(bench, ring(1), WORK_MS, step_ms=0.01, longest=1)))
 
 
 def returned_again() -> Callable[[torch.Tensor], Any]:

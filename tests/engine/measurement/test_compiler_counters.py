@@ -77,13 +77,3 @@ def test_sides_that_compile_the_same_function_have_counts_of_their_own() -> None
         with side.count():
             run(double, 2, 3, backend=backend)
     assert [side.counters() for side in sides] == [counters(2, recompilations=1)] * 2
-
-
-@pytest.mark.parametrize("limit", ["recompile_limit", "accumulated_recompile_limit"])
-def test_the_limit_of_recompilations_names_the_function(limit: str) -> None:
-    found = CompilerCounters()
-    with torch._dynamo.config.patch({limit: 3}), found.count():
-        run(double, 2, 3, 4, 5, 6)
-    assert found.counters() == counters(3, recompilations=2, eager=1)
-    assert found.limit_problem is not None
-    assert "limit of recompilations of 'double': " in found.limit_problem

@@ -7,7 +7,6 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -115,7 +114,11 @@ def test_what_is_dear_to_build_gets_its_pairs_from_fewer_instances(bench: Bench)
     # The interval of a single build is never narrow: what another build would give is unknown.
     assert (len(found.instances), found.stopped_because) == (1, "noise")
     assert len(found.pairs) >= 32
-    assert bench.log.count("build fast") == 1
+    assert bench.log == [
+        *("build baseline", "close baseline"),
+        *("build baseline", "build fast", "close fast", "close baseline"),
+        *("build baseline", "close baseline"),  # once more after the optimization, for its outputs
+    ]
 
 
 def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
@@ -128,14 +131,6 @@ def test_building_costs_no_budget_the_first_time(bench: Bench) -> None:
     assert (costs_nothing.stopped_because, len(costs_nothing.instances)) == ("narrow", 4)
     assert len(costs_much.instances) == 1
     assert len(costs_much.pairs) >= 8
-
-
-def test_an_output_that_cannot_be_compared_ends_the_measurement_without_samples(bench: Bench) -> None:
-    found = bench.measure(bench.case(bench.side("fast", 1.0, lambda inputs: product(inputs)[:, :2])))
-    assert (found.instances, found.stopped_because, found.optimized_counters) == ((), "outputs not comparable", {})
-    assert {one.problem for one in found.differences} == {"it returned shape (2, 2) instead of (2, 3)"}
-    assert not {told.doing for told in bench.told} & {"warming up", "measuring", "counting"}
-    assert bench.log.count("build fast") == bench.log.count("close fast") == 1
 
 
 def test_an_output_that_is_stale_under_load_alone_is_caught_on_the_timed_steps(bench: Bench) -> None:
@@ -195,32 +190,6 @@ def linear() -> nn.Linear:
     return made
 
 
-@pytest.mark.parametrize("when", ["built", "run"])
-def test_an_optimization_that_edits_the_references_model_is_caught(bench: Bench, when: str) -> None:
-    shared = linear()
-
-    def edit() -> None:
-        shared.weight.mul_(1.01)
-
-    def optimized(context: Context) -> Side:
-        calls = itertools.count()
-        if when == "built":
-            edit()
-
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            if when == "run" and next(calls) == 10:
-                edit()
-            bench.now_ms += 1.0
-            return product(inputs) + shared.bias
-
-        return Side(step)
-
-    words = r"^fast failed while being built or run: .* it changed the reference's model: copy"
-    with pytest.raises(SideError, match=words):
-        bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared, model=shared)))
-    assert when == "run" or "measuring" not in {told.doing for told in bench.told}
-
-
 def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_outputs(bench: Bench) -> None:
     shared = linear()
 
@@ -232,15 +201,6 @@ def test_an_edit_of_a_model_that_no_side_shows_is_caught_by_the_baselines_output
     words = r"^fast failed while being measured: .* the baseline gives other outputs since then"
     with pytest.raises(SideError, match=words):
         bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared)))
-
-
-def test_a_baseline_that_was_last_built_before_the_optimization_is_built_once_more(bench: Bench) -> None:
-    bench.measure(bench.case(bench.side("fast", 1.0, other_kernels, build_s=100.0)), budget_s=20.0)
-    assert bench.log == [
-        *("build baseline", "close baseline"),
-        *("build baseline", "build fast", "close fast", "close baseline"),
-        *("build baseline", "close baseline"),
-    ]
 
 
 class Rungs:
@@ -343,25 +303,6 @@ def test_an_optimized_side_whose_output_depends_on_more_than_its_input_is_named_
     verdict = judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"])
     assert (verdict.outcome, found.pairs) == (Outcome.WRONG, ())
     assert "it gives another output for the same input" in verdict.reason
-
-
-def test_inputs_that_cannot_be_made_are_blamed_on_the_workload(bench: Bench) -> None:
-    case = bench.case()
-
-    def no_inputs(context: Context, index: int) -> Any:
-        raise FileNotFoundError("no photographs")
-
-    with pytest.raises(SideError, match="inputs of net failed while being made: FileNotFoundError: no photographs"):
-        bench.measure(replace(case, workload=replace(case.workload, inputs=no_inputs)))
-
-
-def test_what_was_built_is_closed_when_the_other_side_fails(bench: Bench) -> None:
-    def optimized(context: Context) -> Side:
-        raise RuntimeError("no engine")
-
-    with pytest.raises(SideError, match="fast failed while being built: RuntimeError: no engine"):
-        bench.measure(bench.case(optimized))
-    assert bench.log.count("build baseline") == bench.log.count("close baseline") == 2
 
 
 @pytest.mark.parametrize("at_step", [1, 50])
@@ -514,38 +455,6 @@ def test_rows_that_are_right_are_known_of_any_shape(bench: Bench, shape: tuple[i
     found = bench.measure(bench.case(bench.side("fast", 1.0, half), bench.side(BASELINE, 3.0, rows)))
     assert found.mismatch is not None
     assert found.mismatch.rows_right == 0.5
-
-
-def delayed(bench: Bench, function: Step) -> Step:
-    def slow(*args: Any) -> Any:
-        bench.now_ms += 50.0
-        return function(*args)
-
-    return slow
-
-
-@pytest.mark.parametrize("at_call", [0, 20])
-def test_a_side_that_slows_the_other_one_by_a_replaced_function_is_caught_and_a_later_case_is_as_ever(
-    bench: Bench, at_call: int
-) -> None:
-    before, calls = bench.measure(bench.case()), itertools.count(1)
-
-    def cheat() -> None:
-        torch.Tensor.__matmul__ = delayed(bench, torch.Tensor.__matmul__)
-
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        if next(calls) == at_call:
-            cheat()
-        return other_kernels(inputs)
-
-    def cheating(context: Context) -> Side:
-        if at_call == 0:
-            cheat()
-        return bench.side("fast", 1.0, step)(context)
-
-    with pytest.raises(SideError, match=r"^fast failed while .*: it changed torch\.Tensor\.__matmul__"):
-        bench.measure(bench.case(cheating))
-    assert speedups(bench.measure(bench.case())) == speedups(before)
 
 
 def test_variables_that_a_side_sets_reach_neither_a_later_case_nor_a_fresh_process(

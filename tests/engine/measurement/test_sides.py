@@ -1,7 +1,6 @@
 """Building, running and releasing a side: who is blamed, what it cost, and that it is left as it was."""
 
 import copy
-import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -59,25 +58,6 @@ def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause()
 )
 def test_running_out_of_memory_is_known_by_its_kind_and_by_words_of_libraries(error: Exception, short: bool) -> None:
     assert SideError("fast", "being built", error).out_of_memory is short
-
-
-FAILING: dict[str, Callable[[], object]] = {
-    "being built": lambda: build_side("fast", lambda context: raise_(ValueError("bad")), CONTEXT, INPUTS[0]),
-    "running its first step": lambda: built(lambda inputs: inputs, finish=lambda: raise_(ValueError("bad"))),
-    "running timed steps": lambda: built(fails_at(2)).timed_block(INPUTS, lambda run: (run(), 1.0)[1]),
-    "computing an output": lambda: built(fails_at(2)).output_for(INPUTS[0]),
-}
-
-
-def fails_at(call: int) -> Callable[[Any], Any]:
-    calls = itertools.count(1)
-    return lambda inputs: raise_(ValueError("bad")) if next(calls) == call else inputs
-
-
-@pytest.mark.parametrize("doing", FAILING)
-def test_what_fails_says_where(doing: str) -> None:
-    with pytest.raises(SideError, match=f"fast failed while {doing}: ValueError: bad"):
-        FAILING[doing]()
 
 
 class Broken(Dataset[Tensor]):

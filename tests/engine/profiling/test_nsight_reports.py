@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,25 +91,6 @@ def test_a_report_that_could_not_be_imported_is_kept(keep: Callable[..., Kept]) 
     assert kept.names == [f"{STEM}.qdstrm"]
     (problem,) = kept.problems
     assert problem.endswith("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
-
-
-def test_a_report_that_cannot_be_exported_is_kept(
-    keep: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bin/nsys").write_text("#!/bin/sh\nexit 1\n")
-    kept = keep([captured(1)], "1.nsys-rep")
-    assert kept.names == [f"{STEM}.nsys-rep"]
-    assert kept.problems == [
-        f"{STEM}.nsys-rep was not summarized: `nsys export` ended with status 1 (without output): run it by hand to "
-        "see more"
-    ]
-
-
-def test_a_report_of_other_steps_is_kept_without_a_summary(keep: Callable[..., Kept], tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).parents[2] / "data/two-layer-net+all+cuda.optimized.sqlite", tmp_path / "made")
-    kept = keep([captured(1)], "1.nsys-rep")
-    assert kept.names == [f"{STEM}.nsys-rep", f"{STEM}.sqlite"]
-    assert "5 steps and not 1" in kept.problems[0]
 
 
 def test_a_capture_that_is_not_whole_leaves_nothing_of_an_earlier_run(

@@ -71,12 +71,6 @@ def is_waiting() -> bool:
     return frame is not None
 
 
-def test_the_status_is_the_programs(tmp_path: Path) -> None:
-    status, child = started(tmp_path, "stays", "raise SystemExit(7)")
-    assert status == 7
-    assert not running(child)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: signal.Signals) -> None:
     inner = tmp_path / "inner-pid"

@@ -259,13 +259,6 @@ def test_the_numbers_that_stand_for_words_are_those_of_nsys() -> None:
     assert tuple(events[name] for name in ("NvtxPushPopRange", "NvtxStartEndRange", "NvtxDomainCreate")) == known
 
 
-def test_the_stored_report_has_nothing_of_the_machine_it_comes_from() -> None:
-    content = REAL.read_bytes()
-    assert len(content) < 300_000
-    secrets = (b"/tmp", b"/root", b"/opt", b"/usr", b"PATH", b"pytest", b"TOKEN")
-    assert [word for word in secrets if word in content] == []
-
-
 # --- what cannot be used ----------------------------------------------------------------------------------------------
 
 
