@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Lock
 
 from gpugate.results.fleet_plan import PlannedCase
-from gpugate.session.shards import plan_case
+from gpugate.session.selection import plan_case
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
 from gpugate.store.night_files import find_runs

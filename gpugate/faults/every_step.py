@@ -1,4 +1,4 @@
-"""Faults of every step: a synchronization, a launch, a copy, the output of the step before, memory never freed."""
+"""Faults of every step: more work, memory never freed, and outputs that are wrong, stale or half computed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from gpugate.parts import list_tensors, map_tensors
-from gpugate.workload import Context, Side
+from gpugate.workload import Build, Context, Side
 
 LEAKED_BYTES_PER_STEP = 2**20
 LEAKED_BYTES_AT_MOST = 2**31
+Change = Callable[[Any], Any]  # of an output, which may be a tuple, dict or data class of tensors
 
 
 def synchronize_every_step(context: Context, side: Side) -> Side:
@@ -86,3 +87,94 @@ def leak_memory(context: Context, side: Side) -> Side:
             kept.clear()
 
     return replace(_after_each_step(side, keep_more), finish=finish)
+
+
+def _change_output(side: Side, change: Change) -> Side:
+    """Makes the side return one buffer of its own, which `finish()` fills with the changed output of the last step.
+
+    Before `finish()` the output of a pipeline may not be complete, and waiting for it would be another fault.
+    """
+    latest = buffer = None
+
+    def step(inputs: Any) -> Any:
+        nonlocal latest, buffer
+        latest = map_tensors(torch.Tensor.detach, side.step(inputs))
+        if buffer is None:
+            buffer = map_tensors(torch.empty_like, change(latest))
+        return buffer
+
+    def finish() -> None:
+        side.finish()
+        if buffer is not None:
+            for into, source in zip(list_tensors(buffer), list_tensors(change(latest)), strict=True):
+                into.copy_(source)
+
+    return replace(side, step=step, finish=finish)
+
+
+def make_output_wrong(context: Context, side: Side, relative_l2: float) -> Side:
+    """Adds seeded noise to the output, of `relative_l2` times its norm; to an output of zeros, of `relative_l2`.
+
+    The steps raise ValueError for an output without a floating-point tensor.
+    """
+    noise: dict[torch.Size, torch.Tensor] = {}
+
+    def add_noise(output: torch.Tensor) -> torch.Tensor:
+        if not output.is_floating_point():
+            return output
+        if output.shape not in noise:
+            drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(context.seed))
+            noise[output.shape] = (drawn / drawn.norm()).to(output.device)
+        exact = output.to(torch.promote_types(output.dtype, torch.float32))
+        norm = exact.norm()
+        error = relative_l2 * torch.where(norm > 0, norm, torch.ones_like(norm)) * noise[output.shape]
+        return (exact + error).to(output.dtype)
+
+    def add_to_all(output: Any) -> Any:
+        tensors = list_tensors(output)
+        if not any(tensor.is_floating_point() for tensor in tensors):
+            found = ", ".join(str(tensor.dtype) for tensor in tensors)
+            raise ValueError(f"wrong perturbs floating-point outputs, and this one is {found}")
+        return map_tensors(add_noise, output)
+
+    return _change_output(side, add_to_all)
+
+
+def skip_work(build: Build) -> Build:
+    """Builds the side for half of the items, gives it the first half of every batch, and repeats its output.
+
+    The steps raise ValueError for inputs and outputs whose first dimension does not fit the items per step.
+    """
+
+    def build_faulty(context: Context) -> Side:
+        items, half = context.items, context.items // 2
+        side = build(replace(context, items=half))
+
+        def step(inputs: Any) -> Any:
+            return side.step(_first_half(inputs, items))
+
+        return _change_output(replace(side, step=step), lambda output: _repeat(output, half, items))
+
+    return build_faulty
+
+
+def _first_half(inputs: Any, items: int) -> Any:
+    if not any(_is_batch(tensor, items) for tensor in list_tensors(inputs)):
+        raise ValueError(f"skip-work halves a batch, and no input's first dimension is the {items} items per step")
+    return map_tensors(lambda tensor: tensor[: items // 2] if _is_batch(tensor, items) else tensor, inputs)
+
+
+def _is_batch(tensor: torch.Tensor, items: int) -> bool:
+    return tensor.dim() > 0 and tensor.shape[0] == items
+
+
+def _repeat(output: Any, half: int, items: int) -> Any:
+    tensors = list_tensors(output)
+    if not any(_is_batch(tensor, half) for tensor in tensors):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"skip-work repeats half an output, and this one has shape {shapes}, not {half} rows")
+
+    def repeat(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[torch.arange(items, device=tensor.device) % half] if _is_batch(tensor, half) else tensor
+
+    return map_tensors(repeat, output)

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
 from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
-from gpugate.faults.every_step import copy_output, launch_more, leak_memory, return_stale_output, synchronize_every_step
+from gpugate.faults.every_step import (
+    copy_output,
+    launch_more,
+    leak_memory,
+    make_output_wrong,
+    return_stale_output,
+    skip_work,
+    synchronize_every_step,
+)
 from gpugate.faults.fault import KINDS, OF_RANKS, Fault
 from gpugate.faults.longer_kernel import lengthen
-from gpugate.faults.output import make_output_wrong, skip_work
 from gpugate.faults.ranks import put_into_ranks
 from gpugate.faults.slow import slow_down, use_more_cpu
 from gpugate.workload import Build, Case, Context, Side

@@ -19,7 +19,6 @@ from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.fleet_plan import Shard
-from gpugate.session.shards import COUNT_VARIABLE, KUBERNETES, SLURM, parse_shard
 from gpugate.session.worker import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
@@ -36,6 +35,7 @@ DEFAULT_BASELINES = "baselines"
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
 MEASURE = "measure for the parent"  # the task of a fresh process
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_SHARD = re.compile(r"(\d{1,5})/(\d{1,5})")
 Tool = Literal["nsys", "ncu", "torch-trace"]
 # The option of each profiler, and the default folder of its profiles.
 PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "torch-trace": "gpugate-traces"}
@@ -153,9 +153,8 @@ OPTIONS = {
     "(default: nowhere)",
     "--perf-store URL": "add the run to the store at this SQLAlchemy URL, such as postgresql://user@host/gpugate; off "
     f"adds it to none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
-    "--perf-shard I/N": f"measure shard I of N, from 1/N to N/N, of the selected cases; {SLURM} and {KUBERNETES} read "
-    f"both from the variables of an array or of an Indexed Job that sets {COUNT_VARIABLE}; gpugate verdict --merge "
-    "makes one night of all shards (default: all cases)",
+    "--perf-shard I/N": "measure shard I of N, from 1/N to N/N, of the selected cases; gpugate verdict --merge makes "
+    "one night of all shards (default: all cases)",
     "--perf-resume": "go on from the finished cases of the run in --perf-report or --perf-json that was cut off; "
     "without such a run, begin (default: off)",
     "--perf-set NAME=VALUE": "give workloads the setting NAME, such as a folder of your own data; repeat it for "
@@ -469,3 +468,15 @@ def _why_not_written(path: Path) -> str | None:
             return None
     except OSError as error:
         return error.strerror or str(error)
+
+
+def parse_shard(text: str) -> Shard:
+    """The shard that `I/N` names. Raises OptionError for one that is not there."""
+    found = _SHARD.fullmatch(text)
+    if found is None:
+        raise OptionError(f"--perf-shard is {text!r}: give I/N, such as 1/4")
+    number, count = int(found[1]), int(found[2])
+    if not 1 <= number <= count:
+        known = f"from 1/{count} to {count}/{count}" if count else "such as 1/4"
+        raise OptionError(f"--perf-shard {text} is shard {number} of {count}, which is not there: give one {known}")
+    return Shard(number, count)

@@ -49,10 +49,10 @@ from gpugate.session.selection import (
     group_tests,
     one_node_per_case,
     reaches_perf_tests,
+    select_shard,
     selects_all,
     usage_errors,
 )
-from gpugate.session.shards import select_shard
 from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS

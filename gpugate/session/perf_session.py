@@ -20,7 +20,7 @@ from gpugate.results.series import rung_number
 from gpugate.session.options import Options
 from gpugate.session.records import Records
 from gpugate.session.remembered_proofs import RememberedProofs
-from gpugate.session.shards import plan_case
+from gpugate.session.selection import plan_case
 from gpugate.session.time_plan import DoubtTime, TimePlan
 from gpugate.store import run_file
 from gpugate.store.provenance import list_code

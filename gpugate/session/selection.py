@@ -1,24 +1,30 @@
-"""The cases as pytest has them: parameters of tests, selections of them, and usage errors."""
+"""The cases as pytest has them: parameters of tests, selections and shards of them, and usage errors."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.errors import GpugateError
+from gpugate.errors import GpugateError, OptionError
 from gpugate.report.visible_text import show_controls
-from gpugate.results.fleet_plan import group_name
+from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name, needs_host
 from gpugate.workload import Case, SweepCases
+
+if TYPE_CHECKING:
+    from gpugate.measurement.record import Counters
+    from gpugate.store.baseline import Record
 
 NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
 GPU_MARK = "gpu"
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
+NO_RECORD: tuple[Counters, Counters] = ({}, {})
 
 
 def parametrize(metafunc: pytest.Metafunc) -> bool:
@@ -148,6 +154,39 @@ def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
         for case in cases_of(item):
             first.setdefault(case.id, item.nodeid)
     return first
+
+
+def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> PlannedCase:
+    """The facts that place a case in a plan. `cores` are those that each GPU has for itself.
+
+    A case that was recorded with more cores is planned as one without a record.
+    """
+    if record is None or record.environment.cpu_count > cores:
+        sides = NO_RECORD
+    else:
+        sides = record.reference_counters, record.optimized_counters
+    copies = (side.get("copy_fraction") for side in sides)
+    alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
+    return PlannedCase(case.id, group_name(case.id, case.optimization.point), alone, case.optimization.needs.gpus)
+
+
+def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set[pytest.Item]]:
+    """The shard with the cases of all selected tests, and the tests that belong to other shards.
+
+    All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
+    Raises OptionError for a shard that would have no case.
+    """
+    cases = {case.id: case for item in items for case in cases_of(item)}
+    planned = [plan_case(case) for case in cases.values()]  # without records: a shard has a host of its own
+    groups = group_cases(planned, {})
+    if groups and shard.number > len(groups):
+        raise OptionError(
+            f"--perf-shard {shard.number}/{shard.count} has no case, since the selected ones make {len(groups)} "
+            f"groups, and a sweep is one of them: give {len(groups)} shards at most"
+        )
+    own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
+    others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}
+    return replace(shard, cases=tuple(cases)), others
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def run(folder: Path, command: list[str], pytest_body: str = "", **statuses: int
     variables = {"NIGHT": f"{folder}/night", "NIGHTS": "nights", "SHARD": "3", "SHARDS": "4", "SELECT": ""}
     variables |= {"ALLOW_MISSING": "", "GITHUB_STEP_SUMMARY": f"{folder}/summary", "RUNNER_TEMP": str(folder)}
     variables |= {"SLURM_SUBMIT_DIR": str(folder), "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    variables |= {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
     variables |= {"JOB_NAME": "gpugate-nightly-17", "JOB_COMPLETION_INDEX": "3", "GPUGATE_SHARDS": "2"}
     here = [word.replace("/nights", f"{folder}/nights") for word in command]
     return run_script(folder, *here, GPUGATE_NIGHTS=f"{folder}/nights", **variables).returncode
@@ -81,7 +82,7 @@ def test_a_night_ends_as_its_gate_and_is_green_only_by_the_verdict_that_it_store
     assert (calls[-1] == f"gpugate verdict {kept}") is (gate == 0)
     if platform != "image":
         assert kept == str(tmp_path / SHARDS[platform])
-        assert calls[calls.index("[--perf-shard]") + 1] == ("[3/4]" if platform == "github" else f"[{platform}]")
+        assert calls[calls.index("[--perf-shard]") + 1] == ("[4/2]" if platform == "kubernetes" else "[3/4]")
     if platform in ("slurm", "kubernetes"):
         assert not older.exists(), "a shard that is started again begins without its older run"
     if platform != "github":  # whose doctor is a step of its own

@@ -167,17 +167,6 @@ def test_a_baseline_of_too_few_processes_does_not_open_the_gate(
     assert "the record is of 2 processes, and a gate needs 5" in result.text
 
 
-def test_recording_some_cases_leaves_the_others_as_they_were(tiny: TinyProject, recorded_project: TinyProject) -> None:
-    tiny.take_baseline(recorded_project)
-    then = loaded(tiny).cases["quick/cpu"]
-    other = f"{PROMISE}, {PROMISE.replace(chr(34) + 'quick' + chr(34), chr(34) + 'other' + chr(34))}"
-    tiny.workload(optimizations=other)
-    result = tiny.run(*RECORD, "-k", "tiny/other")
-    assert result.status == 0, result.text
-    assert set(loaded(tiny).cases) == {"quick/cpu", "other/cpu"}
-    assert loaded(tiny).cases["quick/cpu"] == then
-
-
 @pytest.mark.parametrize(
     ("build", "word"),
     [
@@ -268,10 +257,3 @@ def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyP
     assert "ERROR: every case was skipped, so no baseline was written: " in result.text
     assert "fresh process" not in result.text
     assert not tiny.baseline.exists()
-
-
-def test_without_the_flag_nothing_is_ever_written(tiny: TinyProject) -> None:
-    before = tiny.files()
-    tiny.run()
-    tiny.run("--gate")
-    assert tiny.files() == before

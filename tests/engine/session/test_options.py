@@ -10,7 +10,6 @@ import pytest
 from gpugate.errors import OptionError
 from gpugate.machine import children
 from gpugate.session.options import MEASURE, PATH_OPTIONS, read_options
-from gpugate.store import run_file
 from tests.support.tiny_project import CACHES, ROOT, TinyProject
 from tools.options_page import options_page
 
@@ -231,14 +230,6 @@ def test_the_budget_bounds_what_is_sampled(tiny: TinyProject) -> None:
     assert pairs["1"] > 8
 
 
-def test_the_device_asked_for_is_the_only_one_measured(tiny: TinyProject) -> None:
-    result = tiny.run("--perf-device=cpu", "-k", "speedup", "-v")
-    assert result.status == 0
-    assert "tiny/quick/cpu] PASSED" in result.text
-    assert "1 deselected" not in result.text.replace("6 deselected", "")
-    assert "cuda" not in result.text.partition("= gpugate =")[2]
-
-
 @pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
 @pytest.mark.parametrize("option", sorted(PATH_OPTIONS))
 def test_a_path_behind_a_space_does_not_move_the_rootdir(
@@ -253,15 +244,3 @@ def test_a_path_behind_a_space_does_not_move_the_rootdir(
     tiny.write("conftest.py", (tiny.path / "conftest.py").read_text() + hook)
     tiny.run("perf_tests", "--collect-only", option, str(elsewhere / "there"))
     assert (tiny.path / "rootdir").read_text() == str(tiny.path)
-
-
-def test_a_folder_behind_a_space_is_judged_by_the_same_record(
-    tiny: TinyProject, recorded_project: TinyProject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    tiny.take_baseline(recorded_project)
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    result = tiny.run("perf_tests", "-k", "outputs", "--perf-device=cpu", "--perf-report", str(elsewhere))
-    assert result.status == 0, result.text
-    assert f"rootdir: {tiny.path}\n" in result.text
-    (case,) = run_file.read(elsewhere / "run.json").cases.values()
-    assert case.remembered is not None

@@ -15,20 +15,19 @@ from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.derived import whole_run
 from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
-from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session import recording
-from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, run_problems
+from gpugate.session.held_verdicts import HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.resuming import is_finished
 from gpugate.session.worker import Worker
-from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case, Context, Engine, Needs, Optimization, Point, Side, Size, SweepCases, Workload
@@ -112,13 +111,6 @@ def test_whatever_goes_wrong_is_one_sentence_of_the_case(session, monkeypatch, e
     assert measure_case(session, CASE).measurement is None  # once per session
 
 
-def test_an_interrupt_is_no_error_of_a_case(session, monkeypatch) -> None:
-    measuring(monkeypatch, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        measure_case(session, CASE)
-    assert session.result.cases[CASE.id].error is None
-
-
 def test_a_case_that_is_interrupted_before_it_is_confirmed_is_not_finished(session, monkeypatch) -> None:
     def interrupt(session: PerfSession, case: Case) -> None:
         raise KeyboardInterrupt
@@ -150,14 +142,6 @@ def test_an_engine_that_cannot_be_looked_for_is_an_error_of_its_case(session, er
         assert result.skipped is None
     else:
         assert (result.error, result.skipped) == (None, "nvenc was skipped while being looked for: no licence")
-
-
-@pytest.mark.parametrize("gate", [True, False])
-def test_a_gate_that_measured_nothing_is_not_green(session, gate: bool) -> None:
-    session.options = replace(OPTIONS, gate=gate)
-    assert measure_case(session, ON_GPU).skipped is not None
-    session.result.gate = gate
-    assert list(run_problems(session.result)) == ([NOTHING_MEASURED] if gate else [])
 
 
 @pytest.mark.parametrize("found", [MEASURED, RuntimeError("no")], ids=["measured", "failed"])
@@ -216,14 +200,6 @@ def test_a_baseline_of_another_machine_is_none(session, monkeypatch) -> None:
     assert (throughput.outcome, throughput.code, session.notes) == (Outcome.PASS, ReasonCode.NO_RECORD, set())
 
 
-def test_a_lost_ceiling_makes_both_times_invalid_and_leaves_the_rest(session, monkeypatch) -> None:
-    measuring(monkeypatch, replace(MEASURED, event_host_ratio=0.5))
-    outcomes = {verdict.check: verdict.outcome for verdict in measure_case(session, CASE).verdicts}
-    assert outcomes["speedup"] is outcomes["throughput"] is Outcome.ENV_INVALID
-    assert outcomes["equivalence"] is Outcome.INCONCLUSIVE
-    assert outcomes["counters"] is Outcome.PASS
-
-
 def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
     streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
     probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
@@ -278,24 +254,10 @@ def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_the
     assert os.sched_getaffinity(0) == usual
 
 
-def test_a_process_whose_shared_code_a_side_slowed_measures_no_further_case(session, monkeypatch) -> None:
-    slowed = replace(MEASURED, reference_slowdown=9.0)
-    session.options = replace(session.options, processes=2)
-    measuring(monkeypatch, slowed)
-    monkeypatch.setattr("gpugate.session.measure_case.confirm", lambda *_: Confirmation(slowed))
-    assert measure_case(session, CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
-    measuring(monkeypatch, pytest.fail.Exception("nothing may be measured in this process"))
-    assert_spoiled(session)
-
-
 def test_a_process_in_which_the_baseline_computes_something_else_measures_no_further_case(session, monkeypatch) -> None:
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: None)
     measuring(monkeypatch, SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")))
     assert "the baseline gives others" in (measure_case(session, CASE).error or "")
-    assert_spoiled(session)
-
-
-def assert_spoiled(session: PerfSession) -> None:
     honest = measure_case(session, Case(NET, replace(FAST, name="honest"), "cpu"))
     assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
     assert honest.verdicts[1].reason.endswith("perhaps each later side of this process: run the other cases without it")
@@ -379,18 +341,6 @@ def test_a_recording_on_several_gpus_takes_more_processes(session, monkeypatch, 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     session.device, session.options = torch.device(device), replace(OPTIONS, processes=given)
     assert recording.planned_processes(session) == planned
-
-
-def test_a_recording_session_leaves_the_anchor(session, monkeypatch) -> None:
-    remember(session)
-    old = session.records.files["net"]
-    monkeypatch.setattr(baseline, "load_all", lambda folder: {"net": old})
-    measuring(monkeypatch, MEASURED)
-    session.records.files = {}
-    measure_case(session, CASE)
-    (file,), _ = recording._files(session, [session.result], 1)
-    anchor = file.cases["fast/cpu"].anchor
-    assert anchor == old.cases["fast/cpu"].anchor != file.cases["fast/cpu"].current
 
 
 @pytest.mark.parametrize(("disturbed", "more"), [(0, 0), (1, 1), (2, 2)])
@@ -491,12 +441,6 @@ def test_a_record_of_another_number_of_ranks_is_not_compared(session, monkeypatc
     assert (session.records.find(SPANNING) is None) == (told is not None)
     words = f"{CASE.id}: its record is of {told} ranks and this run has 2: they are not compared"
     assert session.notes == (set() if told is None else {words})
-
-
-def test_the_current_record_is_found_by_case(session) -> None:
-    assert session.records.find_current(CASE) is None
-    remember(session, optimized_counters={"active_fraction": 0.99})
-    assert session.records.find_current(CASE).optimized_counters == {"active_fraction": 0.99}
 
 
 def test_no_capture_is_taken_of_a_case_that_spans_gpus(session) -> None:

@@ -12,14 +12,12 @@ from gpugate.errors import OptionError
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.fleet_plan import PlannedCase, Shard
-from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of
-from gpugate.session.shards import parse_shard, plan_case, select_shard
+from gpugate.session.options import parse_shard
+from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of, plan_case, select_shard
 from gpugate.store.baseline import Record
 from gpugate.workload import Case, Needs, Optimization, Point, Size, SweepCases, Workload
-from tests.support.tiny_project import TinyProject, check_no_traceback
+from tests.support.tiny_project import TinyProject
 
-ARRAY = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
-POD = {"JOB_COMPLETION_INDEX": "0", "GPUGATE_SHARDS": "4"}
 THREE = """
     Optimization("one", quick, {"cpu": 0.01}),
     Optimization("two", quick, {"cpu": 0.01}),
@@ -27,43 +25,24 @@ THREE = """
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "variables", "number"),
-    [
-        ("1/4", {}, 1),
-        ("4/4", {}, 4),
-        ("slurm", ARRAY, 3),
-        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "5"}, 1),
-        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "11", "SLURM_ARRAY_TASK_STEP": "2"}, 4),
-        ("kubernetes", POD, 1),
-        ("kubernetes", {**POD, "JOB_COMPLETION_INDEX": "3"}, 4),
-    ],
-)
-def test_a_shard_is_named_by_numbers_or_by_the_variables_of_a_scheduler(
-    text: str, variables: dict[str, str], number: int
-) -> None:
-    assert parse_shard(text, variables) == Shard(number, 4)
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_shard_is_named_by_numbers(number: int) -> None:
+    assert parse_shard(f"{number}/4") == Shard(number, 4)
 
 
 @pytest.mark.parametrize(
-    ("text", "variables", "said"),
+    ("text", "said"),
     [
-        ("5/4", {}, "--perf-shard 5/4 is shard 5 of 4, which is not there: give one from 1/4 to 4/4"),
-        ("0/4", {}, "--perf-shard 0/4 is shard 0 of 4"),
-        ("1/0", {}, "--perf-shard 1/0 is shard 1 of 0, which is not there: give one such as 1/4"),
-        ("half", {}, "--perf-shard is 'half': give I/N, such as 1/4, slurm or kubernetes"),
-        ("", {}, "--perf-shard is '': give I/N"),
-        ("slurm", {}, "needs the variable SLURM_ARRAY_TASK_MIN, which is not set: submit it by sbatch --array=1-4"),
-        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_COUNT": "x"}, "in the variable SLURM_ARRAY_TASK_COUNT, which is 'x'"),
-        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "9"}, "slurm (task 9 of an array from 5 on) is shard 5 of 4"),
-        ("slurm", {**ARRAY, "SLURM_ARRAY_TASK_ID": "4"}, "slurm (task 4 of an array from 5 on) is shard 0 of 4"),
-        ("kubernetes", {"GPUGATE_SHARDS": "4"}, "needs the variable JOB_COMPLETION_INDEX, which is not set: make it a"),
-        ("kubernetes", {**POD, "JOB_COMPLETION_INDEX": "4"}, "kubernetes (index 4, GPUGATE_SHARDS 4) is shard 5 of 4"),
+        ("5/4", "--perf-shard 5/4 is shard 5 of 4, which is not there: give one from 1/4 to 4/4"),
+        ("0/4", "--perf-shard 0/4 is shard 0 of 4"),
+        ("1/0", "--perf-shard 1/0 is shard 1 of 0, which is not there: give one such as 1/4"),
+        ("half", "--perf-shard is 'half': give I/N, such as 1/4"),
+        ("", "--perf-shard is '': give I/N"),
     ],
 )
-def test_a_shard_that_is_not_there_is_one_sentence(text: str, variables: dict[str, str], said: str) -> None:
+def test_a_shard_that_is_not_there_is_one_sentence(text: str, said: str) -> None:
     with pytest.raises(OptionError) as refused:
-        parse_shard(text, variables)
+        parse_shard(text)
     assert said in str(refused.value)
 
 
@@ -170,17 +149,3 @@ def test_shards_of_a_project_measure_each_case_once_and_store_nothing(tiny: Tiny
         measured += stored["cases"]
     assert sorted(measured) == ["tiny/one/cpu", "tiny/two/cpu"]
     assert not (tiny.path / "s").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--perf-shard=3/2"], "ERROR: --perf-shard 3/2 is shard 3 of 2, which is not there: give one from 1/2 to 2/2"),
-        (["--perf-shard=2/2"], "ERROR: --perf-shard 2/2 has no case, since the selected ones make 1 groups"),
-    ],
-)
-def test_what_cannot_be_a_shard_is_one_sentence(tiny: TinyProject, options: list[str], said: str) -> None:
-    ended = tiny.run("--perf-device=cpu", *options)
-    assert ended.status == pytest.ExitCode.USAGE_ERROR
-    assert said in ended.text
-    check_no_traceback(ended.text)
