@@ -66,7 +66,7 @@ class Record:
     optimized_counters: Counters = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # the largest of each kind
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
-    bills: ProcessBills = stored_bills()  # of each process; None: an older gpugate recorded it
+    bills: ProcessBills = stored_bills()  # of each process, None where nothing was counted; empty: of no process
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
 
     @property
@@ -134,7 +134,7 @@ FILE = JsonFile(
     BaselineFile,
     BaselineError,
     NextSteps(_REPAIR, _REPAIR, other_version="record again", unwritable="make room or mend its permissions"),
-    oldest_version=4,
+    oldest_version=5,
 )
 
 
@@ -348,7 +348,7 @@ def _load(folder: Path, workload: str) -> BaselineFile:
 
 
 def _decode(text: str) -> BaselineFile:
-    file = _upgrade(FILE.decode(parse(text)))
+    file = FILE.decode(parse(text))
     for key, entry in file.cases.items():
         for name, record in (("anchor", entry.anchor), ("current", entry.current)):
             if not record.processes:
@@ -356,7 +356,7 @@ def _decode(text: str) -> BaselineFile:
             for index, process in enumerate(record.processes):
                 if not any(build.pairs for build in process):
                     raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
-            if len(record.bills) != len(record.processes):
+            if len(record.bills) not in (0, len(record.processes)):
                 raise FormatError(f"cases.{key}.{name}.bills has not one entry for each process")
             if len(record.started_at) not in (0, len(record.processes)):
                 raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
@@ -365,19 +365,6 @@ def _decode(text: str) -> BaselineFile:
             except (ValueError, TypeError):  # no time, or some with an offset and some without
                 raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
-
-
-def _upgrade(file: BaselineFile) -> BaselineFile:
-    """Gives every process of a record without bills, as format 4 has them, the bill None."""
-
-    def with_bills(record: Record) -> Record:
-        return record if record.bills else replace(record, bills=(None,) * len(record.processes))
-
-    cases = {}
-    for key, entry in file.cases.items():
-        anchor = with_bills(entry.anchor)
-        cases[key] = Entry(anchor, anchor if entry.current is entry.anchor else with_bills(entry.current))
-    return replace(file, cases=cases)
 
 
 def _beats(record: Record, anchor: Record) -> bool:
@@ -477,7 +464,7 @@ def _join(recorded: Record, added: Record) -> Record:
             added.environment, packages={**recorded.environment.packages, **added.environment.packages}
         ),
         processes=(*recorded.processes, *added.processes),
-        bills=(*recorded.bills, *added.bills),
+        bills=tuple(bill for one in both for bill in (one.bills or (None,) * len(one.processes))),
         yardsticks=_over_all(statistics.median, readings),
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,15 +32,14 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
+from gpugate.results.night import METRICS, CaseNight, Metric, Night
 from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.codec import FormatError, from_json, to_json
+from gpugate.store.codec import from_json, to_json
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import round_stored
-from gpugate.workload import CaseId
 
 FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
 DATABASES = ("sqlite", "postgresql")
@@ -365,34 +363,27 @@ def _read_nights(
     if selection.case:
         of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
     rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))
-    for run_id, _, name, outcome, text in rows:
-        case_id = _to_case_id(name)
+    for run_id, _, case_id, outcome, text in rows:
         if text is None:
             unfit.setdefault(run_id, []).append(case_id)
-        elif metrics := _read_metrics(case_id, text, wanted):
+        elif metrics := _read_metrics(text, wanted):
             case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
             cases.setdefault(run_id, {})[case_id] = case
     return [_night_of(run, cases.get(run[0], {}), unfit.get(run[0], ())) for run in runs]
 
 
-def _read_metrics(case_id: str, text: str, wanted: Collection[str]) -> dict[str, Metric]:
-    """The wanted metrics. Raises FormatError for a number that none can be: another program may have changed it."""
-    found = {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items() if name in wanted}
-    for name, metric in found.items():
-        for number in metric:
-            if number is not None and not (math.isfinite(number) and (number > 0 or name not in TIMED)):
-                raise FormatError(f"{case_id} has the {name} {number}")
-    return found
+def _read_metrics(text: str, wanted: Collection[str]) -> dict[str, Metric]:
+    return {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items() if name in wanted}
 
 
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:
     """The night of a row with the columns _OF_NIGHT, which are many times faster to read by position than by name."""
     _, name, started_at, seed, machine, environment, source_hashes, interrupted, *provenance = run
     return Night(
-        name=from_json(str, name, "name"),
+        name=name,
         started=parse_time(started_at),
         seed=int(seed),
-        machine=from_json(str, machine, "machine"),
+        machine=machine,
         environment=_to_environment(environment),
         source_hashes=_to_hashes(source_hashes),
         provenance=Provenance(*provenance),
@@ -418,11 +409,6 @@ def _to_environment(text: str) -> Environment:
 @lru_cache(maxsize=1024)
 def _to_hashes(text: str) -> Mapping[str, str]:
     return MappingProxyType(from_json(dict[str, str], json.loads(text), "source_hashes"))
-
-
-@lru_cache(maxsize=1024)
-def _to_case_id(text: str) -> str:
-    return from_json(CaseId, text, "case_id")
 
 
 def _seconds(time: datetime.datetime) -> int:

@@ -14,5 +14,6 @@ def run_path(path: Path) -> Path:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """The run files in a folder of runs or of nights; of a file, itself."""
-    return sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")]) if path.is_dir() else [path]
+    """The run files in a folder of runs or of nights; of a night its own, and of a file, itself."""
+    run = run_path(path)
+    return sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")]) if path.is_dir() and not run.is_file() else [run]

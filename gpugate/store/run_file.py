@@ -46,8 +46,6 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads.
 FORMAT_VERSION = 15
-HAS_MEMORY = 11
-HAS_SHARD = 12
 HAS_PROOF_DATES = 13
 HAS_CASES_ALONE = 14
 HAS_NO_SPREADS = 15
@@ -77,7 +75,7 @@ FILE = JsonFile(
         other_version="measure again",
         unwritable="give --perf-json another path",
     ),
-    oldest_version=10,  # an older run has not all that its verdicts rest on
+    oldest_version=12,  # an older run has not all that its verdicts rest on
 )
 
 
@@ -210,10 +208,6 @@ def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
         if isinstance(found, str) and found.startswith(FAMILY) and found != file.format:
             raise file.error(f"{path} is a {found!r} file, not a {file.format!r} one: {file.next_steps.unreadable}")
         version, body = file.open(document)
-        if version < HAS_MEMORY:
-            body["memory_bytes"] = None
-        if version < HAS_SHARD:
-            body["shard"] = None
         if version < HAS_PROOF_DATES:
             _date_proofs(body.get("cases"))
         if version < HAS_CASES_ALONE:

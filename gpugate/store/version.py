@@ -18,7 +18,6 @@ from gpugate.units import SHORT_COMMIT, number_of
 
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
-SUBMODULE = "160000 "  # the mode of a submodule in git's index
 GIT_S = 600.0
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
 CACHE_FOLDER = ".gpugate-cache"
@@ -118,13 +117,10 @@ def _find_repository(name: str, project: Path) -> str:
     except OSError as error:
         problem = f"git cannot be started ({error.strerror}): install git, or give a folder"
         raise CompareError(f"{name!r} is no folder, and {problem}") from error
-    if ended.status == 0:
-        return ended.output.rstrip("\n")
-    problem, step = f"{project} is in no git repository", "give a folder"
-    if "safe.directory" in ended.errors:
-        problem = f"git refuses {project}, since it belongs to another user"
-        step = f"run `{_last_line(ended.errors).strip()}`, or give a folder"
-    raise CompareError(f"{name!r} is no folder, and {problem}: {step}")
+    if ended.status != 0:
+        words = " ".join(ended.errors.split())  # also those of git about a repository of another user
+        raise CompareError(f"{name!r} is no folder, and {project} is in no git repository ({words}): give a folder")
+    return ended.output.rstrip("\n")
 
 
 def _remove_worktree(project: Path, path: Path) -> None:
@@ -152,8 +148,9 @@ def _describe_folder(name: str, folder: Path) -> Version:
 
 
 def hash_changes(folder: Path, ignored: Sequence[Path] = ()) -> str | None:
-    """The hash of all uncommitted changes in the folder's repository, new files and submodules included; None without
-    any.
+    """The hash of all uncommitted changes in the folder's repository, new files included; None without any.
+
+    Of a submodule it has only whether it is changed.
 
     Changes of the files and below the folders `ignored` do not count, nor do those in OWN_FOLDERS.
     """
@@ -163,9 +160,7 @@ def hash_changes(folder: Path, ignored: Sequence[Path] = ()) -> str | None:
     for name in sorted(new):
         digest.update(f"{name}\0".encode())
         digest.update(_identify(folder / name))
-    within = {path: changes for path in _list_submodules(folder) if (changes := hash_changes(path))}
-    digest.update("".join(f"{path.relative_to(folder)}\0{changes}" for path, changes in within.items()).encode())
-    return digest.hexdigest()[:16] if changed != "" or new or within else None  # where git failed, it is None
+    return digest.hexdigest()[:16] if changed != "" or new else None  # where git failed, it is None
 
 
 def list_files(folder: Path, ignored: Sequence[Path] = (), kind: str = "--others") -> list[str]:
@@ -177,13 +172,6 @@ def list_files(folder: Path, ignored: Sequence[Path] = (), kind: str = "--others
 def _select(folder: Path, ignored: Sequence[Path]) -> list[str]:
     outside = [f":(exclude,glob)**/{name}/**" for name in OWN_FOLDERS]
     return [".", *outside, *(f":(exclude){path}" for path in _list_below(folder, ignored))]
-
-
-def _list_submodules(folder: Path) -> list[Path]:
-    """The checked-out submodules below the folder; `git diff` has no contents of their uncommitted changes."""
-    entries = (git(folder, "ls-files", "--stage", "-z") or "").split("\0")
-    paths = [folder / entry.partition("\t")[2] for entry in entries if entry.startswith(SUBMODULE)]
-    return [path for path in paths if (path / ".git").exists()]
 
 
 def _identify(path: Path) -> bytes:

@@ -16,23 +16,15 @@ LOCK_NAME = ".lock"
 
 
 def choose_folder(folder: Path) -> Path:
-    """Returns `folder` of a project, or where it cannot be written one outside: in the user's cache, else in TMPDIR.
-
-    The folder outside is the same in each run, below one of this user alone: others could put results there. Returns
-    `folder` where nothing can be written.
-    """
+    """Returns `folder` of a project, or where it cannot be written one in the user's cache, the same in each run."""
     folder = folder.resolve()
     if os.access(next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK)), os.W_OK):
         return folder
     project = f"{folder.parent.name}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:8]}"
-    caches = [Path(os.environ.get("XDG_CACHE_HOME") or os.path.expandvars("$HOME/.cache"), "gpugate")]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expandvars("$HOME/.cache"), "gpugate")
     with suppress(OSError):
-        caches.append(Path(tempfile.gettempdir(), f"gpugate-{os.getuid()}"))
-    for own in filter(Path.is_absolute, caches):
-        with suppress(OSError):
-            own.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if os.access(own, os.W_OK) and own.lstat().st_uid == os.getuid():
-                return own / project / folder.name
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cache / project / folder.name
     return folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.plan import Fleet, Planned, add_arguments, make_plan
+from gpugate.commands.plan import Planned, add_arguments, make_plan
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.database import open_store
@@ -55,8 +55,7 @@ def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_ho
     assert [*map(share, night.gpus)] == [(300, ["tiny/a/cuda"]), (360, ["tiny/c/cuda", "tiny/b/cuda"])]
     assert share(night.alone) == (600, ["tiny/host/cuda"])
     assert (night.makespan_s, night.bound_s, night.night_s) == (360, 330, 960)
-    nights_s = ((1, 1260), (2, 960), (4, 900), (8, 900))
-    assert found.fleets == [Fleet(gpus, night_s, night_s) for gpus, night_s in nights_s]
+    assert found.nights_s == {1: 1260, 2: 960, 4: 900, 8: 900}
     assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
 
 
@@ -105,40 +104,6 @@ def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
         add_folder(store, night(tmp_path / "alone", 0, [timed("sick", 60, **sick)]).parent)
     assert main(["plan", "--store", alone, "--gpus", "2"]) == 2
     assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
-
-
-def test_a_night_that_remembers_its_proofs_is_shorter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    proved = timed("proved", 90)
-    assert proved.measurement is not None
-    proved.measurement = replace(proved.measurement, spent_s={"proving": 60.0, "measuring": 30.0})
-    path = night(tmp_path, 0, [timed("a", 60), proved])
-    url = f"sqlite:///{tmp_path}/store.sqlite"
-    with closing(open_store(url)) as store:
-        add_folder(store, path)
-    for source in ((str(path),), ("--store", url)):
-        found = plan(*source, "--shards", "2").fleets
-        assert [fleet.night_s for fleet in found] == [150, 90, 90, 90]
-        assert [fleet.night_with_remembered_proofs_s for fleet in found] == [90, 60, 60, 60]
-    assert main(["plan", str(path), "--shards", "2"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("night with remembered proofs ")
-    assert last.split()[4:] == ["90", "s", "60", "s", "60", "s", "60", "s"]
-
-
-@pytest.mark.parametrize(
-    ("newest_s", "night_s", "remembering_s"),
-    [(40, 100, 40), (0, 90, 30)],
-    ids=["a night that remembered its proofs", "a run without a duration"],
-)
-def test_a_newer_run_leaves_of_an_older_one_what_it_did_not_take(
-    tmp_path: Path, newest_s: int, night_s: int, remembering_s: int
-) -> None:
-    older = timed("a", 90)
-    assert older.measurement is not None
-    older.measurement = replace(older.measurement, spent_s={"proving": 60.0})
-    night(tmp_path, 0, [older])
-    night(tmp_path, 1, [timed("a", newest_s)])
-    assert plan(str(tmp_path), "--gpus", "1").fleets[0] == Fleet(1, night_s, remembering_s)
 
 
 @pytest.mark.parametrize(

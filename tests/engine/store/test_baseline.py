@@ -294,15 +294,12 @@ def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its
     assert (folder / "net.json").read_text() == text
 
 
-def test_a_record_of_format_4_has_no_bills_until_processes_with_bills_are_added(folder: Path) -> None:
+def test_a_record_without_bills_gets_those_of_the_processes_that_are_added(folder: Path) -> None:
     write(folder, record_runs(None, "net", five_runs(), FIRST))
     document = json.loads((folder / "net.json").read_text())
-    entry = document["cases"]["tf32/cuda"]
-    del entry["anchor"]["bills"]
-    entry["current"] = entry["anchor"]
-    (folder / "net.json").write_text(json.dumps({**document, "format_version": 4}))
+    del document["cases"]["tf32/cuda"]["anchor"]["bills"]
+    (folder / "net.json").write_text(json.dumps(document))
     old = load_all(folder)["net"]
-    assert old.cases["tf32/cuda"].current.bills == (None,) * 5
     assert old.cases["tf32/cuda"].current.history.bills == ()
     more = record_runs(old, "net", [run(case("tf32", 2.05), day=9)], replace(FIRST, adding=True), min_processes=1)
     assert [bills is None for bills in more.cases["tf32/cuda"].current.bills] == [True] * 5 + [False]

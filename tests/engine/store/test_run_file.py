@@ -221,7 +221,6 @@ def date_no_proof(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("version", "change"),
     [
-        (10, lambda document: document.pop("memory_bytes")),
         (12, date_no_proof),
         (13, lambda document: document.update(ladders=[{"workload": "net"}], sweeps=[])),
         (14, lambda document: document["cases"]["net/tf32/cpu"]["summary"].update(pair_spread=0.1)),
@@ -246,7 +245,7 @@ DAMAGE = {
         "was written by a newer gpugate (format 16, this one reads up to 15): upgrade gpugate or measure again"
     ),
     ('"format_version": 15', '"format_version": 2'): (
-        "was written by an older gpugate (format 2, this one reads 10 and newer): measure again"
+        "was written by an older gpugate (format 2, this one reads 12 and newer): measure again"
     ),
     ('"started_at": "2030-01-02T03:04:05+00:00"', '"started_at": "2030-01-02T03:04:05"'): (
         "cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "

@@ -55,39 +55,14 @@ def test_a_folder_that_can_be_written_in_a_project_that_cannot_is_used(
     assert choose_folder(project / ".gpugate-cache").is_relative_to(project.parent / "cache")
 
 
-@pytest.mark.parametrize(
-    ("refused", "xdg", "place"),
-    [
-        ((), None, "cache/gpugate"),
-        (("cache",), None, f"tmp/gpugate-{os.getuid()}"),
-        ((), "relative", f"tmp/gpugate-{os.getuid()}"),
-        (("cache", "tmp"), None, None),
-    ],
-)
-def test_a_project_that_cannot_be_written_has_a_folder_of_its_own_outside(
-    project: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], xdg: str | None, place: str | None
-) -> None:
-    refuse_writes(monkeypatch, project, *(project.parent / name for name in refused))
-    if xdg is not None:
-        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    found = choose_folder(project / ".gpugate")
-    other = choose_folder(project.parent / "elsewhere/project/.gpugate")
-    if place is None:
-        assert found == project / ".gpugate"
-        return
-    own = project.parent / place
-    assert (found.name, found.parent.parent) == (".gpugate", own)
-    assert found.parent.name.startswith("project-")
-    assert found == choose_folder(project / ".gpugate") != other
-    assert own.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_that_another_user_made_in_a_shared_one_is_not_used(
+def test_a_project_that_cannot_be_written_has_a_folder_of_its_own_in_the_cache_of_its_user(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_writes(monkeypatch, project, project.parent / "cache")
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert choose_folder(project / ".gpugate") == project / ".gpugate"
+    refuse_writes(monkeypatch, project)
+    found, own = choose_folder(project / ".gpugate"), project.parent / "cache/gpugate"
+    assert (found.name, found.parent.parent) == (".gpugate", own)
+    assert found == choose_folder(project / ".gpugate") != choose_folder(project.parent / "else/project/.gpugate")
+    assert own.stat().st_mode & 0o777 == 0o700
 
 
 HOLDER = """
