@@ -86,19 +86,16 @@ def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Actio
     assert next_action(gather(found, Mode.GATE, None), allowed) is expected
 
 
-def test_a_case_whose_source_changed_is_compared_though_its_record_is_sharp() -> None:
-    found = gather(case(FINE), Mode.GATE, None)
-    assert next_action(found, Allowed(duet=True, changed=True)) is DUET
-    assert next_action(found, Allowed(changed=True)) is STOP
-
-
-def test_a_session_may_allow_less() -> None:
-    assert next_action(gather(case(OPEN), Mode.GATE, None), Allowed(pairs=False)) is PROCESS
-    assert next_action(gather(case(SLOW), Mode.GATE, None), Allowed(processes=1)) is STOP
-    assert next_action(gather(case(SLOW, FAILED), Mode.GATE, None), Allowed(processes=2)) is STOP
-
-
-def test_an_interval_that_only_processes_can_narrow_needs_no_pairs() -> None:
-    """It is as wide as recorded processes differ, and the interval of the pairs is a point."""
-    edge = measured(10.2)
-    assert next_action(gather(case(edge), Mode.GATE, None), Allowed()) is PROCESS
+@pytest.mark.parametrize(
+    ("found", "allowed", "expected"),
+    [
+        (case(FINE), Allowed(duet=True, changed=True), DUET),  # its source changed, and its record is sharp
+        (case(FINE), Allowed(changed=True), STOP),
+        (case(OPEN), Allowed(pairs=False), PROCESS),
+        (case(SLOW), Allowed(processes=1), STOP),
+        (case(SLOW, FAILED), Allowed(processes=2), STOP),
+        (case(measured(10.2)), Allowed(), PROCESS),  # as wide as recorded processes differ: pairs cannot narrow it
+    ],
+)
+def test_a_session_may_allow_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:
+    assert next_action(gather(found, Mode.GATE, None), allowed) is expected

@@ -10,14 +10,13 @@ import pytest
 from gpugate.judging.duet import (
     BUILD_S,
     PRIOR_BUILD_SD,
-    PROCESS_S,
     judge_duet,
     plan,
     read_noise,
     time_ratio,
 )
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
-from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize, Noise
+from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
 from gpugate.statistics.variation import PRIOR_WORTH
 from tests.conftest import TWO_CORES
 
@@ -132,26 +131,3 @@ def test_the_size_is_the_cheapest_that_finds_the_slowdown(
     found = plan(noise)
     assert (found.pairs, found.builds, found.processes) == (pairs, builds, processes)
     assert found.sampling_s == pytest.approx(pairs * builds * noise.pair_s + (builds - 1) * BUILD_S)
-
-
-def test_a_planned_duet_finds_the_slowdown_that_it_is_planned_for() -> None:
-    noise = Noise(0.06, 0.02, 0.5)
-    size = plan(noise)
-    assert size.sampling_s < 5 * PROCESS_S
-    found = [duet_of(noise, size, slowdown=0.05, seed=seed).outcome for seed in range(200)]
-    assert found.count(SLOWER) >= 190
-
-
-def duet_of(noise: Noise, size: DuetSize, slowdown: float, seed: int) -> Duet:
-    """A duet whose processes, builds and pairs vary as planned, with one process after another until it decides."""
-    draw, taken = np.random.default_rng(seed), list[DuetProcess]()
-    while len(taken) < 12 and (not taken or judge_duet(CASE, taken).outcome is UNDECIDED):
-        swapped, of_process = len(taken) % 2 == 1, math.log1p(slowdown) + 0.01 * draw.standard_normal()
-        builds = []
-        for _ in range(size.builds):
-            mean = of_process + noise.build_sd * draw.standard_normal()
-            ratios = np.exp(mean + noise.pair_sd * draw.standard_normal(size.pairs))
-            pairs = [Pair(ratio, 1.0, True) if swapped else Pair(1.0, ratio, True) for ratio in ratios.tolist()]
-            builds.append(TimedBuild(True, tuple(pairs)))
-        taken.append(process(replace(measured(1.0, 1.0), instances=tuple(builds)), swapped))
-    return judge_duet(CASE, taken)

@@ -1,54 +1,17 @@
-"""The numbers that the rules decide by: the middle process, what two processes confirm, and the change of a time."""
+"""The numbers that the rules decide by: the change of a time, what is tolerated, and the processes that count."""
 
 from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.evidence import confirm, find_middle, gather
+from gpugate.judging.evidence import gather
 from gpugate.results.case import CaseResult, Confirmation
-from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
-from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Size
 from tests.support.judged_cases import CASE_ID, RECORDED, case, measured, record
-
-REASON = Reason(ReasonCode.ITEM_GREW)
-
-
-@pytest.mark.parametrize(
-    ("medians", "worse_is_more", "expected"),
-    [
-        ((3.0,), False, (3.0, 2.9, 3.1)),  # of one process its interval
-        ((3.0, 2.0), False, (2.0, 2.0, 3.0)),
-        ((3.0, 2.0), True, (3.0, 2.0, 3.0)),
-        ((3.0, 1.0, 2.0), False, (2.0, 2.0, 2.0)),
-        ((4.0, 1.0, 3.0, 2.0), False, (2.0, 2.0, 3.0)),
-    ],
-)
-def test_the_middle_process_has_the_value_of_a_case(
-    medians: tuple[float, ...], worse_is_more: bool, expected: tuple[float, float, float]
-) -> None:
-    found = find_middle([Estimate(one, one - 0.1, one + 0.1) for one in medians], worse_is_more)
-    assert (found.median, found.low, found.high) == expected
-
-
-@pytest.mark.parametrize(
-    ("found", "needed", "sure", "reasons"),
-    [
-        ([], 2, set(), 0),
-        ([{"a"}], 2, {"a"}, 1),
-        ([set(), set()], 2, set(), 0),
-        ([{"a"}, set()], 2, set(), 2),  # with the number of processes
-        ([{"a", "b"}, {"a"}], 2, {"a"}, 2),
-        ([set(), {"a"}, {"a"}], 2, {"a"}, 2),
-        ([set(), {"a"}], 1, {"a"}, 2),
-    ],
-)
-def test_two_processes_confirm_a_finding(found: list[set[str]], needed: int, sure: set[str], reasons: int) -> None:
-    confirmed = confirm([dict.fromkeys(one, REASON) for one in found], needed)
-    assert (set(confirmed.sure), len(confirmed.reasons)) == (sure, reasons)
 
 
 def change(optimized_ms: float, reference_ms: float, then: History = RECORDED) -> float:
@@ -75,8 +38,13 @@ def test_the_reference_explains_a_part_of_a_wall_time(
     assert change(optimized_ms, reference_ms) == pytest.approx(expected)
 
 
-def test_a_record_of_an_older_run_has_no_control() -> None:
+def test_a_record_of_an_older_run_has_no_control_and_the_middle_process_decides() -> None:
     assert change(11.0, 33.0, replace(RECORDED, control=None)) == pytest.approx(0.1)
+    two = gather(case(measured(10.0), measured(11.0)), Mode.GATE, None)
+    assert two.wall is not None
+    assert two.speedup is not None
+    assert (two.wall.value.median, two.speedup.median) == pytest.approx((1.1, 30 / 11))  # the worse one of two
+    assert (two.wall.value.low, two.speedup.high) == pytest.approx((1.0, 3.0))
 
 
 def test_the_tolerance_is_that_of_the_record_or_what_the_user_allows() -> None:

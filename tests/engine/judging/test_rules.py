@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.judging.rules import RULES, decide
+from gpugate.judging.rules import decide
 from gpugate.measurement.record import Difference
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged, Promise
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode
-from gpugate.results.verdict import CASE_CHECKS, Check, NextStep, Outcome, Verdict
+from gpugate.results.verdict import CASE_CHECKS, Check, NextStep, Outcome
 from gpugate.workload import Contract, Limit
 from tests.support.judged_cases import (
     COUNTED,
@@ -234,7 +234,6 @@ def test_the_next_step_follows_from_the_evidence(found: CaseResult, check: Check
 
 ANY_CASE = [found for table in TABLES.values() for found, _, _ in table]
 CHANGES: list[dict[str, object]] = [
-    {},
     {"environment_problem": "hot"},
     {"launch_slowdown": 1.5},
     {"remembered": None},
@@ -247,34 +246,17 @@ CHANGES: list[dict[str, object]] = [
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("changed", CHANGES, ids=str)
 def test_every_verdict_makes_sense(changed: dict[str, object], mode: Mode) -> None:
+    """No time of an unfit machine convicts, and no wall time of the same code, of a slow host, or without a record."""
     for found in (replace(one, **changed) for one in ANY_CASE):
         by_check = verdicts(found, mode)
         assert tuple(by_check) == CASE_CHECKS
-        for check, verdict in by_check.items():
-            assert verdict.reasons
-            assert verdict.reason, verdict  # in words
-            _check_sense(found, check, verdict, mode)
-
-
-def _check_sense(found: CaseResult, check: Check, verdict: Verdict, mode: Mode) -> None:
-    """What must hold of any evidence."""
-    timed = check in ("speedup", "throughput")
-    if found.environment_problem is not None and timed:
-        assert verdict.outcome is not REGRESSED
-        assert verdict.outcome is not IMPROVED
-    if verdict.outcome is Outcome.NO_BASELINE:
-        assert found.remembered is None or found.remembered.current.processes < 5
-    if verdict.outcome is Outcome.UNDECIDED:
-        assert (check, mode, found.remembered) == ("speedup", Mode.DEVELOPER, None)
-    if check == "throughput" and verdict.outcome is REGRESSED and verdict.code is not ReasonCode.CODE_SLOWER:
-        assert found.remembered is not None
-        assert found.launch_slowdown != 1.5
-        assert found.measurement is not None
-        assert found.recorded_code is None or not found.recorded_code.unchanged
-
-
-def test_every_check_has_its_rules() -> None:
-    assert tuple(RULES) == CASE_CHECKS
-    for rules in RULES.values():
-        assert rules[0].outcome is not None
-        assert PASS in [rule.outcome for rule in rules]
+        assert all(one.reason for one in by_check.values())  # in words
+        too_few = found.remembered is None or found.remembered.current.processes < 5
+        assert too_few or Outcome.NO_BASELINE not in [one.outcome for one in by_check.values()]
+        speedup, wall = by_check["speedup"], by_check["throughput"]
+        if found.environment_problem is not None:
+            assert not {speedup.outcome, wall.outcome} & {REGRESSED, IMPROVED}
+        if wall.outcome is REGRESSED and wall.code is not ReasonCode.CODE_SLOWER:
+            assert found.remembered is not None
+            assert found.launch_slowdown != 1.5
+            assert found.recorded_code is None or not found.recorded_code.unchanged

@@ -68,13 +68,6 @@ def test_a_mean_of_pairs_ignores_a_few_that_are_far_off() -> None:
         decide_in_turn([])
 
 
-def test_the_variance_of_a_mean_is_that_of_a_median_of_as_many_pairs() -> None:
-    draw = np.random.default_rng(SEED)
-    found = [mean_of_pairs(draw.normal(0, 0.05, (2, 8)).tolist()) for _ in range(1000)]
-    spread = float(np.std([one.log_ratio for one in found]))
-    assert math.sqrt(np.mean([one.variance for one in found])) == pytest.approx(spread, rel=0.1)
-
-
 def test_the_interval_is_students_t_and_what_would_have_been_seen_is_beyond_it() -> None:
     quiet, noisy = collect_evidence(means(1.0, 1.2, 0.8)), collect_evidence(means(1.0, 4.0, -2.0))
     assert quiet.ratio.low < 1.01 < quiet.ratio.high < noisy.ratio.high

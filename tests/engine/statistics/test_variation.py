@@ -10,7 +10,6 @@ from gpugate.statistics.variation import (
     MIN_CASES,
     PRIOR_WORTH,
     SLOPE,
-    SLOPE_SD,
     Observed,
     Variation,
     fit_control,
@@ -67,16 +66,15 @@ def test_few_cases_and_cases_without_any_variation_give_no_prediction() -> None:
     assert (None in found, absent) == (False, None)
 
 
-@pytest.mark.parametrize("outlying", [1.0, 5.0])
-def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) -> None:
-    """A simulation: the middle one of 3 processes against the median of 6, while one case varies by so many times what
+def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said() -> None:
+    """A simulation: the middle one of 3 processes against the median of 6, while one case varies by five times what
     its pairs predict. The tolerances of that case and of the suite stay honest."""
     draw, suites = np.random.default_rng(5), 600
     level = variation_factor(PROCESSES, CASES, DEGREES + PRIOR_WORTH)
     alarms = np.zeros((suites, CASES), dtype=bool)
     for suite in range(suites):
         sd, noise = draw_cases(draw)
-        sd[0] = outlying * noise[0] * (sd[0] / noise[0] if outlying == 1 else 1)
+        sd[0] = 5 * noise[0]
         values, cases = record(draw, sd, noise)
         shrunk = [one for one in shrink_all(cases) if one is not None]
         fresh = np.median(draw.normal(1.0, sd[:, None], (CASES, 3)), axis=1)
@@ -86,21 +84,6 @@ def test_a_suite_alarms_as_seldom_with_shrunk_variations_as_is_said(outlying) ->
     # At the 5 % that are promised, 17 of 600 suites or fewer would alarm with a chance of 1 %.
     assert 0.01 < alarms.any(axis=1).mean() <= 17 / suites
     assert alarms[:, 0].mean() < 0.02
-
-
-def test_the_slope_of_a_control_is_shrunk_towards_that_of_all_cases() -> None:
-    """A simulation: the shrunk slopes of cases of six processes are closer to the true ones than those of each case."""
-    draw = np.random.default_rng(5)
-    true = np.clip(draw.normal(SLOPE, SLOPE_SD, 400), 0.0, 1.0)
-    shrunk, own = [], []
-    for slope in true:
-        reference = draw.normal(0.0, 0.02, 6)
-        time = slope * reference + draw.normal(0.0, 0.04, 6)
-        found = fit_control(time.tolist(), reference.tolist())
-        assert found is not None
-        shrunk.append(found.slope)
-        own.append(float(np.polyfit(reference, time, 1)[0]))
-    assert np.mean((np.array(shrunk) - true) ** 2) < 0.75 * np.mean((np.clip(own, 0.0, 1.0) - true) ** 2)
 
 
 def test_the_variation_beside_a_control_is_that_of_what_it_leaves() -> None:
@@ -120,9 +103,10 @@ def test_the_variation_beside_a_control_is_that_of_what_it_leaves() -> None:
         ([0.0, 0.1, 0.2], [0.0, 0.0, 0.0], SLOPE),  # the reference shows nothing
         ([0.0, 0.3, 0.6], [0.0, 0.1, 0.2], 1.0),  # no side moves by more than the machine
         ([0.0, -0.1, -0.2], [0.0, 0.1, 0.2], 0.0),
+        ([0.0, 0.1, 0.0, -0.05], [0.0, 0.1, 0.1, 0.0], 0.707483),  # 0.75 by least squares, which is known too badly
     ],
 )
-def test_a_slope_lies_from_0_to_1(times: list[float], references: list[float], slope: float) -> None:
+def test_a_slope_lies_from_0_to_1_and_is_shrunk(times: list[float], references: list[float], slope: float) -> None:
     found = fit_control(times, references)
     assert found is not None
     assert found.slope == pytest.approx(slope)
