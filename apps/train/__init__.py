@@ -1,0 +1,1 @@
+"""The program `python -m apps.train`, made of the driving workload."""
