@@ -8,6 +8,7 @@ test_stated_work has the FLOPs, of models of their real size. The tests of one w
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -177,6 +178,14 @@ def test_the_catalogue_takes_all() -> None:
     assert not catalogue.ambiguous
 
 
+def test_the_page_of_workloads_names_cases_that_exist() -> None:
+    page = Path("docs/workload.md").read_text(encoding="utf-8").partition("## The workloads of this repository")[2]
+    names = {case.id.rpartition("/")[0] for case in ALL} | {workload.name for workload in WORKLOADS}
+    told = re.findall(r"`([a-z][a-z0-9-]*(?:/[a-z0-9-]+)+)`", page)
+    assert len(told) > 25
+    assert [one for one in told if one not in names] == []
+
+
 @pytest.mark.parametrize("workload", ON_CPU, ids=name_of)
 def test_inputs_depend_on_seed_and_index_alone(workload: Workload, cache_dir: Path) -> None:
     context = context_of(workload, cache_dir)
@@ -197,8 +206,10 @@ def test_an_optimization_gives_the_baselines_output(built: Built) -> None:
         assert not built.is_wrong(output, expected)
 
 
-def test_an_optimization_engages(built: Built) -> None:
+def test_an_optimization_engages_and_its_step_on_cached_data_runs(built: Built) -> None:
     assert built.optimized.why_not_engaged() is None
+    if built.optimized.side.cached_step is not None:
+        built.optimized.side.cached_step()
 
 
 def test_an_optimization_that_compiles_needs_a_compiler(built: Built) -> None:
