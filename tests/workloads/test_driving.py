@@ -25,7 +25,7 @@ from tests.support.one_thread import one_thread  # noqa: F401  # in force by bei
 from tests.support.patience import HANGS_S
 from tests.support.small_encoder import small_encoders
 from workloads.driving import nvjpeg_probe
-from workloads.driving.delivery import Batch, order_table
+from workloads.driving.delivery import order_table
 from workloads.driving.model import driving_model, parameter_count
 from workloads.driving.pipeline import Pipeline, Plan, build, frames_of
 from workloads.driving.scenes import WAYPOINTS, Rig
@@ -164,6 +164,13 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
     assert missing_needs(needs, replace(h200, gpu_index=0)) is None
 
 
+@pytest.fixture
+def no_compiler(monkeypatch) -> None:
+    """Graphs run as they are, which keeps tests away from the C++ compiler."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
+
+
+@pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -171,6 +178,7 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
         Recipe(channels_last=True, stem_channels=4),
         Recipe(torch.bfloat16),
         Recipe(fused=True),
+        Recipe(compiled=True),
     ],
 )
 def test_a_recipe_trains_to_the_same_loss(context, recipe):
@@ -190,24 +198,6 @@ def test_a_lost_layout_is_noticed(context):
     pipeline = Pipeline(context, Plan(batch=4, recipe=Recipe(channels_last=True)))
     pipeline.trainer.model.encoder[0].to(memory_format=torch.contiguous_format)
     assert "encoder.0.weight is not in torch.channels_last" in pipeline.why_not()
-
-
-@pytest.fixture
-def no_compiler(monkeypatch) -> None:
-    """Graphs run as they are, which keeps tests away from the C++ compiler."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_compiling_is_one_graph_for_one_shape(context):
-    pipeline = Pipeline(context, Plan("resident", batch=4, recipe=Recipe(compiled=True)))
-    assert "0 graphs were compiled" in pipeline.why_not()
-    for _ in range(2):
-        assert pipeline.iterate()[0].all()
-    assert pipeline.why_not() is None
-    pipeline.trainer.train(Batch(*(tensor[:2] for tensor in pipeline.source.take())))
-    assert "2 graphs were compiled, not 1" in pipeline.why_not()
-    torch._dynamo.reset()
 
 
 def test_a_padded_stem_is_the_same_model_on_pictures_of_four_channels():

@@ -19,12 +19,9 @@ from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S, wait_until
 from workloads.host_preparation import size, worker_pools
 from workloads.host_preparation.preparing_sides import (
-    checksums,
-    one_thread,
     processes,
     sample_numbers,
     samples_of,
-    threads,
 )
 from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
 from workloads.host_preparation.worker_pools import WorkerProcesses
@@ -98,30 +95,6 @@ def test_the_stated_bytes_are_those_read_and_written() -> None:
     stated = size(FEW["expensive"], batches=5)
     assert stated.items == 10
     assert stated.bytes == 10 * samples[0].nbytes + 5 * prepared.nbytes
-
-
-def straight(preparation: Preparation, numbers: torch.Tensor) -> torch.Tensor:
-    """The checksums of these samples, prepared as one batch."""
-    prepared = torch.empty(len(numbers), *preparation.prepared_shape)
-    preparation.prepare(samples_of(preparation, 3), numbers, prepared)
-    return checksums(prepared)
-
-
-@pytest.mark.parametrize("make", [threads, processes])
-@pytest.mark.parametrize("preparation", FEW.values(), ids=FEW)
-def test_workers_prepare_what_one_thread_does_in_the_same_order(build, preparation: Preparation, make) -> None:
-    context = context_of(preparation)
-    reference = build(partial(one_thread, preparation), context)
-    side = build(partial(make, preparation, 2), context)
-    for index in range(3):
-        numbers = sample_numbers(preparation, context, index)
-        expected, output = reference.step(numbers), side.step(numbers)
-        side.finish()
-        assert output.shape == (context.items,)
-        torch.testing.assert_close(output, expected, rtol=0, atol=1e-7)
-        torch.testing.assert_close(expected, straight(preparation, numbers), rtol=0, atol=1e-7)
-        assert len(set(output.tolist())) == len(set(numbers.tolist()))
-    side.cached_step()
 
 
 def died_of(pool: WorkerProcesses, how: int, after: int) -> str:

@@ -135,7 +135,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
 class _Small(nn.Module):
     """A model that compiles fast; with `breaks`, not in one graph."""
 
-    def __init__(self, breaks: bool = False) -> None:
+    def __init__(self, breaks: bool) -> None:
         super().__init__()
         self.conv, self.bn, self.breaks = nn.Conv2d(3, 8, 3, stride=8), nn.BatchNorm2d(8), breaks
 
@@ -146,15 +146,12 @@ class _Small(nn.Module):
         return x.mean((2, 3))
 
 
-def _compiled(context: Context, monkeypatch: pytest.MonkeyPatch, model: nn.Module):
-    monkeypatch.setattr(resnet50_inference, "resnet50", lambda _: model.eval().requires_grad_(False))
-    return resnet50_inference.inductor(context)
-
-
 def test_a_compiled_side_is_one_frozen_graph_for_one_shape(context, monkeypatch):
-    model = _Small()
-    side = _compiled(context, monkeypatch, model)
-    inputs = photograph_batch(context, 0)
+    model, broken = (_Small(breaks).eval().requires_grad_(False) for breaks in (False, True))
+    monkeypatch.setattr(resnet50_inference, "resnet50", lambda _: broken)
+    assert "graph breaks" in resnet50_inference.inductor(context).engaged()
+    monkeypatch.setattr(resnet50_inference, "resnet50", lambda _: model)
+    side, inputs = resnet50_inference.inductor(context), photograph_batch(context, 0)
     compiled = side.step(inputs)
     torch.testing.assert_close(compiled, model(inputs))
     assert side.engaged() is None
@@ -162,7 +159,3 @@ def test_a_compiled_side_is_one_frozen_graph_for_one_shape(context, monkeypatch)
     assert torch.equal(side.step(inputs), compiled), "frozen: BatchNorm is folded into the convolution"
     side.step(inputs[:1])
     assert "2 graphs were compiled" in side.engaged()
-
-
-def test_a_graph_break_is_noticed(context, monkeypatch):
-    assert "graph breaks" in _compiled(context, monkeypatch, _Small(breaks=True)).engaged()
