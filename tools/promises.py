@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gpugate import units
 from gpugate.errors import GpugateError
-from gpugate.measurement.derived import with_whole_run
+from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Process
 from gpugate.report.machine import facts
 from gpugate.report.markdown import results_page
@@ -313,7 +313,7 @@ class Night:
         case = self._cases.get(case_id)
         if case is None or case.measurement is None:
             return None
-        return with_whole_run(case.measurement, case.size).optimized_counters.get(name)
+        return with_derived(case.measurement, case.size, {}).optimized_counters.get(name)
 
 
 def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: Night) -> str:

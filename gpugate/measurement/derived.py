@@ -18,30 +18,6 @@ ON_CPU = {"float32": "matmul_fp32_tflops", "bfloat16": "matmul_bf16_cpu_tflops"}
 BANDWIDTH = {"cuda": "device_copy_gb_per_s", "cpu": "memcpy_gb_per_s"}
 
 
-def with_bus_share(found: Measurement, yardsticks: Mapping[str, float]) -> Measurement:
-    """Adds the counter `bus_share` to each side that was counted.
-
-    `bus_share` is the bytes of a step in the direction that carries more, over the step's median time without the
-    profiler, over the rate of a page-locked copy among `yardsticks`. Without that rate or without pairs, nothing is
-    added.
-    """
-    gb_per_s = yardsticks.get(YARDSTICK)
-    if not gb_per_s or not found.pairs:
-        return found
-    return replace(
-        found,
-        reference_counters=_add_share(found.reference_counters, [one.reference_ms for one in found.pairs], gb_per_s),
-        optimized_counters=_add_share(found.optimized_counters, [one.optimized_ms for one in found.pairs], gb_per_s),
-    )
-
-
-def _add_share(counters: Counters, steps_ms: Sequence[float], gb_per_s: float) -> Counters:
-    if not counters:
-        return counters
-    moved = max(counters.get("host_to_device_bytes", 0.0), counters.get("device_to_host_bytes", 0.0))
-    return {**counters, "bus_share": moved / statistics.median(steps_ms) / 1e6 / gb_per_s}
-
-
 def with_ceilings(
     found: Measurement, dtype: str, device_kind: str, cache_bytes: int, yardsticks: Sequence[Yardstick]
 ) -> Measurement:
@@ -90,25 +66,33 @@ def whole_run(size: Size, measurement: Measurement) -> WholeRun | None:
     )
 
 
-def with_whole_run(found: Measurement, size: Size) -> Measurement:
-    """Adds the counter `whole_run_speedup` to the optimized side, where it was counted and its run has an end."""
-    whole = whole_run(size, found)
-    if whole is None or found.counters_missing is not None or not found.optimized_counters:
-        return found
-    return replace(found, optimized_counters={**found.optimized_counters, "whole_run_speedup": whole.speedup})
+def with_derived(found: Measurement, size: Size, yardsticks: Mapping[str, float]) -> Measurement:
+    """Adds counters that follow from the median times of a step; nothing is added without pairs.
 
-
-def with_ceiling_shares(found: Measurement, size: Size) -> Measurement:
-    """Adds `copy_share` and `matmul_share` to the optimized side, where it was counted on a GPU and timed.
-
-    They are the bytes and the FLOPs that a step needs by `size`, over its median time, over the ceiling of the machine.
-    A cache may deliver bytes, so that the first one may be above 1. A precision without a ceiling gets no second one.
+    `bus_share`, of each side that was counted, is the bytes of a step in the direction that carries more, over its
+    time, over the rate of a page-locked copy among `yardsticks`. The others are of the optimized side alone.
+    `whole_run_speedup` needs a run with an end. `copy_share` and `matmul_share` are the bytes and the FLOPs that a
+    step needs by `size`, over its time, over the ceiling of a GPU. A cache may deliver bytes, so that the first one may
+    be above 1. A precision without a ceiling gets no second one.
     """
-    copy, matmul = found.ceilings.get(BANDWIDTH["cuda"]), found.ceilings.get(ON_CUDA["bfloat16"])
-    if copy is None or not found.pairs or not found.optimized_counters:
+    if not found.pairs:
         return found
+    gb_per_s = yardsticks.get(YARDSTICK)
+
+    def with_bus_share(counters: Counters, step_ms: float) -> dict[str, float]:
+        if not (counters and gb_per_s):
+            return {**counters}
+        moved = max(counters.get("host_to_device_bytes", 0.0), counters.get("device_to_host_bytes", 0.0))
+        return {**counters, "bus_share": moved / step_ms / 1e6 / gb_per_s}
+
     step_ms = statistics.median(pair.optimized_ms for pair in found.pairs)
-    shares = {"copy_share": size.bytes / step_ms / 1e6 / copy}
-    if matmul is not None:
-        shares["matmul_share"] = size.flops / step_ms / 1e9 / matmul
-    return replace(found, optimized_counters={**found.optimized_counters, **shares})
+    reference = with_bus_share(found.reference_counters, statistics.median(pair.reference_ms for pair in found.pairs))
+    optimized = with_bus_share(found.optimized_counters, step_ms)
+    whole, copy, matmul = whole_run(size, found), *map(found.ceilings.get, (BANDWIDTH["cuda"], ON_CUDA["bfloat16"]))
+    if optimized and whole is not None and found.counters_missing is None:
+        optimized["whole_run_speedup"] = whole.speedup
+    if optimized and copy is not None:
+        optimized["copy_share"] = size.bytes / step_ms / 1e6 / copy
+        if matmul is not None:
+            optimized["matmul_share"] = size.flops / step_ms / 1e9 / matmul
+    return replace(found, reference_counters=reference, optimized_counters=optimized)

@@ -23,7 +23,7 @@ from gpugate.judging.evidence import Evidence, gather
 from gpugate.judging.machine_state import environment_problem, impossible_rate, launch_slowdown
 from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
-from gpugate.measurement.derived import with_bus_share, with_ceiling_shares, with_ceilings, with_whole_run
+from gpugate.measurement.derived import with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
@@ -162,7 +162,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
     while (action := next_action(evidence, allowed)) is not Action.STOP:
         if action is Action.PAIRS:
             more = measure_here(session, case, longer, report)
-            result.measurement = _as_stored(result.measurement.with_more(more), case)
+            result.measurement = _as_stored(with_derived(result.measurement.with_more(more), case.size, {}))
             _check_machine(session, result, result.measurement)
         elif action is Action.PROCESS and not doubt.affords(result.measurement.wall_s, session.elapsed_s):
             result.attempts.append(Confirmation(None, doubt.leave_out(case.id)))
@@ -227,7 +227,7 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
     if found.pairs and impossible_rate(found, summarize(found), case.size):
         session.probe("between")  # one bad probe makes no side too fast
         found = add_ceilings(found)
-    return _as_stored(with_bus_share(found, session.result.yardsticks[-1].values), case)
+    return _as_stored(with_derived(found, case.size, session.result.yardsticks[-1].values))
 
 
 def _forget_other_reference(session: PerfSession, result: CaseResult) -> None:
@@ -283,9 +283,9 @@ def collect_garbage() -> None:
     gc.freeze()
 
 
-def _as_stored(found: Measurement, case: Case) -> Measurement:
+def _as_stored(found: Measurement) -> Measurement:
     """Rounds the measurement as the file does, so that `gpugate replay` decides the same numbers again."""
-    return from_json(Measurement, to_json(with_ceiling_shares(with_whole_run(found, case.size), case.size)))
+    return from_json(Measurement, to_json(found))
 
 
 def _drop_measurement(result: CaseResult) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.derived import YARDSTICK, with_bus_share, with_ceiling_shares, with_whole_run
+from gpugate.measurement.derived import YARDSTICK, with_derived
 from gpugate.measurement.record import Measurement, SideCost
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
@@ -19,6 +19,7 @@ from tests.support.stored_runs import case, measured, stored
 IN = {"host_to_device_bytes": 4e8, "device_to_host_bytes": 3e8}
 OUT = {"host_to_device_bytes": 0.0, "device_to_host_bytes": 1e8}
 RATE = {YARDSTICK: 50.0, "launch_latency_us": 2.0}
+ENDLESS = Size(1, 0, 0)
 
 
 @pytest.fixture
@@ -28,16 +29,16 @@ def streamed() -> Measurement:
 
 
 def test_it_is_the_longer_directions_bytes_over_time_over_the_yardstick(streamed: Measurement) -> None:
-    found = with_bus_share(streamed, RATE)
+    found = with_derived(streamed, ENDLESS, RATE)
     assert found.optimized_counters["bus_share"] == pytest.approx(4e8 / 0.010 / 50e9, rel=1e-3)
     assert found.reference_counters["bus_share"] == pytest.approx(1e8 / 0.030 / 50e9, rel=1e-3)
     assert {**found.optimized_counters, **IN} == found.optimized_counters, "nothing else changes"
 
 
 def test_what_was_not_measured_gives_no_share(streamed: Measurement) -> None:
-    assert with_bus_share(streamed, {"memcpy_gb_per_s": 5.0}) == streamed
-    assert with_bus_share(replace(streamed, instances=()), RATE) == replace(streamed, instances=())
-    assert with_bus_share(replace(streamed, optimized_counters={}), RATE).optimized_counters == {}
+    assert with_derived(streamed, ENDLESS, {"memcpy_gb_per_s": 5.0}) == streamed
+    assert with_derived(replace(streamed, instances=()), ENDLESS, RATE) == replace(streamed, instances=())
+    assert with_derived(replace(streamed, optimized_counters={}), ENDLESS, RATE).optimized_counters == {}
 
 
 CEILINGS = {"device_copy_gb_per_s": 3000.0, "matmul_bf16_tflops": 800.0, "cache_bytes": 0.0}
@@ -54,13 +55,13 @@ CEILINGS = {"device_copy_gb_per_s": 3000.0, "matmul_bf16_tflops": 800.0, "cache_
 def test_a_step_is_a_share_of_the_machines_ceilings(
     streamed: Measurement, ceilings: dict[str, float], shares: dict[str, float]
 ) -> None:
-    found = with_ceiling_shares(replace(streamed, ceilings=ceilings), Size(1, flops=2e12, bytes=24e9))
+    found = with_derived(replace(streamed, ceilings=ceilings), Size(1, flops=2e12, bytes=24e9), {})
     added = {name: value for name, value in found.optimized_counters.items() if name not in IN}
     assert added == pytest.approx(shares, rel=1e-3)
 
 
 def test_of_two_measurements_the_smaller_share_stays(streamed: Measurement) -> None:
-    fast, slow = (with_bus_share(streamed, {YARDSTICK: rate}) for rate in (45.0, 50.0))
+    fast, slow = (with_derived(streamed, ENDLESS, {YARDSTICK: rate}) for rate in (45.0, 50.0))
     assert fast.with_more(slow).optimized_counters["bus_share"] == slow.optimized_counters["bus_share"]
 
 
@@ -93,9 +94,9 @@ def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:
     found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
     assert found is not None
     counted = replace(found, optimized_counters={"kernels": 3.0})
-    counters = with_whole_run(counted, CLIP).optimized_counters
+    counters = with_derived(counted, CLIP, {}).optimized_counters
     assert counters == {"kernels": 3.0, "whole_run_speedup": pytest.approx(2.47 / 1.49)}
     uncounted = replace(found, optimized_counters={})
-    assert with_whole_run(uncounted, CLIP) == uncounted
-    assert with_whole_run(counted, replace(CLIP, whole_run_items=None)) == counted
-    assert with_whole_run(replace(counted, instances=()), CLIP) == replace(counted, instances=())
+    assert with_derived(uncounted, CLIP, {}) == uncounted
+    assert with_derived(counted, replace(CLIP, whole_run_items=None), {}) == counted
+    assert with_derived(replace(counted, instances=()), CLIP, {}) == replace(counted, instances=())
