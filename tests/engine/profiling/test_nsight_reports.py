@@ -1,19 +1,35 @@
-"""The files that are kept of a run under nsys or ncu: good reports, none, or a file that was not imported."""
+"""Runs under nsys or ncu: what is kept of them, what they may show, and that a profiler ends with what it started."""
 
 import json
 import os
+import re
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import export, nsight_reports
-from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel
-from gpugate.profiling.nsight_reports import ProfiledRun, keep_reports, run_under_ncu
-from gpugate.session.options import Profiling
+from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel, safe_name
+from gpugate.profiling.nsight_reports import (
+    INTERRUPTED,
+    ProfiledRun,
+    allowed_variables,
+    keep_reports,
+    run_profiled,
+    run_under_ncu,
+)
+from gpugate.session.options import Profiling, read_options
+from gpugate.session.termination import treat_termination_as_ctrl_c
 from tests.support.fake_ncu import install
 from tests.support.fake_nsys import NVTX, on_path
+from tests.support.patience import wait_until
 from tests.support.profile_exports import ExportWriter
+from tests.support.tiny_project import TinyProject, check_no_traceback, running
 
 SECRET = "hunter2-of-a-ci-job"
 STEM = "a+b+cuda.optimized"
@@ -179,3 +195,177 @@ def test_without_a_report_of_ncu_its_problem_is_named(project: Path, log: str, s
 
 def test_where_no_side_was_captured_no_report_of_ncu_is_expected(project: Path) -> None:
     assert under_ncu(project, reports=False, captured=False) == (5, "", LEFT)
+
+
+# A profiler that starts a program in a session of its own, and gives its id away.
+NESTED = """
+import subprocess, sys, time
+from pathlib import Path
+apart = sys.argv[2] == "apart"
+child = subprocess.Popen([sys.executable, "-c", sys.argv[3]], start_new_session=apart)
+Path(sys.argv[1], "child.part").write_text(str(child.pid))
+Path(sys.argv[1], "child.part").rename(Path(sys.argv[1], "child"))
+sys.exit(child.wait())
+"""
+POLITE = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGINT, lambda *_: sys.exit(2))
+Path({!r}).write_text(str(os.getpid()))
+time.sleep(600)
+"""
+# One that leaves its session and its parents, and gives its id away.
+DAEMON = """
+import os, sys, time
+from pathlib import Path
+path = Path(sys.argv[1])
+if os.fork():
+    while not path.exists():
+        time.sleep(0.01)
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+Path(sys.argv[1] + ".part").write_text(str(os.getpid()))
+Path(sys.argv[1] + ".part").rename(path)
+time.sleep(600)
+"""
+
+
+def started(folder: Path, how: str, program: str) -> tuple[int, int]:
+    """The status, and the program's id."""
+    command = [sys.executable, "-c", NESTED, str(folder), how, program]
+    try:
+        with treat_termination_as_ctrl_c():
+            status = run_profiled(command, folder, dict(os.environ))
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    return status, int((folder / "child").read_text())
+
+
+def is_waiting() -> bool:
+    """True once the main thread waits for the profiler's end: earlier, a signal would find no one who handles it."""
+    assert threading.main_thread().ident is not None
+    frame = sys._current_frames().get(threading.main_thread().ident)
+    while frame is not None and frame.f_code is not subprocess.Popen.wait.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: signal.Signals) -> None:
+    inner = tmp_path / "inner-pid"
+    before = signal.getsignal(number)
+
+    def interrupt() -> None:
+        wait_until(lambda: (tmp_path / "child").exists() and inner.exists() and inner.read_text())
+        wait_until(is_waiting)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    ended, child = started(tmp_path, "apart", POLITE.format(str(inner)))
+    assert ended == INTERRUPTED
+    wait_until(lambda: not running(child))
+    assert signal.getsignal(number) is before
+
+
+def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsight_reports, "GRACE_S", 0.2)
+    ready = tmp_path / "ready"
+    stubborn = f"open({str(ready)!r}, 'w'); time.sleep(600)"
+    stubborn = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); {stubborn}"
+
+    def interrupt() -> None:
+        wait_until(lambda: (tmp_path / "child").exists() and ready.exists())
+        wait_until(is_waiting)
+        (tmp_path / "inner-pid").write_text((tmp_path / "child").read_text())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    status, child = started(tmp_path, "apart", stubborn)
+    assert status == 2
+    wait_until(lambda: not running(child))
+
+
+def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
+    assert run_profiled(command, tmp_path, os.environ) == 0
+    wait_until(lambda: not running(int((tmp_path / "child").read_text())))
+
+
+def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nsys")
+    with pytest.raises(EnvironmentUnfitError, match=r"nsys cannot be started .No such file or directory.: install it"):
+        run_profiled([missing], tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--nsys", "--gate"], "--gate needs timings, and under a profiler they are not judged"),
+        (
+            ["--nsys", "--update-baselines"],
+            "--update-baselines needs timings, and under a profiler they are not judged",
+        ),
+        (["--ncu", "--perf-json=run.json"], "--perf-json needs timings, and under a profiler they are not judged"),
+        (["--nsys", "--ncu"], "--nsys and --ncu would disturb each other: run one after the other"),
+        (["--nsys", "perf_tests"], "--nsys perf_tests could mean tests to run: write --nsys=perf_tests"),
+        (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
+        (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
+        (["--nsys", "-n2"], "--nsys with -n would put the steps of several tests into one profile: use -n 0"),
+    ],
+)
+def test_what_cannot_go_with_a_profile(tiny: TinyProject, options: list[str], sentence: str) -> None:
+    before = tiny.files()
+    result = tiny.run(*options)
+    assert result.status == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.text
+    check_no_traceback(result.text)
+    assert tiny.files() == before
+
+
+def test_what_was_asked_for(pytester: pytest.Pytester) -> None:
+    def read(*options: str) -> Profiling | None:
+        return read_options(pytester.parseconfig("-p", "gpugate.plugin", *options)).profiling
+
+    assert read() is None
+    assert read("--nsys") == Profiling("nsys", pytester.path / "gpugate-nsys")
+    assert read("--nsys=a b") == Profiling("nsys", pytester.path / "a b")
+    assert read("--ncu=3") == Profiling("ncu", pytester.path / "gpugate-ncu", kernels=3)
+    assert read("--torch-trace") == Profiling("torch-trace", pytester.path / "gpugate-traces")
+
+
+LONG = "resnet/" + "x" * 193
+
+
+@pytest.mark.parametrize(
+    ("test_id", "begins"),
+    [
+        ("two-layer-net/cuda-graph/cuda", "two-layer-net+cuda-graph+cuda"),
+        ("a[1-x/y]", "a-1-x+y-"),
+        ("größe/faß", "gr-e+fa-"),
+        ("../../etc/passwd", "etc+passwd-"),
+        ("a b\n|<c>", "a-b-c-"),
+        ("", "case-"),
+        ("\ud800", "case-"),
+        (LONG, "resnet+xxx"),
+    ],
+)
+def test_an_id_is_a_safe_name_that_ends_with_a_hash_where_it_was_changed(test_id: str, begins: str) -> None:
+    name = safe_name(test_id)
+    assert name.startswith(begins)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._+-]*(-[0-9a-f]{8})?", name)
+    assert (name == begins) == (test_id == "two-layer-net/cuda-graph/cuda")
+    assert len(name) <= 120
+
+
+def test_ids_that_differ_have_names_that_do() -> None:
+    ids = ["a/b", "a+b", "A/b", "a//b", "a b", "a-b", "a_b", "a[b]", "a(b)", "ä/b", "á/b", LONG, LONG + "x", LONG + "y"]
+    ids.append(safe_name("a[b]"))  # the name of one as the id of another
+    assert len({safe_name(test_id) for test_id in ids}) == len(ids)
+
+
+def test_what_a_report_may_show_of_the_environment() -> None:
+    secrets = {"CI_JOB_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PIP_INDEX_URL", "SSH_AUTH_SOCK", "PATH_TOKEN"}
+    needed = {"PATH", "HOME", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "LC_ALL", "OMP_NUM_THREADS", "PYTHONPATH"}
+    assert set(allowed_variables(dict.fromkeys(secrets | needed, "x"))) == needed
