@@ -20,7 +20,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -46,17 +45,12 @@ class Messages:
         self._socket, self._lines = end, end.makefile("rb")
 
     def send(self, message: object) -> None:
-        """Raises OSError where the other end has closed, a BlockingIOError where it reads nothing for too long."""
+        """Raises OSError where the other end has closed."""
         self.send_encoded(encode(message))
 
     def send_encoded(self, line: bytes) -> None:
         """Sends a message that is for several children."""
         self._socket.sendall(line)
-
-    def limit_sending(self, timeout_s: float) -> None:
-        """Limits the time that a message may wait for the other end to read earlier ones."""
-        limit = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def end(self) -> None:
         """Ends the messages at both ends; those that have come can still be taken."""

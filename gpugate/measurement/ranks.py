@@ -60,7 +60,7 @@ class RankJob:
             undo.push(self.__exit__)
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
-            shared = {"file": file, "timeout_s": self._timeout_s, "torch": torch.__version__, "count": self.count}
+            shared = {"file": file, "timeout_s": self._timeout_s, "count": self.count}
             variables = self._stack.enter_context(MonkeyPatch.context())
             for name, value in {**_NCCL, **_of_rank(0, self.count)}.items():
                 variables.setenv(name, value)
@@ -68,7 +68,6 @@ class RankJob:
                 task = {**shared, "rank": number, "device": str(_device_of(number, self._device))}
                 child = Child("gpugate.measurement.rank_server", task=task, environment=_of_rank(number, self.count))
                 self._others[number] = self._stack.enter_context(child)
-                child.messages.limit_sending(self._timeout_s)
             for number in self._others:
                 threading.Thread(target=self._watch, args=(number,), name="gpugate-ranks", daemon=True).start()
             # Each has imported torch, so that the time-out is that of the meeting alone.
@@ -85,8 +84,6 @@ class RankJob:
         if any(error):
             self._end_ranks()
         else:
-            for child in self._others.values():
-                child.messages.limit_sending(CLOSING_S)
             with suppress(RankError):
                 self.announce("leave")
         self._stack.close()
@@ -101,13 +98,9 @@ class RankJob:
         if self._failure is not None:
             raise RankError(self._failure)
         line = encode({"do": do, **arguments})
-        for number, child in self._others.items():
-            try:
+        for child in self._others.values():
+            with suppress(OSError):  # the end of the process is found by its watcher, with its cause
                 child.messages.send_encoded(line)
-            except BlockingIOError:
-                self._fail(number, f"it read no announcement within {self._timeout_s:g} s: it hangs")
-            except OSError:  # the end of the process is found by its watcher, with its cause
-                pass
         if self._failure is not None:
             raise RankError(self._failure)
 

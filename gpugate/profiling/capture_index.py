@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import signal
 import threading
 import time
@@ -25,8 +24,6 @@ DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the worklo
 OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
 REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
 LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
-_PLAIN = re.compile(r"[a-z0-9][a-z0-9._/-]*")
-_LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}$")
 SideLabel = Literal["reference", "optimized"]
 
 
@@ -81,13 +78,8 @@ def _end_with(outer: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def safe_name(text_id: str) -> str:
-    """`two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`.
-
-    What else has to be changed makes the name end with a hash of the id, so that ids that differ have names that do.
-    """
-    if _PLAIN.fullmatch(text_id) and len(text_id) <= LONGEST and not _LOOKS_HASHED.search(text_id):
-        return text_id.replace("/", "+")
-    slug = re.sub(r"[^a-z0-9._/]+", "-", text_id.lower()).replace("/", "+").lstrip(".-+") or "case"
-    digest = hashlib.sha256(text_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{slug[: LONGEST - len(digest) - 1].rstrip('-')}-{digest}"
+def safe_name(case_id: str) -> str:
+    """Returns `two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`; a long name ends with a hash."""
+    name = case_id.replace("/", "+")
+    digest = hashlib.sha256(case_id.encode()).hexdigest()[:8]
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - len(digest) - 1]}-{digest}"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -335,34 +334,11 @@ def test_what_was_asked_for(pytester: pytest.Pytester) -> None:
     assert read("--torch-trace") == Profiling("torch-trace", pytester.path / "gpugate-traces")
 
 
-LONG = "resnet/" + "x" * 193
-
-
-@pytest.mark.parametrize(
-    ("test_id", "begins"),
-    [
-        ("two-layer-net/cuda-graph/cuda", "two-layer-net+cuda-graph+cuda"),
-        ("a[1-x/y]", "a-1-x+y-"),
-        ("größe/faß", "gr-e+fa-"),
-        ("../../etc/passwd", "etc+passwd-"),
-        ("a b\n|<c>", "a-b-c-"),
-        ("", "case-"),
-        ("\ud800", "case-"),
-        (LONG, "resnet+xxx"),
-    ],
-)
-def test_an_id_is_a_safe_name_that_ends_with_a_hash_where_it_was_changed(test_id: str, begins: str) -> None:
-    name = safe_name(test_id)
-    assert name.startswith(begins)
-    assert re.fullmatch(r"[a-z0-9][a-z0-9._+-]*(-[0-9a-f]{8})?", name)
-    assert (name == begins) == (test_id == "two-layer-net/cuda-graph/cuda")
-    assert len(name) <= 120
-
-
-def test_ids_that_differ_have_names_that_do() -> None:
-    ids = ["a/b", "a+b", "A/b", "a//b", "a b", "a-b", "a_b", "a[b]", "a(b)", "ä/b", "á/b", LONG, LONG + "x", LONG + "y"]
-    ids.append(safe_name("a[b]"))  # the name of one as the id of another
-    assert len({safe_name(test_id) for test_id in ids}) == len(ids)
+def test_ids_that_differ_have_names_that_do_and_fit_a_file() -> None:
+    long = ["resnet/" + "x" * 193 + end for end in ("", "x", "y")]
+    assert safe_name("two-layer-net/cuda-graph/cuda") == "two-layer-net+cuda-graph+cuda"
+    assert [len(safe_name(case_id)) for case_id in long] == [120] * 3
+    assert len(set(map(safe_name, long))) == 3
 
 
 def test_what_a_report_may_show_of_the_environment() -> None:
