@@ -23,6 +23,7 @@ from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Mark, Step, Tre
 from gpugate.report.machine import describe_unfit
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
+from gpugate.report.since_last_run import describe_moves
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.night import BILL_TIMES, UNKNOWN, CaseNight, Night
@@ -293,6 +294,8 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         machines=[history.machine for history in histories],
         sections=sections,
         changes=_level_changes(histories),
+        tells=any(trend.measured >= history.fewest_nights for history in histories for trend in history.trends),
+        remarks=[(history.machine, [*_newest_moves(history), *_limits(history)]) for history in histories],
         nights=len(nights),
         billed=BILL_TIMES,
         first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
@@ -311,17 +314,25 @@ def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple
 
 
 def _newest(trend: Trend) -> tuple[str, ...]:
-    """The newest night, the number of nights, time per step, speedup with interval, anchor and outcome."""
-    last = trend.seen[-1]
+    """The outcome of the newest night, its name, the number of nights, time per step, speedup with its change since the
+    night before and its interval, and anchor."""
+    last, before = trend.seen[-1], trend.seen[-2] if len(trend.seen) > 1 else None
     return (
+        outcome_word(last.outcome),
         night_name(trend.nights[-1]),
         str(len(trend.nights)),
         units.milliseconds(last.optimized_ms),
         units.ratio(last.speedup.median),
+        units.signed_percent(last.speedup.median / before.speedup.median - 1) if before else "",
         units.interval(last.speedup.low, last.speedup.high),
         describe_anchor(last) or "none",
-        outcome_word(last.outcome),
     )
+
+
+def _newest_moves(history: MachineHistory) -> list[str]:
+    """The cases that moved from the night before to the newest one by more than their noise."""
+    lines = describe_moves(*history.nights[-2:]) if len(history.nights) > 1 else []
+    return [" ".join(line.strip() for line in lines)] if lines else []
 
 
 def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, str, str]]:

@@ -361,4 +361,6 @@ def _recorded(case: CaseResult, bills: Bills, name: str) -> str:
 def _write_item(name: str, value: float) -> str:
     if name.endswith("_ms"):
         return units.milliseconds(value)
-    return f"{value / 1e6:.4g} MB" if name.endswith("_bytes") else f"{value:.4g}"
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.4g} MB" if value < 1e10 else f"{value / 1e9:.4g} GB"
+    return f"{value:.4g}"

@@ -126,3 +126,13 @@ def test_each_library_has_its_licence_beside_it(tmp_path: Path) -> None:
     libraries = ("vega", "vega-embed", "vega-lite")
     assert names == sorted([*(f"{name}.LICENSE" for name in libraries), *(f"{name}.min.js" for name in libraries)])
     assert all("Copyright" in (tmp_path / LIBRARIES / f"{name}.LICENSE").read_text() for name in libraries)
+
+
+def test_a_page_of_few_nights_says_so_and_has_the_change_of_the_newest_one() -> None:
+    before, now = simulated_nights(2)
+    case_id, case = next(iter(now.cases.items()))
+    slower = replace(case, metrics={**case.metrics, "speedup": Metric(0.8 * before.cases[case_id].speedup.median)})
+    page = Page(site_page(histories([before, replace(now, cases={**now.cases, case_id: slower})])))
+    assert "Too few nights to tell." in page.text
+    assert "No level of any case changed." not in page.text
+    assert re.search(rf"{case_id}: speedup .* -> .* \(-20.0 %\)", page.text)

@@ -19,7 +19,7 @@ from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, SEVERITY, Outcome, Verdict
+from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.store.night_files import PAGE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import recorded_night
@@ -70,17 +70,10 @@ def hostile_runs(draw: st.DrawFn) -> RunResult:
 def test_every_case_and_verdict_stands_in_the_page_and_nothing_is_run(run: RunResult) -> None:
     page = read(run)
     assert page.unsafe == []
-    first_cells = [row[0] for row in page.rows if row]
     for made in run.cases.values():
         assert shown(made.case_id) in page.text
         assert shown(made.skipped or made.error or "") in page.text
         outcomes = {one.outcome for one in made.verdicts}
-        checks = "; ".join(
-            f"{outcome.value} {', '.join(one.check for one in made.verdicts if one.outcome is outcome)}"
-            for outcome in SEVERITY
-            if outcome in outcomes
-        )
-        assert not made.verdicts or shown(made.case_id + checks) in first_cells
         for verdict in made.verdicts:
             assert verdict.outcome is Outcome.PASS or shown(verdict.reason) in page.text
         for line in made.autopsy.sentences if made.autopsy and outcomes != {Outcome.PASS} else ():
