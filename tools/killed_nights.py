@@ -32,7 +32,7 @@ import pytest
 from gpugate.commands.cli import main as gpugate
 from gpugate.report.table import Table, columns
 from gpugate.session.merging import check_shard, merge
-from gpugate.session.resuming import is_finished
+from gpugate.session.opening import is_finished
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from tests.support.tiny_project import ROOT, SHORT, TinyProject, children, environment, running

@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises CompareError for ends that cannot be measured, and OptionError for a wrong value.
     """
+    from gpugate.machine.termination import treat_termination_as_ctrl_c
     from gpugate.session.options import seconds
-    from gpugate.session.termination import treat_termination_as_ctrl_c
 
     project = Path.cwd()
     budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None

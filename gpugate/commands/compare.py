@@ -63,9 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises CompareError for a version that cannot be checked out or driven, and OptionError for a wrong value.
     """
     from gpugate.commands.comparison import Comparison, compare_page, document, markdown, text
+    from gpugate.machine.termination import treat_termination_as_ctrl_c
     from gpugate.report.terminal import stdout_takes_colour, terminal_columns
     from gpugate.session.options import seconds, whole_number, writable
-    from gpugate.session.termination import treat_termination_as_ctrl_c
 
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, MOST_PROCESSES)

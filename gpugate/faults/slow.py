@@ -15,6 +15,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from time import perf_counter, process_time_ns, thread_time_ns
 from typing import Any, Protocol
 
@@ -37,46 +38,20 @@ class ExtraWork(Protocol):
     def end(self) -> None: ...
 
 
-class HostExtraWork:
-    """A busy loop for `share` of the time between `begin()` and `end()`."""
+class BusyLoop:
+    """A loop by the clock `clock_s`, for `share` of what `spent_s` counts between `begin()` and `end()`."""
 
-    def __init__(self, share: float) -> None:
-        self.share = share
+    def __init__(self, share: float, spent_s: Callable[[], float], clock_s: Callable[[], float]) -> None:
+        self.share, self._spent_s, self._clock_s = share, spent_s, clock_s
         self._began_s = 0.0
 
     def begin(self) -> None:
-        self._began_s = perf_counter()
+        self._began_s = self._spent_s()
 
     def end(self) -> None:
-        now_s = perf_counter()
-        until_s = now_s + self.share * (now_s - self._began_s)
-        while perf_counter() < until_s:
+        until_s = self._clock_s() + self.share * (self._spent_s() - self._began_s)
+        while self._clock_s() < until_s:
             pass
-
-
-class CpuExtraWork:
-    """CPU work of this process: `share` of the CPU time of itself and its workers between `begin()` and `end()`.
-
-    Where the stepping thread waits meanwhile, for workers or for a GPU, the work may cost no time.
-    """
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self._workers: set[int] | None = None  # those that the first step has started
-        self._began_ns = 0
-
-    def begin(self) -> None:
-        if self._workers is None:
-            self._workers = list_descendants()
-        self._began_ns = self._read_ns()
-
-    def end(self) -> None:
-        until_ns = thread_time_ns() + self.share * (self._read_ns() - self._began_ns)
-        while thread_time_ns() < until_ns:
-            pass
-
-    def _read_ns(self) -> int:
-        return process_time_ns() + worker_cpu_ns(self._workers or ())
 
 
 def _recent() -> deque[float]:
@@ -180,12 +155,25 @@ def slow_down(build: Build, share: float) -> Build:
 
     def build_faulty(context: Context) -> Side:
         on_cuda = context.device.type == "cuda"
-        extra = DeviceExtraWork(share, pace) if on_cuda else HostExtraWork(share)
+        extra = DeviceExtraWork(share, pace) if on_cuda else BusyLoop(share, perf_counter, perf_counter)
         return _SlowedSide(build(context), extra)
 
     return build_faulty
 
 
 def use_more_cpu(build: Build, share: float) -> Build:
-    """Returns a build function whose side uses `share` more CPU time per block of steps: 0.05 is 5 %."""
-    return lambda context: _SlowedSide(build(context), CpuExtraWork(share))
+    """Returns a build function whose side uses `share` more CPU time per block of steps: 0.05 is 5 %.
+
+    That time is of this process and its workers. Where the stepping thread waits meanwhile, for workers or for a GPU,
+    the work may cost no time.
+    """
+
+    def build_faulty(context: Context) -> Side:
+        list_workers = cache(list_descendants)  # those that the first step has started
+
+        def spent_s() -> float:
+            return (process_time_ns() + worker_cpu_ns(list_workers())) / 1e9
+
+        return _SlowedSide(build(context), BusyLoop(share, spent_s, lambda: thread_time_ns() / 1e9))
+
+    return build_faulty

@@ -1,13 +1,18 @@
-"""The processes below this one, as Linux lists them in /proc."""
+"""The processes below this one, as Linux lists them in /proc, and their end: none outlives a run.
+
+Children that outlive the `close()` of their side are named, and ended with daemonic ones.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
-from collections.abc import Collection
-from contextlib import suppress
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import clock_gettime_ns
 
 FORK_SERVER = "multiprocessing.forkserver"
 # Inductor's compile workers and the helpers of multiprocessing serve the whole run, not one side.
@@ -17,6 +22,11 @@ HELPERS = (
     FORK_SERVER,
     "torch_shm_manager",
 )
+
+ENDING_S = 5.0  # for all of them together, from SIGTERM on
+CLOSING_S = 1.0  # for a process that ends because of `close()`
+LONGEST_COMMAND = 80  # characters
+_named: set[int] = set()  # children that outlived their side
 
 
 def list_children() -> dict[int, str]:
@@ -39,7 +49,7 @@ def list_descendants(helpers: bool = False) -> set[int]:
 
 def cpu_time_ns(pid: int) -> int:
     """Reads the user and system CPU time of a process, all threads together. Raises OSError for one that has ended."""
-    return clock_gettime_ns((~pid << 3) | 2)  # Linux's CPU clock of another process: CPUCLOCK_SCHED of ~pid
+    return time.clock_gettime_ns((~pid << 3) | 2)  # Linux's CPU clock of another process: CPUCLOCK_SCHED of ~pid
 
 
 def worker_cpu_ns(workers: Collection[int]) -> int:
@@ -61,6 +71,49 @@ def ended_children_cpu_ns(workers: Collection[int]) -> int:
             words = Path(f"/proc/{worker}/stat").read_bytes().rpartition(b")")[2].split()
             ticks += int(words[13]) + int(words[14])  # cutime and cstime of proc_pid_stat(5)
     return 10**9 * ticks // os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
+    """Notes the processes that a case starts and that outlive its `close()`: they are ended with the run."""
+    before = list_children()
+    try:
+        yield
+    finally:
+        until = time.monotonic() + CLOSING_S
+        while (left := {pid: name for pid, name in list_children().items() if pid not in before}) and (
+            time.monotonic() < until
+        ):
+            time.sleep(CLOSING_S / 20)
+        _named.update(left)
+        notes.update(
+            f"{case_id}: process {pid} ({command[:LONGEST_COMMAND]}) outlived close(): end it there; this run ends it "
+            "at its end"
+            for pid, command in left.items()
+        )
+
+
+def end_children() -> None:
+    """Ends the children that outlived their side, and daemonic ones, for which Python itself would wait without end.
+
+    A worker process of a loader that is stopped does not answer SIGTERM, and one that hangs in a driver outlives even
+    SIGKILL.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        until = time.monotonic() + ENDING_S
+        for pid in _list_ending():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while _list_ending() and time.monotonic() < until:
+            with suppress(RuntimeError):  # torch's signal handler raises once that a loader's worker was killed
+                time.sleep(CLOSING_S / 20)
+    _named.clear()
+
+
+def _list_ending() -> set[int]:
+    """The ids of children that are to end and still run; those of ended ones may belong to other processes."""
+    daemons = {child.pid for child in multiprocessing.active_children() if child.daemon and child.pid is not None}
+    return daemons | (_named & list_children().keys())
 
 
 def _read_descendants() -> dict[int, tuple[int, str]]:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
 from gpugate.machine.children import program_command, run_child, start_child
+from gpugate.machine.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.profiling import export
 from gpugate.profiling.capture_index import (
     EXPORT,
@@ -46,7 +47,6 @@ from gpugate.profiling.capture_index import (
 from gpugate.profiling.export import ProfileError
 from gpugate.report.terminal import terminal_columns
 from gpugate.session.options import Profiling
-from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder
 

@@ -23,6 +23,7 @@ from gpugate.judging.evidence import Evidence, gather
 from gpugate.judging.machine_state import environment_problem, impossible_rate, launch_slowdown
 from gpugate.judging.rules import decide_by
 from gpugate.machine.cores import find_usable_cores
+from gpugate.machine.processes import name_left_over
 from gpugate.measurement.derived import with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
@@ -32,7 +33,6 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.confirm import compare_code, confirm
-from gpugate.session.left_over import name_left_over
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.remembered_proofs import ProofFileError

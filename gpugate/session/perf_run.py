@@ -6,9 +6,10 @@ the workers.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,14 @@ from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
+from gpugate.machine.processes import end_children
+from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
 from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import details, screen
+from gpugate.report.since_last_run import describe_moves
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView, next_command
 from gpugate.report.visible_text import show_controls
@@ -31,14 +35,12 @@ from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
-from gpugate.session.left_over import end_children, end_left_over
 from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import MOST_NAMED
 from gpugate.session.opening import open_session
 from gpugate.session.options import Options, gates_by_settings
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
-from gpugate.session.remembering import remember
 from gpugate.session.selection import (
     GPU_MARK,
     case_of,
@@ -53,17 +55,20 @@ from gpugate.session.selection import (
     selects_all,
     usage_errors,
 )
-from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT
+from gpugate.store.nights import night_of
+from gpugate.store.store_url import hide_secrets
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import list_names
 
+_LOG = logging.getLogger(__name__)
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
+NOT_STORED = "warning: this run is not in the store"
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
 
@@ -156,7 +161,7 @@ class PerfRun:
         if self.options.worker is not None:
             check_worker(self.config, self.options.worker)
             refuse_in_worker(self.config)
-        self._closing.enter_context(end_left_over())
+        self._closing.callback(end_children)
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
         if self.options.update_baselines:
@@ -268,18 +273,23 @@ class PerfRun:
         if not interrupted and not recording:
             self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
             self._end_with_fault(session, run)
-        run.exit_status = None if recording else int(session.exitstatus)
-        try:
-            perf.finish(interrupted)
-            self._write_night(run)
-        finally:  # where no file can be written, the store may have room
-            self._remember(run)
+        self._close_run(session, run, partial(perf.finish, interrupted))
         if recording:
             self._record(perf, interrupted)
 
-    def _remember(self, run: RunResult) -> None:
-        if not self._is_worker:
-            self._lines.extend(remember(run, self.options))
+    def _close_run(self, session: pytest.Session, run: RunResult, write: Callable[[], None]) -> None:
+        """Writes the run with its exit status, its night, and its line in the store."""
+        run.exit_status = None if run.recording else int(session.exitstatus)
+        try:
+            write()
+            if self.options.report_path is not None and not self._is_worker:
+                write_night(self.options.report_path, run)
+        finally:  # where no file can be written, the store may have room
+            self._lines.extend([] if self._is_worker else remember(run, self.options))
+
+    def _write_files(self, run: RunResult) -> None:
+        for path in self.options.run_paths:
+            run_file.write(path, run)
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
@@ -294,11 +304,7 @@ class PerfRun:
             self._end_red(session, [*problems, *(() if run.interrupted else run_problems(run))])
             if not run.interrupted:
                 self._end_with_fault(session, run)
-            run.exit_status = int(session.exitstatus)
-            for path in self.options.run_paths:
-                run_file.write(path, run)
-            self._write_night(run)
-            self._remember(run)
+            self._close_run(session, run, partial(self._write_files, run))
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
         elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
@@ -358,10 +364,6 @@ class PerfRun:
             return
         session.exitstatus = fault_status(run)
 
-    def _write_night(self, run: RunResult) -> None:
-        if self.options.report_path is not None and not self._is_worker:
-            write_night(self.options.report_path, run)
-
     def _record(self, perf: PerfSession, interrupted: bool) -> None:
         if interrupted:
             raise BaselineError(NOT_RECORDED)
@@ -410,3 +412,29 @@ class PerfRun:
 
     def pytest_unconfigure(self) -> None:
         self._closing.close()
+
+
+def remember(run: RunResult, options: Options) -> list[str]:
+    """Adds a run with measured cases to the store, and returns lines for the end of the session.
+
+    No error of the store is one of the run: it is a warning. A run with a fault on purpose does not describe the
+    program and is not added.
+    """
+    if options.store_url is None or run.mutated is not None:
+        return []
+    try:
+        night = night_of(run, options.report_path.resolve().name if options.report_path else "")
+        if not night.cases and not night.unfit:
+            return []
+        from gpugate.store.database import open_store  # which imports sqlalchemy: a session without cases does not
+
+        with closing(open_store(options.store_url)) as store:
+            before = store.read_night_before(night)
+            store.add(night)
+        return [] if before is None else describe_moves(before, night)
+    except GpugateError as error:
+        return [f"{NOT_STORED}: {error}"]
+    except Exception as error:
+        _LOG.debug("the store failed", exc_info=True)
+        problem = hide_secrets(f"{type(error).__name__}: {error}".splitlines()[0], options.store_url)
+        return [f"{NOT_STORED} ({problem}): give another --perf-store, or --perf-store off"]

@@ -14,13 +14,13 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.judging.rules import decide
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
+from gpugate.machine.termination import delay_signals
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.termination import delay_signals
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from gpugate.faults.fault import Fault
 from gpugate.machine.children import program_command, start_child
+from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
-from gpugate.session.termination import treat_termination_as_ctrl_c
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, number_of

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
+from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.profiling import export, nsight_reports
 from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.profiling.nsight_reports import (
@@ -23,7 +24,6 @@ from gpugate.profiling.nsight_reports import (
     run_under_ncu,
 )
 from gpugate.session.options import Profiling, read_options
-from gpugate.session.termination import treat_termination_as_ctrl_c
 from tests.support.fake_ncu import install
 from tests.support.fake_nsys import NVTX, on_path
 from tests.support.patience import wait_until

@@ -11,7 +11,7 @@ import pytest
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import Outcome, Verdict
-from gpugate.session.resuming import is_finished
+from gpugate.session.opening import is_finished
 from gpugate.workload import Size
 from tests.conftest import case, measured
 from tests.engine.session.test_shards import THREE

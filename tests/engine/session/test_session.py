@@ -25,8 +25,8 @@ from gpugate.session import recording
 from gpugate.session.held_verdicts import HeldVerdicts, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import measure_case
+from gpugate.session.opening import is_finished
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.resuming import is_finished
 from gpugate.session.worker import Worker
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpugate.machine.processes import list_children
-from gpugate.session import left_over
-from gpugate.session.left_over import end_left_over, name_left_over
+from gpugate.machine import processes
+from gpugate.machine.processes import end_children, list_children, name_left_over
 from tests.support.patience import HANGS_S
 from tests.support.tiny_project import TinyProject, running
 
@@ -42,20 +41,19 @@ def ends_with(child: multiprocessing.process.BaseProcess) -> Callable[[], float]
 
 def test_one_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped, well = sleeping(daemon=True), sleeping(daemon=True)
-    monkeypatch.setattr(left_over, "ENDING_S", ENDING_S)
-    monkeypatch.setattr(left_over, "time", SimpleNamespace(monotonic=ends_with(well), sleep=time.sleep))
+    monkeypatch.setattr(processes, "ENDING_S", ENDING_S)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=ends_with(well), sleep=time.sleep))
     assert stopped.pid is not None
     os.kill(stopped.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)  # a signal takes effect when it likes
-    with pytest.raises(KeyError, match="what the run raised"), end_left_over():
-        raise KeyError("what the run raised")
+    end_children()
     assert (stopped.exitcode, well.exitcode) == (-signal.SIGKILL, -signal.SIGTERM)
 
 
 def test_one_that_may_outlive_it_goes_on() -> None:
-    with end_left_over():
-        child = sleeping(daemon=False)
+    child = sleeping(daemon=False)
     try:
+        end_children()
         assert child.is_alive()
     finally:
         child.kill()
@@ -72,11 +70,11 @@ def await_command(pid: int) -> None:
 def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
     older, notes = subprocess.Popen(["/bin/sleep", "301"]), set[str]()
     try:
-        with end_left_over():
-            with name_left_over("tiny/quick/cpu", notes):
-                left = subprocess.Popen(["/bin/sleep", "302"])
-                await_command(left.pid)
-            assert older.poll() is left.poll() is None
+        with name_left_over("tiny/quick/cpu", notes):
+            left = subprocess.Popen(["/bin/sleep", "302"])
+            await_command(left.pid)
+        assert older.poll() is left.poll() is None
+        end_children()
         assert [note.partition(" outlived")[0] for note in notes] == [
             f"tiny/quick/cpu: process {left.pid} (/bin/sleep 302)"
         ]

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from gpugate.session.termination import delay_signals, treat_termination_as_ctrl_c
+from gpugate.machine.termination import delay_signals, treat_termination_as_ctrl_c
 
 ENDING = [signal.SIGTERM, signal.SIGHUP]
 
