@@ -20,7 +20,7 @@ from typing import Any
 from gpugate.commands.cli import run_command
 from gpugate.commands.history import add_selection, select_nights
 from gpugate.errors import OptionError
-from gpugate.results.night import METRICS, TIMED, CaseNight, Metric, Night
+from gpugate.results.run import METRICS, TIMED, CaseNight, Metric, Night
 
 HUD_VERSION = "v3"
 HUD_NAME = "gpugate"

@@ -24,8 +24,7 @@ import sqlalchemy as sql
 
 from gpugate.machine.environment import machine_key
 from gpugate.report.table import Table, columns
-from gpugate.results.night import CaseNight, Metric, Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store import baseline
 from gpugate.store.database import Selection, Store, open_store

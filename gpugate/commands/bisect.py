@@ -13,8 +13,7 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from gpugate.commands.compare import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED
-from gpugate.commands.comparison import write_change, write_interval
+from gpugate.commands.compare import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED, write_change, write_interval
 from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets, time_ratio

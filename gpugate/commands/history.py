@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.results.night import BILL_TIMES, TIMED, Night
+from gpugate.results.run import BILL_TIMES, TIMED, Night
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, find_url

@@ -26,7 +26,7 @@ from gpugate.results.fleet_plan import (
     plan_shards,
     total_s,
 )
-from gpugate.results.night import CaseNight, Night
+from gpugate.results.run import CaseNight, Night
 from gpugate.session.options import whole_number
 from gpugate.store import run_file
 from gpugate.store.night_files import find_runs

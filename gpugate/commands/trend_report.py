@@ -26,7 +26,7 @@ from gpugate.report.pages.rendering import render
 from gpugate.report.since_last_run import describe_moves
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
-from gpugate.results.night import BILL_TIMES, UNKNOWN, CaseNight, Night
+from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically

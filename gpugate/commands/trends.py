@@ -30,7 +30,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from gpugate.results.changes import SOURCE_CHANGED, describe_conditions
-from gpugate.results.night import CaseNight, Night, workload_of
+from gpugate.results.run import CaseNight, Night, workload_of
 
 Values: TypeAlias = npt.NDArray[np.float64]
 MIN_SIDE = 3  # nights: one bad night, or two, are no level

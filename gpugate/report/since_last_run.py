@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugate import units
 from gpugate.results.changes import Changes, Moved, facts_of_night
-from gpugate.results.night import UNKNOWN, Night
+from gpugate.results.run import UNKNOWN, Night
 
 MOST_CASES = 5  # that moved the furthest; `gpugate history` has all
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from gpugate import units
 from gpugate.machine.environment import Environment, Match, compare
 from gpugate.results.case import decider
-from gpugate.results.night import Night
-from gpugate.results.run import Provenance, RunResult
+from gpugate.results.run import Night, Provenance, RunResult
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT

@@ -1,15 +1,41 @@
-"""A session on one device: its cases, its yardsticks, its code and how it ended."""
+"""A session on one device: its cases, its yardsticks, its code and how it ended; and as a night of the store."""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from types import MappingProxyType
+from typing import NamedTuple
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
-from gpugate.units import Count, NotNegative, Share, stored_unless
+from gpugate.results.verdict import Outcome
+from gpugate.statistics.intervals import Estimate
+from gpugate.units import SHORT_COMMIT, Count, NotNegative, Share, stored_unless
+
+# The metrics of a case, by the names that the store keeps.
+METRICS = (
+    *("speedup", "optimized_ms", "reference_ms"),  # with an interval: the speedup and the two times per step
+    *("anchor_speedup", "recorded_speedup"),
+    "speedup_tolerance",  # the share by which the speedup could fall below the record
+    *("kernels", "kernel_launches", "graph_launches"),  # per step of the optimized side
+    "start_up_s",  # of the optimized side: its build and its first step
+    "peak_bytes",  # device memory of the optimized side at start-up
+    "whole_run_speedup",
+    "duration_s",  # of measuring the case in all its processes
+    "needs_host",  # 1 where no other case may run on the host; other cases have no such metric
+    "ranks",  # GPUs of a case that spans several; other cases have no such metric
+    "proving_s",  # the part of duration_s that proofs took; a case without proofs has no such metric
+    *("kernel_ms", "cpu_ms"),  # of the bill of the optimized side, per step
+)
+TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
+BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words
 
 
 class Mode(str, Enum):
@@ -67,3 +93,96 @@ class RunResult:
     @property
     def mode(self) -> Mode:
         return Mode.RECORDING if self.recording else Mode.GATE if self.gate else Mode.DEVELOPER
+
+
+# --- a night: a run without samples, as the store keeps it and a history compares it ----------------------------------
+
+UNKNOWN = "unknown"
+# Of a run that was written before runs had a provenance.
+UNKNOWN_PROVENANCE = Provenance(*(UNKNOWN,) * 8)
+
+
+class Metric(NamedTuple):
+    """One number of a case. `low` and `high` are the ends of its interval; None: a number without an interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class CaseNight:
+    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED, unless only
+    others were read."""
+
+    case_id: str
+    outcome: Outcome | None  # the worst of its verdicts
+    metrics: Mapping[str, Metric]
+
+    @property
+    def workload(self) -> str:
+        return workload_of(self.case_id)
+
+    @property
+    def speedup(self) -> Estimate:
+        return self.estimate("speedup")
+
+    @property
+    def optimized_ms(self) -> float:
+        return self.metrics["optimized_ms"].value
+
+    @property
+    def reference_ms(self) -> float:
+        return self.metrics["reference_ms"].value
+
+    @property
+    def anchor_speedup(self) -> float | None:
+        """None where nothing was recorded."""
+        return self.value("anchor_speedup")
+
+    def value(self, name: str) -> float | None:
+        found = self.metrics.get(name)
+        return None if found is None else found.value
+
+    def estimate(self, name: str) -> Estimate:
+        """A metric with its interval; a metric without one is its own interval. Raises KeyError for an absent one."""
+        found = self.metrics[name]
+        low = found.value if found.low is None else found.low
+        return Estimate(found.value, low, found.value if found.high is None else found.high)
+
+
+@dataclass(frozen=True)
+class Night:
+    """One run. `cases` has the cases that were measured on a machine that was well. `unfit` has the ids of the cases
+    that were measured on one that was not: their times are no evidence."""
+
+    name: str  # of its directory, else the time at which it started
+    started: datetime.datetime  # with the UTC offset
+    seed: int
+    machine: str  # see `machine_key`
+    environment: Environment
+    source_hashes: Mapping[str, str]  # by workload
+    provenance: Provenance
+    interrupted: bool
+    cases: Mapping[str, CaseNight]
+    unfit: tuple[str, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """A hash by which a run is recognized, whether it comes from a session or from one of its files."""
+        origin = (self.started.astimezone(datetime.timezone.utc).isoformat(), self.seed, self.machine)
+        parts = (*origin, self.provenance.host, self.provenance.gpu_uuid)
+        return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+    @property
+    def version(self) -> str:
+        """The code that was measured: `1a2b3c4d5e6f`, with a `+` where changes were not committed, or `unknown`."""
+        commit = self.provenance.commit
+        if commit in (None, UNKNOWN):
+            return UNKNOWN
+        return f"{str(commit)[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
+
+
+def workload_of(case_id: str) -> str:
+    """`video/decode` of `video/decode/nvdec/cuda`."""
+    return case_id.rsplit("/", 2)[0]

@@ -32,8 +32,7 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.night import METRICS, CaseNight, Metric, Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import METRICS, CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.run_file import parse_time

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_key
 from gpugate.results.case import CaseResult
-from gpugate.results.night import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
-from gpugate.results.run import RunResult
+from gpugate.results.run import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import NextSteps
 from gpugate.store.night_files import RUN

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt  # a part of rich's requirements
 
-from gpugate.commands.comparison import Comparison, document
+from gpugate.commands.compare import Comparison, document
 from gpugate.judging.duet import judge_duet
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process

@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import cache
 
 from gpugate.machine.environment import Environment
-from gpugate.results.night import CaseNight, Metric, Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import CaseNight, Metric, Night, Provenance
 from gpugate.results.summary import History
 from gpugate.results.verdict import Outcome
 from gpugate.store import baseline

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpugate.results.night import Metric
-from gpugate.results.run import Provenance
+from gpugate.results.run import Metric, Provenance
 from gpugate.store.nights import read_night
 from tests.support.made_up_nights import night, timed
 from tests.support.stored_runs import MACHINE

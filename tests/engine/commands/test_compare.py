@@ -17,8 +17,17 @@ import pytest
 from gpugate import __version__
 from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
-from gpugate.commands.compare import NOT_SLOWER, SLOWER, UNDECIDED, UNUSABLE, exit_status
-from gpugate.commands.comparison import Comparison, compare_page, markdown, text
+from gpugate.commands.compare import (
+    NOT_SLOWER,
+    SLOWER,
+    UNDECIDED,
+    UNUSABLE,
+    Comparison,
+    compare_page,
+    exit_status,
+    markdown,
+    text,
+)
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild

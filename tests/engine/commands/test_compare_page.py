@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gpugate.commands.comparison import Comparison, compare_page
+from gpugate.commands.compare import Comparison, compare_page
 from gpugate.judging.duet import judge_duets
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import measured, process

@@ -13,8 +13,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.trend_report import ASCII_BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.trends import build_histories
-from gpugate.results.night import Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import Night, Provenance
 from gpugate.store.database import IN_MEMORY, Selection, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of

@@ -13,7 +13,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.trend_report import DATA, INDEX, LIBRARIES, site_page, write_document, write_site
 from gpugate.commands.trends import MachineHistory, build_histories
-from gpugate.results.night import Metric, Night
+from gpugate.results.run import Metric, Night
 from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze
 from tests.support.simulated_years import LEVELS, simulated_nights

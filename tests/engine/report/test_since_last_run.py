@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpugate.report.since_last_run import MOST_CASES, describe_moves
-from gpugate.results.night import UNKNOWN_PROVENANCE, CaseNight, Metric, Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import UNKNOWN_PROVENANCE, CaseNight, Metric, Night, Provenance
 from tests.conftest import H200
 
 CASE = "tiny/fused/cuda"

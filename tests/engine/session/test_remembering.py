@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.results.night import Night
+from gpugate.results.run import Night
 from gpugate.session import perf_run
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
-from gpugate.results.night import TIMED, UNKNOWN_PROVENANCE, CaseNight, Metric, Night
-from gpugate.results.run import Provenance
+from gpugate.results.run import TIMED, UNKNOWN_PROVENANCE, CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.database import Selection, StoreError, open_store
 from tests.conftest import H200

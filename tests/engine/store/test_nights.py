@@ -10,8 +10,7 @@ import pytest
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
-from gpugate.results.night import UNKNOWN_PROVENANCE, Metric
-from gpugate.results.run import Provenance, RunResult
+from gpugate.results.run import UNKNOWN_PROVENANCE, Metric, Provenance, RunResult
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.nights import night_of
 from tests.conftest import H200, TWO_CORES

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.comparison import compare_page
+from gpugate.commands.compare import compare_page
 from gpugate.commands.trend_report import write_site
 from gpugate.commands.trends import build_histories
 from gpugate.report.pages.night import night_page
