@@ -299,26 +299,20 @@ def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...],
     assert here.worktrees() == []
 
 
-def test_a_base_before_the_first_workload_is_one_sentence(here: Here) -> None:
+def test_versions_without_a_common_case_are_one_sentence(here: Here) -> None:
     here.git("commit", "--allow-empty", "-qm", "nothing")
-    here.commit(1)
-    ended, said = here.compare("HEAD~1")
-    assert ended == Ended(UNUSABLE, "")
-    cases, step = "tiny/quick/cpu, tiny/right/cpu", "give a base that has them under these names"
-    assert said.endswith(f") has none of the selected cases ({cases}): {step}\n")
-    ended, said = here.compare("HEAD", "HEAD~1")
-    assert ended == Ended(UNUSABLE, "")
-    assert said.endswith(") has no 'perf_tests': give --path, or a head with perf tests\n")
-
-
-def test_a_renamed_workload_is_no_comparison(here: Here) -> None:
     names = ("a", "b", "c", "d", "e")
     here.commit(1, ", ".join(f'Optimization("{name}", right, {{"cpu": 0.01}})' for name in names))
     here.commit(1)
-    ended, said = here.compare("HEAD", "HEAD~1", "--exact")
-    assert ended == Ended(UNUSABLE, "")
     ours, theirs = "tiny/a/cpu, tiny/b/cpu, tiny/c/cpu and 2 more", "tiny/quick/cpu, tiny/right/cpu"
-    assert f") has none of the selected cases ({ours}), but {theirs}: give a base" in said
+    for versions, sentence in (
+        (("HEAD", "HEAD~1", "--exact"), f") has none of the selected cases ({ours}), but {theirs}: give a base that"),
+        (("HEAD~2", "HEAD"), f") has none of the selected cases ({theirs}): give a base that has them under these na"),
+        (("HEAD", "HEAD~2"), ") has no 'perf_tests': give --path, or a head with perf tests\n"),
+    ):
+        ended, said = here.compare(*versions)
+        assert ended == Ended(UNUSABLE, "")
+        assert sentence in said
 
 
 @pytest.mark.parametrize("option", ["--json", "--markdown", "--html"])

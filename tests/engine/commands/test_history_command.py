@@ -218,8 +218,7 @@ NIGHTS = ["night-00", "night-01", "night-02"]
     ("words", "found"),
     [
         ([], {"nvidia-h200": NIGHTS, "nvidia-h200-500-w": ["night-03"]}),
-        (["--machine", "500"], {"nvidia-h200-500-w": ["night-03"]}),
-        (["--branch", "topic"], {"nvidia-h200": ["night-02"]}),
+        (["--machine", "h200", "--branch", "topic"], {"nvidia-h200": ["night-02"]}),
         (["--between", "2030-01-02", "2030-01-03"], {"nvidia-h200": NIGHTS[1:]}),
         (["--between", "2030-01-03", "2030-01-03T03:00:00+00:00"], {"nvidia-h200": ["night-02"]}),
     ],

@@ -214,19 +214,6 @@ def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehea
         assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
 
 
-def test_cases_that_were_not_measured_stay_as_they_are(folder: Path, recorded: Path) -> None:
-    file = load_all(folder, ["net"])["net"]
-    skipped = replace(case("tf32", 9.0), measurement=None, skipped="needs a newer GPU: buy one")
-    runs = [run(case("fp16", 3.0), skipped, case("fp16", 7.0, workload="other")) for _ in range(5)]
-    changed = record_runs(file, "net", runs, FIRST)
-    assert changed.cases["tf32/cuda"] == file.cases["tf32/cuda"]
-    assert list(changed.cases) == ["fp16/cuda", "tf32/cuda"]
-    assert write(folder, changed) == (
-        "net/fp16/cuda: recorded 3.00x, 3.00..3.00 over 5 processes, cv 0 %, detects 1 %",
-    )
-    assert write(folder, load_all(folder, ["net"])["net"]) == ()
-
-
 def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
     cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 4.0))]
     runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
@@ -253,14 +240,6 @@ def slow(result: CaseResult) -> CaseResult:
         for one in result.measurement.instances
     )
     return replace(result, measurement=replace(result.measurement, instances=instances))
-
-
-def test_a_record_knows_when_the_processes_that_measured_it_ran() -> None:
-    runs = [run(case("tf32", 2.0), case("fp16", 3.0), day=day) for day in range(1, 7)]
-    del runs[2].cases["net/fp16/cuda"]
-    record = record_runs(None, "net", runs, FIRST).cases["fp16/cuda"].current
-    assert record.started_at == tuple(f"2030-01-0{day}T00:00:00+00:00" for day in (1, 2, 4, 5, 6))
-    assert record.history.sittings == 5
 
 
 def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: Path) -> None:
@@ -458,44 +437,16 @@ def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> Non
     assert len(file.cases["tf32/cuda"].current.processes) == 5
 
 
-def test_nothing_to_record_is_refused() -> None:
-    with pytest.raises(BaselineError, match="every case was skipped, so no baseline was written"):
-        record_runs(None, "net", [run(replace(case("tf32", 2.0), measurement=None, skipped="no GPU"))], FIRST)
-
-
-def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_have_a_reason() -> None:
-    good, other = case("tf32", 2.0), case("ring", 2.0, workload="other")
-    runs = [*[run(good, case("fp16", 3.0), other)] * 4, run(good, replace(case("fp16", 3.0), error="no memory"), other)]
-    files, refused = baseline.record_cases({}, runs, FIRST, MIN_PROCESSES)
-    assert {file.workload: set(file.cases) for file in files} == {"net": {"tf32/cuda"}, "other": {"ring/cuda"}}
-    assert refused == {"net/fp16/cuda": "net/fp16/cuda failed (no memory): mend that and record again"}
-    with pytest.raises(
-        BaselineError, match=r"^net/fp16/cuda was measured by 4 of the 9 .*; net/tf32/cuda was measured"
-    ):
-        baseline.record_cases({}, [run(good, case("fp16", 3.0))] * 4, FIRST, 9)
-
-
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
     slower = replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", Outcome.REGRESSED)])
     file = record_runs(load_all(folder, ["net"])["net"], "net", [run(slower)] * 5, FIRST)
     assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %, detects 1 %",)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "code"),
-    [
-        (Outcome.REGRESSED, ReasonCode.CODE_SLOWER),
-        (Outcome.INCONCLUSIVE, ReasonCode.SLOWER_THAN_RECORD),
-    ],
-)
-def test_what_is_slower_than_recorded_is_not_added_to_the_record(
-    folder: Path, recorded: Path, outcome: Outcome, code: ReasonCode
-) -> None:
-    facts = {"bound": "recorded", "value": 2.0, "allowed": 0.01, "change": "every process was disturbed"}
-    numbers = {"speedup": 1.5, "speedup_low": 1.5, "speedup_high": 1.5}
-    verdict = Verdict("speedup", "net/tf32/cuda", outcome, (Reason(code, facts),), numbers=numbers)
+def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(folder: Path, recorded: Path) -> None:
+    verdict = Verdict("speedup", "net/tf32/cuda", Outcome.INCONCLUSIVE, (Reason(ReasonCode.SLOWER_THAN_RECORD),))
     slower = run(replace(case("tf32", 1.5), verdicts=[verdict]))
-    with pytest.raises(BaselineError, match=f"net/tf32/cuda is {outcome.value} in the check of speedup "):
+    with pytest.raises(BaselineError, match="net/tf32/cuda is INCONCLUSIVE in the check of speedup "):
         record_runs(load_all(folder, ["net"])["net"], "net", [slower], replace(FIRST, adding=True), min_processes=1)
 
 
@@ -512,18 +463,6 @@ def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
     files = load_all(folder, ["net"])
     assert find_unused(files, ["net/tf32/cuda"]) == ()
     assert find_unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "baselines").write_text("a file where the folder should be")
-    folder = tmp_path / "baselines" / MACHINE
-    file = record_runs(None, "net", five_runs(), FIRST)
-    with pytest.raises(BaselineError) as refused:
-        write(folder, file)
-    assert str(refused.value).startswith(f"{folder / 'net.json'} cannot be written (Not a directory): ")
-    with pytest.raises(BaselineError) as refused, exclusive(folder):
-        pytest.fail("nobody gets in")
-    assert str(refused.value).startswith(f"{folder} cannot be written (Not a directory): ")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "baselines").rglob("*.json")), ids=lambda path: path.stem)

@@ -79,12 +79,6 @@ def test_the_columns_are_the_fields_of_an_instance_and_of_a_pair() -> None:
     assert [field.name for field in fields(Columns)] == every
 
 
-def test_a_column_is_one_line() -> None:
-    process = (TimedBuild(True, (Pair(1.0, 2.0, True), Pair(1.5, 2.5, False))), TimedBuild(False, ()))
-    lines = pretty(to_json(measured(*process))).splitlines()
-    assert '    "reference_ms": [[1.0, 1.5], []],' in lines
-
-
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
@@ -92,10 +86,7 @@ def test_a_column_is_one_line() -> None:
         (["inert"], 1, "inert is 1, not a valid boolean"),
         (["input_sets"], 2.0, "input_sets is 2.0, not a valid integer"),
         (["wall_s"], True, "wall_s is True, not a valid number"),
-        (["wall_s"], math.nan, "wall_s is nan, not a finite number"),
         (["wall_s"], json.loads("1e999"), "wall_s is inf, not a finite number"),
-        (["wall_s"], "Infinity", "wall_s is 'Infinity', not a valid number"),
-        (["differences"], {}, "differences is {}, not a list"),
         (
             ["differences", 0, "max_error"],
             "NaN",
@@ -103,17 +94,10 @@ def test_a_column_is_one_line() -> None:
         ),
         (["differences", 0, "extra"], 1, "differences[0] has an unknown field 'extra'"),
         (["reference_cost"], [], "reference_cost is [], not an object"),
-        (["reference_counters", "kernels"], None, "reference_counters.kernels is None, not a valid number"),
-        (["reference_counters"], [], "reference_counters is [], not an object"),
         (
             ["instances", "reference_ms", 0, 1],
             -1.0,
             "instances.reference_ms[0][1] is -1.0, not greater than or equal to 1e-09",
-        ),
-        (
-            ["instances", "reference_ms", 0, 1],
-            1e300,
-            "instances.reference_ms[0][1] is 1e+300, not less than or equal to 1e+12",
         ),
         (
             ["instances", "reference_steps_per_block", 0],
@@ -122,7 +106,6 @@ def test_a_column_is_one_line() -> None:
         ),
         (["instances", "optimized_ms", 1], [], "instances: optimized_ms[1] has 0 values and reference_ms[1] has 2"),
         (["instances", "discarded"], [0], "instances: discarded has 1 values and reference_built_first has 2"),
-        (["instances", "when"], [], "instances has an unknown field 'when'"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_path(path: list[str | int], value: object, sentence: str) -> None:
@@ -150,13 +133,10 @@ def test_a_value_alone_is_as_strict_as_a_field() -> None:
     for cls, value in ((int, "3"), (float, True), (float, math.inf), (str, "\ud800")):
         with pytest.raises(FormatError, match=r"^seed is .*, not a "):
             from_json(cls, value, "seed")
-
-
-def test_half_a_surrogate_pair_is_refused_as_a_value_and_as_a_name() -> None:
-    for data, place in (({"note": "\ud800"}, "hashes.note"), ({"\ud800": "x"}, "a name in hashes")):
-        with pytest.raises(FormatError) as refused:
-            from_json(dict[str, str], data, "hashes")
-        assert str(refused.value).startswith(f"{place} is '\\ud800', not a valid string")
+    with pytest.raises(
+        FormatError, match=r"^a name in hashes is '\\ud800', not a valid string"
+    ):  # half a surrogate pair
+        from_json(dict[str, str], {"\ud800": "x"}, "hashes")
 
 
 def test_a_missing_field_is_named_even_where_it_has_a_default() -> None:

@@ -116,15 +116,6 @@ def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, chan
     assert sentence.endswith("): delete it, then add the files of its runs with gpugate store add")
 
 
-def test_a_night_that_the_tables_refuse_is_not_reported_as_known(tmp_path: Path) -> None:
-    metrics = {name: Metric(float("nan")) for name in TIMED}
-    wrong = night(cases={}, name="wrong")
-    wrong = replace(wrong, cases={CASES[0]: CaseNight(CASES[0], None, metrics)})
-    with pytest.raises(StoreError, match=r"cannot be written .Out of range float values are not JSON compliant"):
-        add(f"sqlite:///{tmp_path}/a.sqlite", wrong)
-    assert read(f"sqlite:///{tmp_path}/a.sqlite") == []
-
-
 def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
     add(url, night(cases=CASES[:1], interrupted=True), night(1))
     assert add(url, night(interrupted=True)) == ["night-0"]
@@ -262,16 +253,11 @@ def test_the_tables_of_another_gpugate_are_refused(other: str, url: str) -> None
     [
         ("nonsense://host/a", "'nonsense://host/a' is no URL of a store"),
         ("mysql://me@host/a", "'mysql://me@host/a' is no URL of a store (mysql is neither sqlite nor postgresql)"),
-        ("nonsense://me:secret@host/a", "'nonsense://me:***@host/a' is no URL of a store"),
         ("postgresql//me:secret@host/a", "'***' is no URL of a store (***)"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
         ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://me:***@127.0.0.1:1/a cannot be opened ("),
         (
             "postgresql://me@127.0.0.1:1/a?password=secret&sslpassword=secret",
-            "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
-        ),
-        (
-            "postgresql://me@127.0.0.1:1/a?sslmode=secret",
             "postgresql+psycopg://me@127.0.0.1:1/a?*** cannot be opened (",
         ),
         (
