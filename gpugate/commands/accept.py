@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugate.errors import BaselineError
-from gpugate.machine.environment import differences, machine_name
+from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.session.recording import write
@@ -125,14 +125,14 @@ def _delete(baselines: Path, case_id: str) -> None:
         found = {folder: file for folder in machines if (file := baseline.drop_case(folder, case_id))}
         if not found:
             raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
-        paths = [profiles_file.path_of(baselines, folder.name, workload) for folder in found]
-        profiles = [profiles_file.drop_case(path, "/".join(names)) for path in paths]
-        for (folder, file), profile, path in zip(found.items(), profiles, paths, strict=True):
-            print(f"{case_id}: deleted from {baseline.replace_or_delete(folder, file)}; commit the difference")
-            if file.cases:
-                profiles_file.write(profile)
-            else:
-                path.unlink(missing_ok=True)
+        profiles = [
+            profiles_file.drop_case(profiles_file.path_of(baselines, folder.name, workload), "/".join(names))
+            for folder in found
+        ]
+        for (folder, file), of_machine in zip(found.items(), profiles, strict=True):
+            baseline.write(folder, file)
+            profiles_file.write(of_machine)
+            print(f"{case_id}: deleted from {folder / f'{workload}.json'}; commit the difference")
 
 
 def _runs(path: Path) -> list[RunResult]:
@@ -150,7 +150,4 @@ def _runs(path: Path) -> list[RunResult]:
             raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
         run_file.refuse_no_night(path, run)
         runs.append(run)
-    found = differences([run.environment for run in runs])
-    if found:
-        raise BaselineError(f"the runs' environments differ ({', '.join(found)}): give each its own folder")
     return sorted(runs, key=lambda run: datetime.datetime.fromisoformat(run.started_at))

@@ -113,7 +113,7 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
         where = ", ".join(map(str, arguments.folders)) or store.name
         if store.count_runs() == 0:
             if refused:
-                raise HistoryError(f"none of the {len(refused)} directories of {where} is a night that can be used")
+                raise HistoryError(f"none of the {len(refused)} runs of {where} is a night that can be used")
             raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
         first, last = map(_parse_end, arguments.between) if arguments.between else (None, None)
         selection = Selection(

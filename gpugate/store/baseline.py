@@ -1,7 +1,7 @@
 """The baseline files: one per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
 
 `folder` is always the folder of one machine. Samples are kept and conclusions derived, see
-`gpugate.results.summary.history`. Only `write` and `replace_or_delete` change files; `exclusive(folder)` must last from
+`gpugate.results.summary.history`. Only `write` changes files; `exclusive(folder)` must last from
 `load_all` to the last `write`.
 """
 
@@ -243,7 +243,7 @@ def _has_other_reference(record: Record, anchor: Record) -> bool:
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
-    """Writes one file in one step, and returns a line about each changed record.
+    """Writes one file in one step, or deletes one without a case, and returns a line about each changed record.
 
     Raises BaselineError, and leaves the old file, where that file is damaged or cannot be replaced.
     """
@@ -253,6 +253,9 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
     old = _load(folder, file.workload).cases if path.exists() else {}
     with FILE.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not file.cases:
+            path.unlink(missing_ok=True)
+            return ()
     try:
         FILE.write(path, file)
     except FormatError as error:
@@ -273,22 +276,6 @@ def drop_case(folder: Path, case_id: str) -> BaselineFile | None:
     if file is None or key not in file.cases:
         return None
     return replace(file, cases={name: entry for name, entry in file.cases.items() if name != key})
-
-
-def replace_or_delete(folder: Path, file: BaselineFile) -> Path:
-    """Writes the file, or deletes it where it has no case any more, and returns its path.
-
-    Raises BaselineError where that fails.
-    """
-    path = _path(folder, file.workload)
-    if file.cases:
-        write(folder, file)
-        return path
-    try:
-        path.unlink()
-    except OSError as error:
-        raise BaselineError(f"{path} cannot be deleted ({error.strerror}): mend its permissions") from error
-    return path
 
 
 def find_other_cores(baselines: Path, environment: Environment, workload: str, key: str) -> Record | None:

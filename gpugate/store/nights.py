@@ -13,13 +13,12 @@ from gpugate.results.case import CaseResult
 from gpugate.results.run import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import NextSteps
-from gpugate.store.night_files import RUN
+from gpugate.store.night_files import RUN, find_runs
 
 if TYPE_CHECKING:
     from gpugate.store.database import Store  # which imports sqlalchemy
 
 BATCH = 50  # a commit costs as much as the rows of one or two runs
-NO_NIGHT = "lost+found"  # which every ext4 volume has, for root alone to look into
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 _DELETE = "delete the night"
 
@@ -49,10 +48,6 @@ class Added:
 
 def read_night(path: Path, name: str) -> Night:
     """Reads the night of a run file. Raises NightError for a run that is absent, damaged, newer or mutated."""
-    with FILE.reading(path):
-        if not path.exists():
-            step = "give a folder of nights alone, none of them cut off before its first case"
-            raise NightError(f"{path.parent} has no {path.name}: {step}")
     run = run_file.read(path, FILE)
     if run.mutated is not None:
         raise NightError(f"{path} was mutated by {run.mutated}, so its times do not describe the program: {_DELETE}")
@@ -101,9 +96,11 @@ def _metrics(case: CaseResult) -> Iterator[tuple[str, Metric]]:
 def add_folder(store: Store, folder: Path) -> Added:
     """Adds a night, or each night and each run file in a folder of them, in transactions of BATCH runs.
 
-    Raises NightError where the folder cannot be read or has none, and StoreError where the store fails.
+    Raises NightError where the folder has none, and StoreError where the store fails.
     """
-    paths, refused, named = _list_runs(folder), list[str](), list[tuple[str, str | None]]()
+    paths, refused, named = find_runs(folder), list[str](), list[tuple[str, str | None]]()
+    if not paths or not folder.exists():
+        raise NightError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     for first in range(0, len(paths), BATCH):
         nights = []
         for path in paths[first : first + BATCH]:
@@ -114,18 +111,3 @@ def add_folder(store: Store, folder: Path) -> Added:
         named += zip((night.name for night in nights), store.add(*nights), strict=True)
     known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]
     return Added(len(named) - len(known), tuple(known), tuple(refused))
-
-
-def _list_runs(folder: Path) -> list[Path]:
-    try:
-        if (folder / RUN).is_file():
-            return [folder / RUN]
-        entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        found = [path / RUN for path in entries if path.name != NO_NIGHT and path.is_dir()]
-    except OSError as error:
-        problem = f"is no folder that can be read ({error.strerror})"
-        raise NightError(f"{folder} {problem}: give the one whose directories --perf-report wrote") from error
-    found += [path for path in entries if path.suffix == ".json" and path.is_file()]
-    if not found:
-        raise NightError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
-    return found

@@ -71,11 +71,15 @@ def drop_case(path: Path, key: str) -> dict[Path, Profiles]:
 
 
 def write(files: Mapping[Path, Profiles]) -> str | None:
-    """Writes the files, each in one step; returns one sentence about a file that cannot be written, or None."""
+    """Writes the files, each in one step, and deletes those without a case; returns one sentence about a file that
+    cannot be written, or None."""
     for path, profiles in files.items():
         try:
             with FILE.writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if not profiles.cases:
+                    path.unlink(missing_ok=True)
+                    continue
             FILE.write(path, profiles)
         except BaselineError as error:
             return str(error)

@@ -68,7 +68,7 @@ def test_the_store_is_the_nearest_one_upwards(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere"], "nowhere is no folder that can be read"),
+        (["nowhere"], "nowhere contains no nights"),
         (["empty"], "empty contains no nights"),
         (["nights"], "GPUGATE_STORE is off: give --store URL"),
     ],
