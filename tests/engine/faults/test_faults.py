@@ -209,27 +209,6 @@ def test_what_is_no_fault_is_refused_in_one_sentence(text: str, next_step: str) 
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
-        (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
-    ],
-)
-def test_a_run_that_makes_no_sense_does_not_begin(tiny: TinyProject, options: list[str], sentence: str) -> None:
-    result = tiny.run(*options)
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert sentence in result.text
-
-
-def test_a_fault_that_the_settings_of_a_gate_contain_begins_no_night(tiny: TinyProject) -> None:
-    tiny.write("pytest.ini", "[pytest]\naddopts = --perf-mutate=wrong:0.5\n")
-    result = tiny.run("--perf-device=cpu", "--perf-report=night", "--gate")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert "--gate would judge the fault wrong:0.5 of --perf-mutate: leave out one of the two" in result.text
-    assert not (tiny.path / "night").exists()
-
-
-@pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
         ("wrong:0.5", 0, "WRONG equivalence of tiny/quick/cpu: on fresh inputs, the relative L2 error 5.00e-01"),

@@ -85,17 +85,6 @@ def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_pro
     assert tiny.baseline.read_bytes() == before
 
 
-def test_a_gate_passes_within_the_tolerance_that_the_recorded_spread_asks_for(
-    tiny: TinyProject, recorded_project: TinyProject
-) -> None:
-    tiny.take_baseline(recorded_project)
-    tiny.edit_baseline(spread_out)
-    result = tiny.run(*GATE)
-    assert result.status == 0, result.text
-    assert set(tiny.outcomes().values()) == {Outcome.PASS}
-    assert "4 passed" in result.text
-
-
 def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code_is_compared(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
@@ -120,12 +109,15 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
 
 
-def test_a_case_that_passes_is_explained_where_that_is_asked_for(
+def test_a_case_passes_within_the_recorded_spread_and_is_explained_where_that_is_asked_for(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
     tiny.take_baseline(recorded_project)
     tiny.edit_baseline(spread_out)
-    assert "autopsy" not in tiny.run(*GATE).text
+    result = tiny.run(*GATE)
+    assert result.status == 0, result.text
+    assert set(tiny.outcomes().values()) == {Outcome.PASS}
+    assert "autopsy" not in result.text
     assert "likely cause, against what was recorded: " in tiny.run(*GATE, "--explain").text
 
 
@@ -167,30 +159,16 @@ def test_a_baseline_of_too_few_processes_does_not_open_the_gate(
     assert "the record is of 2 processes, and a gate needs 5" in result.text
 
 
-@pytest.mark.parametrize(
-    ("build", "word"),
-    [
-        ("def quick(context):\n    return Side(lambda x: 3 * x)", "is WRONG in the check of equivalence"),
-        ("def quick(context):\n    raise RuntimeError('no such engine')", "no such engine"),
-        (
-            "def quick(context):\n    return Side(lambda x: 2 * x, engaged=lambda: 'it fell back')",
-            "is NOT_ENGAGED in the check of counters (it fell back)",
-        ),
-    ],
-    ids=["wrong", "failed", "not-engaged"],
-)
-def test_what_is_not_fit_is_refused_and_nothing_is_touched(
-    tiny: TinyProject, recorded_project: TinyProject, build: str, word: str
-) -> None:
+def test_what_is_not_fit_is_refused_and_nothing_is_touched(tiny: TinyProject, recorded_project: TinyProject) -> None:
     tiny.take_baseline(recorded_project)
-    tiny.workload(build=build)
+    tiny.workload(build="def quick(context):\n    return Side(lambda x: 3 * x)")
     before = tiny.files()
     result = tiny.run("--update-baselines", "-operf_processes=5", "--perf-device=cpu")
     assert result.status == 1
     assert "fresh process" not in result.text
     (refusal,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
     assert "tiny/quick/cpu" in refusal
-    assert word in refusal
+    assert "is WRONG in the check of equivalence" in refusal
     assert "record again" in refusal
     check_no_traceback(result.text)
     assert tiny.files() == before
@@ -249,11 +227,3 @@ def test_a_fresh_process_that_dies_is_told_and_nothing_is_touched(
     assert {name: data for name, data in tiny.files().items() if name != "die"} == before
     assert f"recording: the runs stay in {kept_runs(tiny)} until the next recording; gpugate accept " in result.text
     assert [path.name for path in kept_runs(tiny).glob("*.json")] == ["run-1.json"]
-
-
-def test_where_everything_skips_nothing_is_recorded_and_that_is_said(tiny: TinyProject) -> None:
-    result = tiny.run("-m", "gpu", "--update-baselines")
-    assert result.status == 1
-    assert "ERROR: every case was skipped, so no baseline was written: " in result.text
-    assert "fresh process" not in result.text
-    assert not tiny.baseline.exists()

@@ -24,90 +24,72 @@ OTHERS = {
     "own": ('raise type("Gone", (BaseException,), {})("no licence")', "Gone: no licence"),
     "without words": ('raise type("Mute", (BaseException,), {"__str__": lambda self: 1 / 0})', "Mute: no message"),
 }
-# Where the statement stands, the optimizations that it concerns, and what the engine calls the side and its doing.
+# Where the statement stands, and what the engine calls that.
 PLACES = {
-    "build": ("def quick(context):\n    {0}", "quick", "quick", "being built"),
-    "step": (
-        "def quick(context):\n    def step(x):\n        {0}\n    return Side(step)",
-        "quick",
-        "quick",
-        "running its first step",
-    ),
+    "build": ("def NAME(context):\n    RAISE", "being built"),
+    "step": ("def NAME(context):\n    def step(x):\n        RAISE\n    return Side(step)", "running its first step"),
     "close": (
-        "def quick(context):\n    def close():\n        {0}\n    return Side(lambda x: x + x, close=close)",
-        "quick",
-        "quick",
+        "def NAME(context):\n    def close():\n        RAISE\n    return Side(lambda x: x + x, close=close)",
         "being closed",
     ),
     "engaged": (
-        "def quick(context):\n    def engaged():\n        {0}\n    return Side(lambda x: x + x, engaged=engaged)",
-        "quick",
-        "quick",
+        "def NAME(context):\n    def engaged():\n        RAISE\n    return Side(lambda x: x + x, engaged=engaged)",
         "calling engaged()",
     ),
-    "baseline": (f"{QUICK}\ndef baseline(context):\n    {{0}}", "quick right", "baseline", "being built"),
-    "inputs": (f"{QUICK}\ndef inputs(context, index):\n    {{0}}", "quick right", "inputs of tiny", "being made"),
-    "proof": (
-        f"{QUICK}\nfrom gpugate.workload import Proof\n\ndef show(context):\n    {{0}}\n",
-        "quick",
-        "quick",
-        "showing learns",
-    ),
+    "proof": ("def show(context):\n    RAISE\n\ndef NAME(context):\n    return sleeping(1)", "showing learns"),
 }
-WITH_PROOF = BOTH.replace('{"cpu": 0.01})', '{"cpu": 0.01}, proofs=(Proof("learns", show),))', 1)
-
-
-def write(tiny: TinyProject, place: str, statement: str) -> None:
-    build = PLACES[place][0].format(statement)
-    tiny.workload(f"import asyncio\n\nimport pytest\n\n{build}\n{RIGHT}", WITH_PROOF if place == "proof" else BOTH)
+RAISING = [("skip", place) for place in PLACES] + [("importorskip", "step"), ("xfail", "step")]
+RAISING += [(kind, place) for kind in OTHERS for place in ("build", "step")]
+IMPORTS_OF_CASES = "import asyncio\n\nimport pytest\n\nfrom gpugate.workload import Proof\n\n"
 
 
 def measured_of(tiny: TinyProject) -> set[str]:
     return {case_id.split("/")[1] for case_id, case in tiny.json()["cases"].items() if case["measurement"] is not None}
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_skip_inside_a_users_code_is_a_skip_for_a_developer_and_an_error_for_a_gate(
-    tiny: TinyProject, place: str
+def test_whatever_a_users_code_raises_is_of_its_case_alone_and_no_skip_is_a_way_past_a_gate(tiny: TinyProject) -> None:
+    builds, optimizations = [], []
+    for number, (kind, place) in enumerate(RAISING):
+        statement = OUTCOMES[kind] if kind in OUTCOMES else OTHERS[kind][0]
+        builds.append(PLACES[place][0].replace("NAME", f"quick_{number}").replace("RAISE", statement))
+        proofs = ', proofs=(Proof("learns", show),)' if place == "proof" else ""
+        optimizations.append(f'Optimization("quick_{number}", quick_{number}, {{"cpu": 0.01}}{proofs})')
+    optimizations.append('Optimization("right", right, {"cpu": 0.01})')
+    tiny.workload(IMPORTS_OF_CASES + "\n\n".join([*builds, RIGHT]), ", ".join(optimizations))
+    for options in ((), ("--gate",)):
+        result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", *options)
+        assert result.status == 1
+        for number, (kind, place) in enumerate(RAISING):
+            case, doing = tiny.json()["cases"][f"tiny/quick_{number}/cpu"], PLACES[place][1]
+            if kind in OUTCOMES and not options:
+                assert case["skipped"] == f"quick_{number} was skipped while {doing}: no licence"
+            else:
+                words = OTHERS[kind][1] if kind in OTHERS else "no licence; a gate and a recording accept no skip"
+                assert case["error"].startswith(f"quick_{number} failed while {doing}: ")
+                assert words in case["error"]
+                assert case["error"] in result.text
+        assert measured_of(tiny) == {"right"}
+        check_no_traceback(result.text)
+
+
+@pytest.mark.parametrize(
+    ("source", "side", "doing"),
+    [
+        (f"{QUICK}\ndef baseline(context):\n    {OUTCOMES['skip']}", "baseline", "being built"),
+        (f"{QUICK}\ndef inputs(context, index):\n    {OUTCOMES['skip']}", "inputs of tiny", "being made"),
+    ],
+)
+def test_a_skip_of_what_all_cases_share_is_a_skip_for_a_developer_and_an_error_for_a_gate(
+    tiny: TinyProject, source: str, side: str, doing: str
 ) -> None:
-    write(tiny, place, OUTCOMES["skip"])
-    _, concerned, side, doing = PLACES[place]
-    others = {"quick", "right"} - set(concerned.split())
-    lenient = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json")
-    assert lenient.status == 0, lenient.text
-    for name in concerned.split():
-        assert tiny.json()["cases"][f"tiny/{name}/cpu"]["skipped"] == f"{side} was skipped while {doing}: no licence"
-    assert measured_of(tiny) == others
-    strict = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", "--gate")
-    assert strict.status == 1
-    for name in concerned.split():
-        error = tiny.json()["cases"][f"tiny/{name}/cpu"]["error"]
-        assert error.startswith(f"{side} failed while {doing}: Skipped: no licence; ")
-        assert error in strict.text
-    assert measured_of(tiny) == others
-    check_no_traceback(strict.text)
-
-
-@pytest.mark.parametrize("outcome", OUTCOMES)
-def test_every_way_to_skip_is_no_way_past_a_gate(tiny: TinyProject, outcome: str) -> None:
-    write(tiny, "step", OUTCOMES[outcome])
-    assert tiny.run("--perf-device=cpu", "-k", "outputs").status == 0
-    assert tiny.run("--perf-device=cpu", "-k", "outputs", "--gate", "--perf-json=run.json").status == 1
-    assert tiny.json()["cases"]["tiny/quick/cpu"]["error"]
-    assert measured_of(tiny) == {"right"}
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-@pytest.mark.parametrize("place", ["build", "step"])
-def test_whatever_a_users_code_raises_is_an_error_of_its_case_alone(tiny: TinyProject, place: str, kind: str) -> None:
-    statement, words = OTHERS[kind]
-    write(tiny, place, statement)
-    result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json")
-    assert result.status == 1
-    assert tiny.json()["cases"]["tiny/quick/cpu"]["error"].endswith(words)
-    assert measured_of(tiny) == {"right"}
-    assert "1 failed, 1 passed" in result.text
-    check_no_traceback(result.text)
+    tiny.workload(f"import pytest\n\n{source}\n{RIGHT}", BOTH)
+    for options, status, key in (((), 0, "skipped"), (("--gate",), 1, "error")):
+        assert tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", *options).status == status
+        for name in ("quick", "right"):
+            told = (
+                f"{side} was skipped while {doing}: " if key == "skipped" else f"{side} failed while {doing}: Skipped: "
+            )
+            assert tiny.json()["cases"][f"tiny/{name}/cpu"][key].startswith(f"{told}no licence")
 
 
 # --- verdicts that no test holds ------------------------------------------------------------------------------------

@@ -159,7 +159,6 @@ def test_code_that_cannot_be_read_is_proved_and_not_remembered(folder: Path, mon
 
 
 # Whole runs of a project whose proof counts how often it is shown.
-JSON = ("--perf-json", "run.json")
 PROVEN = 'Optimization("quick", quick, {"cpu": 0.01}, proofs=(Proof("it learns", show),))'
 CODE = f"""
 from gpugate.workload import Proof
@@ -209,14 +208,6 @@ def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyPro
     assert "outputs_agree" in reasons  # this run compared its outputs all the same
 
 
-def test_a_failed_proof_is_shown_again_in_each_run(project: TinyProject) -> None:
-    project.write("disproved", "")
-    for shown in (1, 2):
-        ended = project.run(*JSON)
-        assert (ended.status, times_shown(project), remembered(project)) == (1, shown, [])
-        assert project.outcomes()["equivalence"] == "WRONG"
-
-
 def test_some_runs_neither_use_nor_remember_a_proof(project: TinyProject) -> None:
     ways = (["--perf-store", "off"], ["--perf-set", "video=mine"], ["--perf-mutate", "slow:1"])
     for expected, options in enumerate(ways, 1):
@@ -228,14 +219,6 @@ def test_some_runs_neither_use_nor_remember_a_proof(project: TinyProject) -> Non
         project.run(*options)
         assert times_shown(project) == expected
         assert remembered(project)[0].read_bytes() == before
-
-
-def test_a_recording_proves_anew_and_is_remembered(project: TinyProject) -> None:
-    for expected in (1, 2):
-        assert project.run("--update-baselines", "-operf_processes=1").status == 0
-        assert times_shown(project) == expected
-    project.run()
-    assert times_shown(project) == 2
 
 
 def test_proofs_are_beside_the_file_of_the_store_and_git_ignores_them(project: TinyProject) -> None:

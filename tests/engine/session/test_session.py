@@ -456,11 +456,21 @@ def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_its_verdict_says
     assert Reason(ReasonCode.CODE_UNDECIDED, {"commit": "", "problem": SPANS_GPUS}) in found.verdicts[2].reasons
 
 
-def test_no_knee_is_judged_where_ranks_share_a_cpu(session, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "problem", "outcome", "code"),
+    [
+        (2.0, None, Outcome.INCONCLUSIVE, ReasonCode.RANKS_SHARE_CORES),
+        (1.0, "hot", Outcome.ENV_INVALID, ReasonCode.MACHINE_UNFIT),
+    ],
+)
+def test_no_knee_is_judged_where_ranks_share_a_cpu_or_the_machine_is_sick(
+    session, monkeypatch, ranks: float, problem: str | None, outcome: Outcome, code: ReasonCode
+) -> None:
     points = [replace(FAST, name=f"mb-{value}", point=Point("mb", value)) for value in (1, 5)]
     cases = tuple(Case(replace(NET, optimizations=tuple(points)), point, "cpu") for point in points)
-    measuring(monkeypatch, replace(MEASURED, optimized_counters={"ranks": 2.0}))
+    measuring(monkeypatch, replace(MEASURED, optimized_counters={"ranks": ranks}))
+    monkeypatch.setattr("gpugate.session.measure_case.find_environment_problem", lambda *_: problem)
     results = {case.id: measure_case(session, case) for case in cases}
     monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
     knee = PerfTests(None, session, HeldVerdicts()).judge_sweep(SweepCases("mb", cases)).knee
-    assert (knee.outcome, knee.code) == (Outcome.INCONCLUSIVE, ReasonCode.RANKS_SHARE_CORES)
+    assert (knee.outcome, knee.code) == (outcome, code)

@@ -35,13 +35,3 @@ def test_a_second_session_with_the_same_results_is_refused(tiny: TinyProject, op
     assert ended(first).status == 0
     assert tiny.run(*command).status == 0
     assert list(tiny.path.rglob("run.json.*")) == []
-
-
-def test_a_session_that_was_killed_leaves_no_lock(tiny: TinyProject) -> None:
-    tiny.workload(WAITING)
-    command = ("--perf-device=cpu", "-k", "outputs", "--perf-report=night")
-    tiny.start(*command)
-    wait_until((tiny.path / "began").exists)
-    tiny.stop()
-    tiny.workload(QUICK)
-    assert tiny.run(*command).status == 0
