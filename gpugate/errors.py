@@ -1,9 +1,7 @@
 """The few errors that a user of the suite can cause; each message is one sentence with the value and the next step."""
 
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 # Texts of errors of CUDA, cuBLAS, cuDNN and PyTorch's allocator of the host where memory is short; its allocator of the
 # GPU raises OutOfMemoryError, and Python and NumPy raise MemoryError.
@@ -19,7 +17,6 @@ _NAMES_ERROR = re.compile(
     r"(?:E {3}|ERROR: |INTERNALERROR> )?((?:[\w.]*(?:Error|Exception|Exit)|\S.*: error|Fatal Python error): .*)"
     r"|(?:ERROR: |E {3})(.*)"
 )
-_MAKE_ROOM = "make room in it, or set TMPDIR to another one"
 
 
 class GpugateError(Exception):
@@ -110,24 +107,6 @@ def skip_reason(error: BaseException) -> str | None:
     import pytest
 
     return _message(error) if isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)) else None
-
-
-def temporary_folder_problem(error: BaseException) -> str | None:
-    """Names the full folder for temporary files, for an error that appears far from it; None for any other error.
-
-    The profiler does not raise when it cannot write its trace: the error comes when the missing file is read.
-    """
-    if not isinstance(error, OSError):
-        return None
-    if error.filename is None:  # tempfile raises such an error, with the folders that it tried
-        words = str(error.strerror)
-        return f"{words[:1].lower()}{words[1:]}: {_MAKE_ROOM}" if "usable temporary directory" in words else None
-    path = Path(os.fsdecode(error.filename))
-    # Other paths below the folder are not its problem, such as a whole project.
-    found = re.match(r"(.+)/gpugate-(attempt|duet|ranks|trace)-\w+(/|$)", str(path))
-    if found is None:
-        return None
-    return f"the folder for temporary files {found[1]} did not take {path.name} ({error.strerror}): {_MAKE_ROOM}"
 
 
 def _text(cause: BaseException) -> str:

@@ -15,7 +15,6 @@ from gpugate.errors import (
     SideError,
     SpoiledProcessError,
     skip_reason,
-    temporary_folder_problem,
 )
 from gpugate.explaining.autopsy import explain
 from gpugate.judging.actions import Action, Allowed, next_action
@@ -315,9 +314,6 @@ def _note_failure(options: Options, case: Case, result: CaseResult, error: BaseE
 
 
 def _error_sentence(error: BaseException) -> str:
-    disk_problem = temporary_folder_problem(error)
-    if disk_problem is not None:
-        return disk_problem
     if isinstance(error, (CatalogueError, OptionError)):
         return str(error)
     known = error if isinstance(error, SideError) else SideError("the engine", "measuring it", error)

@@ -1,5 +1,6 @@
 """Bad input ends in one sentence that names the file or the case, no traceback of ours, and nothing overwritten."""
 
+import errno
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
+from gpugate.store.version import CACHE_FOLDER
 from tests.support.patience import wait_until
 from tests.support.tiny_project import (
     PROMISE,
@@ -370,3 +372,18 @@ def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
     assert f"written to {tiny.baselines}" in result.text
     assert "no baseline was written" not in result.text
     assert not run_file.read(tiny.path / "run.json").interrupted
+
+
+def test_a_project_that_cannot_be_written_is_named(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def refuse(path: Path, *words: object, **options: object) -> None:
+        if path.name == CACHE_FOLDER:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        make(path, *words, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert tiny.run("--perf-device=cpu", "--perf-json=run.json").status == 1
+    step = "make room, or set XDG_CACHE_HOME to a folder that can be written"
+    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
+    assert error == f"{tiny.path / CACHE_FOLDER} cannot be written (Read-only file system): {step}"
