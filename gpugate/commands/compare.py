@@ -203,7 +203,7 @@ def compare_page(compared: Comparison) -> bytes:
             (duet.case_id, _page_notes(duet), duet.outcome.value, strip, _figures(duet))
             for duet, strip in zip(duets, strips, strict=True)
         ],
-        scale=Scale(reach_of(strips, 0.95, most=0.5), of_roots=True),
+        scale=Scale(reach_of(strips, 0.95, most=0.5)),
         notes=list(_other_notes(compared)),
         problems=dict(compared.problems),
     )

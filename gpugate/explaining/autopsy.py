@@ -11,8 +11,17 @@ from typing import Literal
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 from gpugate.explaining.cause import LIKE_BEFORE, likely_cause, list_changed_layers
-from gpugate.explaining.state import PartChange, State, account, first_longer_stage, list_changed_parts
-from gpugate.explaining.words import LEAST_MS, change, shorten_names, write_signed
+from gpugate.explaining.state import (
+    LEAST_MS,
+    PartChange,
+    State,
+    account,
+    change,
+    first_longer_stage,
+    list_changed_parts,
+    shorten_names,
+    write_signed,
+)
 from gpugate.measurement.record import Counters, Measurement, Mismatch, StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult

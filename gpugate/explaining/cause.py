@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpugate import units
-from gpugate.explaining.state import NOTHING, State, account, list_changed_parts
-from gpugate.explaining.words import change, short, write_signed
-from gpugate.measurement.record import OTHERS, Mismatch, StepProfile
+from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, short, write_signed
+from gpugate.measurement.record import OTHERS, Counters, Mismatch, StepProfile
 from gpugate.results.autopsy import Kind
 
 ONE = 0.5  # of a count per step: less is not a call of every step
@@ -20,6 +19,9 @@ LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good 
 LIKE_BEFORE = 0.1  # a stale output is off from the output of the step before by less than this share of its error
 RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
 ROUNDING = 0.01  # relative L2 error of a row: bfloat16 rounds by 0.004 at most, and work that is left out costs more
+BUSY = 0.85  # of the time: the device, or the host, does little else
+HALF = 0.5
+FED = 0.9  # of a step's real time that it takes on cached data: what is missing is the data path's
 MOST_PIECES = 3  # of a layer that was split, which are named
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
@@ -267,3 +269,34 @@ def list_changed_layers(then: StepProfile, now: StepProfile) -> tuple[list[str],
     before, after = {*then.layers}, {*now.layers}
     gone = [short(name) for name in then.layers if name not in after]
     return gone, [short(name) for name in now.layers if name not in before]
+
+
+def bottleneck(counters: Counters, step_ms: float) -> str | None:
+    """The bottleneck of one side, such as `kernel-bound: kernels run 92 % of the time`; None without counters.
+
+    The kinds are tried in this order: copies that run nearly all the time, and longer than kernels; a step that is much
+    shorter on cached data; kernels that run nearly all the time; copies that run for half of it and longer than
+    kernels; waiting calls while the device is idle; a host that needs most of a step to enqueue it. `step_ms` is the
+    time of one step without the profiler.
+    """
+    if "kernel_fraction" not in counters:
+        return None
+    kernels, copies = counters["kernel_fraction"], counters.get("copy_fraction", 0.0)
+    efficiency, enqueue_ms = counters.get("data_path_efficiency", 1.0), counters.get("enqueue_ms", 0.0)
+    waits, active = counters.get("synchronizing_calls", 0.0), counters.get("active_fraction", 0.0)
+    copy_bound = f"copy-bound: copies run {units.percent(copies)} of the time, kernels {units.percent(kernels)}"
+    if copies >= BUSY and copies > kernels:
+        return copy_bound
+    if efficiency < FED:
+        return f"data-bound: on cached data a step takes {units.percent(efficiency)} of its time"
+    if kernels >= BUSY:
+        return f"kernel-bound: kernels run {units.percent(kernels)} of the time"
+    if copies >= HALF and copies > kernels:
+        return copy_bound
+    idle = f"the GPU is active {units.percent(active)} of the time"
+    if waits >= 1:
+        return f"sync-bound: {waits:g} waiting {'call' if waits == 1 else 'calls'} per step, {idle}"
+    if enqueue_ms >= HALF * step_ms:
+        times = units.milliseconds(enqueue_ms), units.milliseconds(step_ms)
+        return f"launch-bound: enqueueing to an idle GPU takes {times[0]}, a step {times[1]}, {idle}"
+    return f"host-bound: {idle}"

@@ -17,8 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
-from gpugate.explaining.state import State
-from gpugate.explaining.words import shorten_names
+from gpugate.explaining.state import State, shorten_names
 from gpugate.measurement.record import StepProfile
 from gpugate.measurement.trace import Event, counters, step_profile
 from gpugate.profiling.capture_index import STEP

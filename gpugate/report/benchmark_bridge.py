@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Protocol, cast
 
 import pytest
 
-from gpugate.errors import OptionError
-from gpugate.machine.environment import Environment
-
 SHOWN_BY = ("json", "save", "autosave", "compare", "histogram", "cprofile")  # options that write or print the samples
-ASKED_BY = tuple(f"benchmark_{name}" for name in (*SHOWN_BY, "only", "enable", "verbose", "skip"))
+ASKED_BY = tuple(f"benchmark_{name}" for name in (*SHOWN_BY, "enable", "verbose"))
 PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
 
 
@@ -88,52 +84,12 @@ def replay(
 
 
 def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
-    """The fixture `benchmark` of the running test; None without pytest-benchmark, unless asked for, and when skipped.
-
-    Its timer is REPLAY_CLOCK.
-
-    Without one of its options its table would only say again, in more columns, what ours says. With --benchmark-skip
-    the fixture would skip our test, which judges more than pytest-benchmark shows.
-    """
+    """The fixture `benchmark` of the running test, whose timer is REPLAY_CLOCK; None without pytest-benchmark, and
+    without one of its options: its table would only say again, in more columns, what ours says."""
     config = request.config
     if not config.pluginmanager.hasplugin(PLUGIN) or not any(config.getoption(name, None) for name in ASKED_BY):
         return None
-    if config.getoption("benchmark_skip") and not config.getoption("benchmark_only"):
+    if config.getoption("benchmark_skip"):  # the fixture would skip our test
         return None
-    request.node.add_marker(_replaying(), append=False)
+    request.node.add_marker(pytest.mark.benchmark(timer=REPLAY_CLOCK), append=False)
     return cast(Benchmark, request.getfixturevalue("benchmark"))
-
-
-def refuse_in_worker(config: pytest.Config) -> None:
-    """Raises OptionError for an option that shows samples: pytest-benchmark, off in a worker, would ignore it."""
-    shown = next((name for name in SHOWN_BY if config.getoption(f"benchmark_{name}", None)), None)
-    if shown and not (config.getoption("benchmark_disable") or config.getoption("benchmark_skip")):
-        off = "since pytest-benchmark is off in workers of pytest-xdist: use -n 0, or give --benchmark-disable"
-        raise OptionError(f"--benchmark-{shown} with -n would show nothing, {off}")
-
-
-def _replaying() -> pytest.MarkDecorator:
-    return pytest.mark.benchmark(timer=REPLAY_CLOCK)
-
-
-def keep_with_benchmark_only(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Lets --benchmark-only run `items`: it keeps the tests that ask for `benchmark` by name, which ours do late.
-
-    Call it from `pytest_collection_modifyitems` with `tryfirst=True`, before pytest-benchmark looks.
-    """
-    if not (config.pluginmanager.hasplugin(PLUGIN) and config.getoption("benchmark_only")):
-        return
-    for item in items:
-        item.add_marker(_replaying(), append=False)
-        names = getattr(item, "fixturenames", None)
-        if names is not None and "benchmark" not in names:  # the parameters of one test share the list
-            names.append("benchmark")
-
-
-def machine_info(environment: Environment) -> dict[str, Any]:
-    """GPU, driver and versions for `pytest_benchmark_update_machine_info`: `machine_info.update(machine_info(env))`.
-
-    JSON-ready, and the same in every run on one machine: pytest-benchmark warns where it differs.
-    """
-    told = {field.name: getattr(environment, field.name) for field in fields(environment)}
-    return {"gpugate": {**told, "packages": dict(environment.packages)}}

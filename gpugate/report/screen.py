@@ -45,7 +45,6 @@ def details(view: RunView, width: int) -> list[RenderableType]:
         *section("not PASS", (_finding(one, ", ".join(one.case_ids), one.sentences) for one in view.findings)),
         *section("autopsy", (_under(case_id, lines) for case_id, lines in view.autopsies.items())),
         *section("skipped", (_under(reason, ids) for reason, ids in view.skips.items())),
-        *section("most expensive", ([indent(words, 2)] for words in view.longest)),
         *section(
             "failed", ([_head(case_id, "", "bold red"), indent(error, 6)] for case_id, error in view.errors.items())
         ),

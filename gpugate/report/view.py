@@ -15,7 +15,6 @@ from gpugate.report.worth import (
     describe_cost,
     describe_gains,
     is_not_gated,
-    list_longest,
     reasons,
     remembered_proofs,
     sharpness,
@@ -95,7 +94,6 @@ class RunView:
         self.comparisons = code_comparisons(run)
         self.proofs = remembered_proofs(run)
         self.cost = describe_cost(run)
-        self.longest = list_longest(run)
         self.tally = tally(run)
 
     @property

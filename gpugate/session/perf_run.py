@@ -23,8 +23,6 @@ from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children
 from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report.benchmark_bridge import keep_with_benchmark_only, refuse_in_worker
-from gpugate.report.benchmark_bridge import machine_info as describe_machine
 from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import details, screen
 from gpugate.report.since_last_run import describe_moves
@@ -43,7 +41,6 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.selection import (
     GPU_MARK,
-    case_of,
     cases_of,
     deselect,
     deselect_other_devices,
@@ -122,8 +119,6 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         deselect_other_devices(self.config, items, self.options.device)
-        first = set(one_node_per_case(items).values())
-        keep_with_benchmark_only(self.config, [item for item in items if item.nodeid in first and case_of(item)])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -160,7 +155,6 @@ class PerfRun:
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
             check_worker(self.config, self.options.worker)
-            refuse_in_worker(self.config)
         self._closing.callback(end_children)
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
@@ -404,11 +398,6 @@ class PerfRun:
         silent = report.when == "setup" and report.skipped and not hasattr(report, "wasxfail")
         ours = report.nodeid in self._node_ids
         return ("skipped", "", "SKIPPED") if silent and ours and not self._is_verbose else None
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        if self.opened is not None:
-            machine_info.update(describe_machine(self.opened.environment))
 
     def pytest_unconfigure(self) -> None:
         self._closing.close()

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpugate import units
 from gpugate.judging.evidence import duet_of
-from gpugate.measurement.record import Measurement
 from gpugate.report.pages.rendering import render
 from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
 from gpugate.report.table import Table
@@ -24,7 +23,6 @@ from gpugate.results.summary import sm_clock_mhz
 from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
 from gpugate.units import yardstick_label, yardstick_value
 
-MOST_ACTIVITIES = 3  # of a case, in the table of costs
 NO_RECORD = "no record"
 
 
@@ -55,7 +53,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         failures=failures,
         links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
-        scale=Scale(reach_of(strips, 0.95, most=0.5), of_roots=True),
+        scale=Scale(reach_of(strips, 0.95, most=0.5)),
         strip_scale=lambda strip: Scale(reach_of([strip])),
         ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
@@ -259,31 +257,8 @@ def _clocks(run: RunResult) -> list[str]:
     return lines
 
 
-def _costs(run: RunResult) -> list[tuple[str, float, tuple[str, ...], str]]:
-    """Case, share of the largest cost, figures and longest activities; the most expensive case first."""
-    found = [(case, case.measurements, case.duration_s) for case in sort_by_cost(run)]
-    most = found[0][2] if found and found[0][2] else 1.0
-    return [
-        (
-            case.case_id,
-            round(100 * seconds / most, 1),
-            (units.duration(seconds), str(len(processes)), _sm_clock(processes[0])),
-            _activities(processes),
-        )
-        for case, processes, seconds in found
-    ]
-
-
-def _sm_clock(measured: Measurement) -> str:
-    clock = sm_clock_mhz(measured.pairs)
-    return "" if clock is None else f"{clock:.0f} MHz"
-
-
-def _activities(processes: Sequence[Measurement]) -> str:
-    """`measuring 24 s, building 12 s`: the longest ones."""
-    spent: dict[str, float] = {}
-    for one in processes:
-        for name, seconds in one.spent_s.items():
-            spent[name] = spent.get(name, 0.0) + seconds
-    longest = sorted(spent.items(), key=lambda entry: -entry[1])[:MOST_ACTIVITIES]
-    return ", ".join(f"{name} {units.duration(seconds)}" for name, seconds in longest)
+def _costs(run: RunResult) -> list[tuple[str, float, str]]:
+    """Case, share of the largest cost, and time; the most expensive case first."""
+    found = [(case.case_id, case.duration_s) for case in sort_by_cost(run)]
+    most = max((seconds for _, seconds in found), default=0.0) or 1.0
+    return [(case_id, round(100 * seconds / most, 1), units.duration(seconds)) for case_id, seconds in found]

@@ -11,26 +11,20 @@ from gpugate import units
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # of a scale, by powers of ten
 INSET = 2.0  # percent on either side, in which a mark beyond the scale stands
 LEAST_REACH = 0.02  # of a scale
-MOST_TICKS = 3  # on either side of 0
-TICKS_OF_ROOTS = (0.04, 0.2, 1.0)  # parts of the reach, of which the smallest has no room for words
+TICKS = (0.04, 0.2, 1.0)  # parts of the reach, of which the smallest has no room for words
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A scale of shares from -`reach` to +`reach`, such as changes from a record.
-
-    A scale of square roots shows an interval of 1 % beside one of 40 %.
-    """
+    """A scale of square roots from -`reach` to +`reach`, of shares such as changes from a record: it shows an interval
+    of 1 % beside one of 40 %."""
 
     reach: float
-    of_roots: bool = False
 
     def place(self, share: float) -> float:
         """Percent of the width; what is beyond the scale is at its end."""
         inside = max(-1.0, min(1.0, share / self.reach))
-        if self.of_roots:
-            inside = math.copysign(math.sqrt(abs(inside)), inside)
-        return round(50 + (50 - INSET) * inside, 2)
+        return round(50 + (50 - INSET) * math.copysign(math.sqrt(abs(inside)), inside), 2)
 
     def is_beyond(self, share: float) -> bool:
         return abs(share) > self.reach * (1 + 1e-9)
@@ -38,19 +32,10 @@ class Scale:
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Places with their words, such as `-10 %`."""
-        if self.of_roots:
-            found = [self.reach * part for part in TICKS_OF_ROOTS]
-            shares = [*(-share for share in reversed(found)), 0.0, *found]
-        else:
-            step = _round_up(self.reach / MOST_TICKS * (1 - 1e-9))
-            count = math.floor(self.reach / step + 1e-9)
-            shares = [number * step for number in range(-count, count + 1)]
-        return [(self.place(share), self._label(share)) for share in shares]
-
-    def _label(self, share: float) -> str:
-        if self.of_roots and 0 < abs(share) < self.reach * TICKS_OF_ROOTS[1]:
-            return ""
-        return f"{100 * share:+.3g} %" if share else "0 %"
+        shares = [sign * self.reach * part for sign in (-1, 1) for part in TICKS]
+        least = self.reach * TICKS[1]
+        words = [f"{100 * one:+.3g} %" if abs(one) >= least else "" for one in shares]
+        return [(50.0, "0 %"), *zip(map(self.place, shares), words, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ import pytest
 
 from gpugate.explaining.autopsy import IN_TURNS, RECORDED, autopsy, explain, optimized_side, recorded_side
 from gpugate.explaining.cause import likely_cause
-from gpugate.explaining.state import State, account, list_changed_parts
-from gpugate.explaining.words import shorten_names
+from gpugate.explaining.state import State, account, list_changed_parts, shorten_names
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import (
     OTHERS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.report.markdown import MAX_CAUSES, MAX_MOVES, MAX_REASONS, MAX_WORKLOADS, moves, night_summary
+from gpugate.report.markdown import MAX_CAUSES, MAX_REASONS, MAX_WORKLOADS, night_summary
 from gpugate.report.night import (
     NightReportError,
     NoLastNightError,
@@ -23,10 +23,9 @@ from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
-from gpugate.workload import Point
 from tests.conftest import H200, TWO_CORES
 from tests.support.made_up_nights import timed
-from tests.support.stored_runs import RECORDED, case, every_outcome, stored
+from tests.support.stored_runs import case, every_outcome, stored
 
 SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
 
@@ -34,23 +33,6 @@ SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
 def run_with(*cases: CaseResult, **changed: object) -> RunResult:
     by_id = {one.case_id: one for one in cases}
     return replace(RunResult(H200, "2026-01-31T04:05:06+00:00", seed=7, cases=by_id, wall_s=182.4), **changed)
-
-
-def with_knee(parameter: str, recorded: int, now: int) -> list[CaseResult]:
-    """The points 4 and 8 of a sweep with its knee at `recorded` in the record, and at `now` in this run."""
-
-    def speedup(knee: int, value: int) -> float:
-        return 2.0 if value >= knee else 1.0
-
-    return [
-        timed(
-            f"{parameter}-{value}",
-            speedup(now, value),
-            point=Point(parameter, value),
-            remembered=replace(RECORDED, current=replace(RECORDED.current, speedup=speedup(recorded, value))),
-        )
-        for value in (4, 8)
-    ]
 
 
 def rows(words: str, first: str) -> list[list[str]]:
@@ -71,39 +53,6 @@ def test_the_headline_of_a_run_without_a_verdict(run: RunResult, headline: str) 
     assert night_summary(RunView(run)).startswith(f"### {headline}\n")
 
 
-def test_what_moved_stands_with_both_values_the_furthest_first(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", case("pass"), case("regressed", 2.8), case("improved", 3.3))
-    assert [move.case_id for move in moves(run)] == ["tiny/improved/cuda", "tiny/regressed/cuda"]
-    improved, regressed = rows(night_summary(RunView(run)), "case")
-    assert improved[:3] == ["tiny/improved/cuda", "3.00x -> 3.30x", "+10.0 %"]
-    assert regressed[:4] == ["tiny/regressed/cuda", "3.00x -> 2.80x", "-6.7 %", "10.00 ms -> 10.71 ms"]
-
-
-def test_a_time_that_moved_counts_where_the_speedup_did_not(tmp_path: Path) -> None:
-    slow = case("slow")
-    assert slow.measurement is not None
-    twice = [
-        replace(
-            one,
-            pairs=tuple(
-                replace(pair, reference_ms=2 * pair.reference_ms, optimized_ms=2 * pair.optimized_ms)
-                for pair in one.pairs
-            ),
-        )
-        for one in slow.measurement.instances
-    ]
-    slow.measurement = replace(slow.measurement, instances=tuple(twice))
-    (row,) = rows(night_summary(RunView(stored(tmp_path / "run.json", slow))), "case")
-    assert row == ["tiny/slow/cuda", "3.00x -> 3.00x", "+0.0 %", "10.00 ms -> 20.00 ms", "+100.0 %"]
-
-
-def test_a_knee_that_moved_is_told(tmp_path: Path) -> None:
-    moved, same = with_knee("workers", 4, 8), with_knee("batch", 4, 4)
-    words = night_summary(RunView(stored(tmp_path / "run.json", case("pass"), *moved, *same)))
-    assert "- knee of tiny/workers/cuda: 4 -> 8" in words
-    assert "knee of tiny/batch" not in words
-
-
 def crowd() -> RunResult:
     """A night on which nearly everything is bad: 20 workloads of 5 cases, each with words of its own."""
     cases = []
@@ -121,15 +70,12 @@ def crowd() -> RunResult:
 def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> None:
     why = Autopsy("the baseline", "more kernels", "more kernels " * 100, ())
     cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
-    swept = [point for number in range(9) for point in with_knee(f"number-{number}", 4, 8)]
-    run = stored(tmp_path / "run.json", *cases, *swept, interrupted=True, gate=True)
+    run = stored(tmp_path / "run.json", *cases, interrupted=True, gate=True)
     words = night_summary(RunView(run))
     assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
     assert len(words) < 10_000
     assert len(rows(words, "workload")) == MAX_WORKLOADS + 1
-    assert rows(words, "workload")[-1][0] == f"{21 - MAX_WORKLOADS} further workloads"
-    assert len(rows(words, "case")) == MAX_MOVES
-    assert f"the {MAX_MOVES} furthest of 40" in words
+    assert rows(words, "workload")[-1][0] == f"{20 - MAX_WORKLOADS} further workloads"
     assert f"- and {40 - MAX_REASONS} more" in words
     assert f"- and {100 - MAX_CAUSES} more" in words
 

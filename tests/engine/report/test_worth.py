@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.record import Counters, Measurement, ProofResult
-from gpugate.report.markdown import night_summary
-from gpugate.report.screen import details
-from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView, tally
-from gpugate.report.worth import LONGEST, bounds, describe_cost, describe_gains, list_longest, reasons
+from gpugate.report.worth import bounds, describe_cost, describe_gains, reasons
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
@@ -66,18 +63,9 @@ def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_r
     assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
 
 
-STREAMED = {
-    "kernel_fraction": 0.02,
-    "copy_fraction": 0.97,
-    "active_fraction": 0.98,
-    "overlap_fraction": 0.02,
-    "bus_share": 0.91,
-    "data_path_efficiency": 0.07,
-    "pageable_copies": 0.0,
-    "synchronizing_calls": 0.0,
-}
-COMPUTING = {**STREAMED, "kernel_fraction": 0.96, "copy_fraction": 0.004, "bus_share": 0.004, "pageable_copies": 2.0}
-WAITING = {**COMPUTING, "kernel_fraction": 0.3, "data_path_efficiency": 0.95, "synchronizing_calls": 3.0}
+STREAMED = {"kernel_fraction": 0.02, "copy_fraction": 0.97, "active_fraction": 0.98}
+COMPUTING = {**STREAMED, "kernel_fraction": 0.96, "copy_fraction": 0.004}
+WAITING = {**COMPUTING, "kernel_fraction": 0.3, "synchronizing_calls": 3.0}
 
 
 def counted(name: str, counters: Counters, reference: Counters | None = None, **changed: object) -> CaseResult:
@@ -91,34 +79,6 @@ def told(tmp_path: Path, *cases: CaseResult) -> list[str]:
     return bounds(stored(tmp_path / "run.json", *cases))
 
 
-def test_a_side_that_copies_is_told_with_its_share_of_the_bus_and_the_terms_are_explained(tmp_path: Path) -> None:
-    line, terms = told(tmp_path, counted("streaming", STREAMED))
-    assert line == (
-        "tiny/streaming: copy-bound: copies run 97 % of the time, kernels 2 %; hidden 2 %, bus 91 %, data path 7 %"
-    )
-    assert terms.startswith("(hidden: copying time under which a kernel ran; bus: ")
-    assert "waits" not in terms
-    assert "pageable" not in terms
-
-
-def test_pageable_copies_and_waits_are_told_where_there_are_any(tmp_path: Path) -> None:
-    line = told(tmp_path, counted("slow", {**STREAMED, "pageable_copies": 8.0, "synchronizing_calls": 9.0}))[0]
-    assert line.endswith("bus 91 %, pageable 8, data path 7 %, waits 9")
-
-
-def test_nothing_is_told_of_copies_that_take_no_time_nor_twice_what_the_words_say(tmp_path: Path) -> None:
-    lines = told(tmp_path, counted("computing", {**COMPUTING, "data_path_efficiency": 0.95}), counted("idle", WAITING))
-    assert lines[:2] == [
-        "tiny/computing: kernel-bound: kernels run 96 % of the time; data path 95 %",
-        "tiny/idle: sync-bound: 3 waiting calls per step, the GPU is active 98 % of the time; data path 95 %",
-    ]
-    assert lines[2:] == ["(data path: a step on cached data, of its real time)"]
-    copying = told(tmp_path, counted("copying", {**COMPUTING, "kernel_fraction": 0.9, "data_path_efficiency": 1.0}))
-    assert copying[0].startswith("tiny/copying: kernel-bound: kernels run 90 % of the time; active 98 %, ")
-    fed = told(tmp_path, counted("fed", {**COMPUTING, "data_path_efficiency": 0.4}))
-    assert fed[0] == "tiny/fed: data-bound: on cached data a step takes 40 % of its time; active 98 %"
-
-
 def test_a_side_that_several_cases_share_is_told_once_by_the_first_that_was_counted(tmp_path: Path) -> None:
     cases = (
         counted("uncounted", {}),
@@ -126,7 +86,7 @@ def test_a_side_that_several_cases_share_is_told_once_by_the_first_that_was_coun
         counted("second", STREAMED, reference={**WAITING, "active_fraction": 0.97}),
         counted("third", COMPUTING, reference=STREAMED, compared_with="first"),
     )
-    lines = told(tmp_path, *cases)[:-1]
+    lines = told(tmp_path, *cases)
     assert [line.partition(":")[0] for line in lines] == ["tiny/baseline", "tiny/first", "tiny/second", "tiny/third"]
     assert "active 98 %" in lines[0]
 
@@ -192,17 +152,6 @@ def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResu
 def test_a_cpu_has_minutes_and_no_fleet(night: RunResult, cpu_run: RunResult) -> None:
     of_cpu = replace(night, environment=cpu_run.environment)
     assert describe_cost(of_cpu) == ["cost: 7.0 minutes, 14 % of them for confirmations"]
-
-
-def test_the_ten_most_expensive_stand_in_the_details_and_the_summary(gpu_run: RunResult) -> None:
-    cases = cases_of(gpu_run, *(float(number) for number in range(20, 40)))
-    run = replace(gpu_run, cases={case.case_id: case for case in cases})
-    longest = [f"net/fast-{number}/cuda {20 + number} s" for number in range(19, 19 - LONGEST, -1)]
-    assert list_longest(run) == longest
-    lines = render_text(details(RunView(run), 140), 140, colour=False).partition("most expensive\n")[2].splitlines()
-    assert [line.strip() for line in lines[:LONGEST]] == longest
-    assert not lines[LONGEST]
-    assert f"Most expensive: {', '.join(longest)}\n" in night_summary(RunView(run))
 
 
 GOOD: Measurement = measured()

@@ -165,8 +165,8 @@ def test_junit_carries_speedup_interval_and_verdict(tiny: TinyProject) -> None:
     assert carried["test_speedup_is_what_was_promised[tiny/quick/cuda]"] == {}
 
 
-def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) -> None:
-    tiny.run("--benchmark-json=benchmark.json", "--perf-json=run.json", "--benchmark-only")
+def test_pytest_benchmark_sees_the_samples(tiny: TinyProject) -> None:
+    tiny.run("--benchmark-json=benchmark.json", "--perf-json=run.json")
     seen = tiny.json("benchmark.json")
     (made,) = seen["benchmarks"]
     columns = tiny.json()["cases"]["tiny/quick/cpu"]["measurement"]["instances"]["optimized_ms"]
@@ -175,7 +175,6 @@ def test_pytest_benchmark_sees_the_samples_and_the_machine(tiny: TinyProject) ->
     assert 1e3 * made["stats"]["median"] == pytest.approx(statistics.median(samples_ms), rel=1e-5)
     assert (made["name"], made["group"], made["extra_info"]["verdict"]) == ("tiny/quick/cpu", "tiny", "PASS")
     assert made["params"] == {"workload": "tiny", "optimization": "quick", "device": "cpu"}
-    assert "torch" in seen["machine_info"]["gpugate"]["packages"]
 
 
 def test_a_quota_that_throttles_the_run_is_to_blame_and_no_side(tiny: TinyProject) -> None:
