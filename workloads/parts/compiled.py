@@ -42,7 +42,7 @@ def compile_counted(
 
     def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
         frozen.append(bool(inductor_config.freezing) and not torch.is_grad_enabled())
-        return compile_fx(graph, examples, config_patches=patches)
+        return compile_fx(graph, examples, config_patches=patches)  # type: ignore[arg-type]  # a dict, which it copies
 
     return compile_anew(function, backend=backend, dynamic=False)
 
