@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -32,10 +33,16 @@ class SmallNet(nn.Module):
 
 @contextmanager
 def small_models() -> Iterator[None]:
-    """Inside, every decoder and every network that is trained is small, and ResNet-50 looks at two photographs."""
+    """Inside, every decoder and every network that is trained is small, and ResNet-50 has a block of each width.
+
+    Its weights come from two photographs.
+    """
+    from torchvision.models.resnet import Bottleneck, ResNet
+
     with small_encoders(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(step, "architecture", SmallNet)
         patch.setattr(tokens, "SMALL", TINY)
+        patch.setattr("torchvision.models.resnet50", partial(ResNet, Bottleneck, [1, 1, 1, 1]))
         patch.setattr(resnet50_weights, "CALIBRATION_PHOTOGRAPHS", 2)
         resnet50_weights.seeded_weights.cache_clear()
         yield

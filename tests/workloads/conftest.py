@@ -5,12 +5,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from gpugate.measurement.torch_flags import TorchFlags
 
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of one module: what workloads make once, such as clips and fitted weights, stays for its next tests."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def torch_as_before() -> Iterator[None]:
+    """Puts back the global switches and the threads that build functions set, as the engine does."""
+    threads = torch.get_num_threads()
+    yield
+    TorchFlags().apply()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs run as they are, which takes no minutes and no C++ compiler; perf_tests compiles for real."""
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph.forward)
 
 
 @pytest.fixture

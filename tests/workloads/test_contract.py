@@ -34,6 +34,7 @@ from tests.support.one_thread import one_thread  # noqa: F401  # in force by bei
 from tests.support.small_models import small_models
 from workloads import WORKLOADS
 
+pytestmark = pytest.mark.usefixtures("no_compiler")
 CPU = torch.device("cpu")
 COMPILER = "torch._inductor.compile_fx.compile_fx"
 ALL = [
@@ -69,14 +70,6 @@ def context_of(workload: Workload, cache_dir: Path) -> Context:
 def random_numbers() -> list[Any]:
     """The state of every generator of the process."""
     return [torch.get_rng_state().tolist(), random.getstate(), [*map(str, np.random.get_state())]]
-
-
-@pytest.fixture(autouse=True)
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Graphs run as they are, which takes no minutes; perf_tests compiles for real."""
-    monkeypatch.setattr(COMPILER, lambda graph, examples, **settings: graph.forward)
-    yield
-    TorchFlags().apply()
 
 
 @dataclass(frozen=True)

@@ -164,12 +164,6 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
     assert missing_needs(needs, replace(h200, gpu_index=0)) is None
 
 
-@pytest.fixture
-def no_compiler(monkeypatch) -> None:
-    """Graphs run as they are, which keeps tests away from the C++ compiler."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
-
-
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(
     "recipe",

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from workloads.host_preparation.preparing_sides import (
 from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
 from workloads.host_preparation.worker_pools import WorkerProcesses
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* share . core:RuntimeWarning")
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
 
 
@@ -52,15 +52,6 @@ def is_alive(pid: int) -> bool:
 def workers_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pools, "SECONDS_TO_END", HANGS_S)
     monkeypatch.setattr(worker_pools, "SECONDS_PER_BATCH", 2 * HANGS_S)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    kernel_threads = torch.get_num_threads()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* share . core", category=RuntimeWarning)
-        yield
-    torch.set_num_threads(kernel_threads)
 
 
 @pytest.fixture

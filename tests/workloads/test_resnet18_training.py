@@ -34,12 +34,6 @@ def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_step, "architecture", SmallNet)
 
 
-@pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs run as they are, which keeps tests away from the C++ compiler; perf_tests compiles for real."""
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda graph, examples, **settings: graph)
-
-
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
         return [float(loop.iterate()[1]) for _ in range(iterations)]

@@ -39,15 +39,6 @@ def context(tmp_path: Path) -> Context:
     return Context(device=torch.device("cpu"), items=2, seed=0, cache_dir=tmp_path)
 
 
-@pytest.fixture
-def flags():
-    """Build functions set global flags; the engine restores them, here the test does."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (cudnn.allow_tf32, cudnn.benchmark, matmul.allow_tf32)
-    yield
-    cudnn.allow_tf32, cudnn.benchmark, matmul.allow_tf32 = before
-
-
 def _relative_l2(out: Tensor, reference: Tensor) -> float:
     return float((out - reference).norm() / reference.norm())
 
@@ -96,7 +87,6 @@ def test_batch_norm_is_far_from_the_identity(context):
             assert not norm.training
 
 
-@pytest.mark.usefixtures("flags")
 def test_each_side_changes_the_switches_that_its_name_says(context):
     switches = {}
     sides = resnet50_inference.baseline, resnet50_inference.strict_fp32, resnet50_inference.fp16

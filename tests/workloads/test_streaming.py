@@ -27,6 +27,7 @@ from workloads.streaming.stream_device import Regime
 from workloads.streaming.stream_sides import at_once, file_of, in_a_row, read_by_threads
 from workloads.streaming.walsh_shift import LARGEST_POINTS, WalshShift
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 SMALL = {"cpu": Regime(rows=32, points=16, blocks=20, rounds=1, buffers=3, readers=2, consumers=2)}
 # Regimes whose results are whole blocks, one whose results are checksums, and one whose readers share every block.
 EVEN = {"cpu": replace(SMALL["cpu"], rounds=2)}
@@ -43,14 +44,6 @@ SIDES = {
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(torch.device("cpu"), items=8, seed=3, cache_dir=tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def one_kernel_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-    assert [each.name for each in threading.enumerate() if each.name.startswith("stream-")] == []
 
 
 @pytest.fixture

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +22,13 @@ from workloads.parts.cudnn_fusion import (
     STEM_CHANNELS,
     FusedConv,
     FusedMaxPool,
-    Geometry,
     LastConv,
     Operators,
     fuse,
+    max_pool,
+    plain_conv,
 )
+from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, pool_relu
 
 
 @dataclass
@@ -32,26 +37,15 @@ class Calls:
 
     names: list[str] = field(default_factory=list)
 
-    def conv(self, x: Tensor, weight: Tensor, how: Geometry) -> Tensor:
-        self.names.append("conv")
-        return F.conv2d(x, weight, None, how.stride, how.padding, how.dilation, how.groups)
-
-    def conv_relu(self, x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
-        self.names.append("conv_relu")
-        return F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups).relu()
-
-    def conv_add_relu(self, x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, how: Geometry) -> Tensor:
-        self.names.append("conv_add_relu")
-        out = F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
-        assert z.shape == out.shape, "cuDNN adds tensors of one shape only"
-        return (out + z).relu()
-
-    def pool_relu(self, x: Tensor, bias: Tensor, *walk) -> Tensor:
-        self.names.append("pool_relu")
-        return F.max_pool2d((x + bias.view(1, -1, 1, 1)).relu(), *walk)  # the order of the unfused model
-
     def operators(self) -> Operators:
-        return Operators(self.conv, self.conv_relu, self.conv_add_relu, F.max_pool2d, self.pool_relu)
+        counted = {"conv": plain_conv, "conv_relu": conv_relu, "conv_add_relu": conv_add_relu, "pool_relu": pool_relu}
+        return Operators(max_pool=max_pool, **{name: partial(self._call, name, run) for name, run in counted.items()})
+
+    def _call(self, name: str, run: Callable[..., Tensor], x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+        self.names.append(name)
+        out = run(x, weight, *rest)
+        assert name != "conv_add_relu" or rest[0].shape == out.shape, "cuDNN adds tensors of one shape only"
+        return out
 
 
 def _randomized(model: nn.Module) -> nn.Module:

@@ -1,8 +1,6 @@
 """Frames of the NVDEC decoder, with FFmpeg's decoder in place of the hardware."""
 
 import dataclasses
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +17,7 @@ from workloads.video.clip.video_file import VideoError, examine
 from workloads.video.decode import nvdec
 from workloads.video.decode.nvdec import ParallelDecoder
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
 HEVC = dataclasses.replace(CLIP, codec="hevc")
 DEVICE = torch.device("cpu", 0)
@@ -27,12 +26,6 @@ DEVICE = torch.device("cpu", 0)
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake_nvdec.installed(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> Iterator[None]:
-    yield
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("video-session")]
 
 
 def numbers_of(nv12: torch.Tensor) -> list[int]:

@@ -15,6 +15,7 @@ from tests.support.patience import HANGS_S, soon, wait_until
 from workloads.video.clip.video_file import VideoError, VideoInfo
 from workloads.video.decode.sessions import Segment, Sessions, segments
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
 
 
@@ -77,12 +78,6 @@ def read(made: Sessions[FakeSlot], frames: int) -> list[int]:
         assert [slot.frame for slot in run] == before, "a slot was filled while it was in use"
         numbers += before
     return numbers
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> Iterator[None]:
-    yield
-    assert session_threads() == []
 
 
 @pytest.mark.parametrize(("slots", "batch"), [(1, 1), (2, 4), (9, 100)])

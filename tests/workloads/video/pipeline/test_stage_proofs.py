@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,12 +23,10 @@ CLIP = Clip(640, 360, 16)
 
 
 @pytest.fixture
-def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
-    threads = torch.get_num_threads()
+def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[arg-type]
     encode._by_baseline.cache_clear()
-    yield Context(torch.device("cpu"), 4, 0, cache_dir)
-    torch.set_num_threads(threads)
+    return Context(torch.device("cpu"), 4, 0, cache_dir)
 
 
 def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,14 +50,6 @@ def context(cache_dir: Path) -> Context:
     return Context(device=CPU, items=2, seed=0, cache_dir=cache_dir)
 
 
-@pytest.fixture
-def flags() -> Iterator[None]:
-    """Build functions set global flags; the engine restores them, here the test does."""
-    before = torch.backends.cudnn.benchmark
-    yield
-    torch.backends.cudnn.benchmark = before
-
-
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 @torch.no_grad()
 def test_the_stated_work_is_the_networks(kind, monkeypatch):
@@ -119,7 +111,6 @@ def test_masks_further_from_the_truth_are_disproved_even_if_close_to_the_baselin
         proof.show(context)
 
 
-@pytest.mark.usefixtures("flags")
 def test_the_proof_holds_for_fp16_on_a_cpu(context):
     (proof,) = segment.OPTIMIZATIONS[0].proofs
     assert proof.show(context).startswith("IoU 0.99")
