@@ -97,16 +97,12 @@ def run_problems(run: RunResult) -> Iterator[str]:
     # The cases of a shard may all be absent: the night that is merged of all shards must have measured something.
     if run.gate and run.shard is None and not any(case.measurement is not None or case.error for case in cases):
         yield NOTHING_MEASURED
-    missed = [case.case_id for case in cases if _missed(case)]
+    missed = [case.case_id for case in cases if case.verdicts and not any(one.bad for one in case.verdicts)]
     if run.mutated is not None and missed:
         yield (
             f"nothing caught {run.mutated} in {', '.join(missed)}: record a baseline without the fault first, make the "
             "fault larger, or give more --perf-budget"
         )
-
-
-def _missed(case: CaseResult) -> bool:
-    return bool(case.verdicts) and not any(one.bad for one in case.verdicts)
 
 
 def fault_status(run: RunResult) -> int:

@@ -60,7 +60,7 @@ SETTINGS = {
     ),
 }
 # Options that need timings, which a profiler disturbs.
-_NOT_PROFILED = ("gate", "update_baselines", "perf_json", "perf_report", "against", "explain")
+_NOT_PROFILED = ("--gate", "--update-baselines", "--perf-json", "--perf-report", "--against", "--explain")
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def read_options(config: pytest.Config) -> Options:
     value = config.getoption
     _check_together(config)
     fresh = children.task == MEASURE
-    budget = value("perf_budget")
+    budget, processes = value("perf_budget"), config.getini("perf_processes")
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
@@ -227,7 +227,7 @@ def read_options(config: pytest.Config) -> Options:
         gate=value("gate") and not fresh,
         update_baselines=_records(config) and not fresh,
         reason=value("update_baselines") or "",
-        processes=_processes(config.getini("perf_processes")),
+        processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
         budget_s=Settings.budget_s if budget is None else seconds("--perf-budget", budget),
@@ -277,7 +277,7 @@ def _profiling(config: pytest.Config) -> Profiling | None:
         raise OptionError(f"--{asked[0]} and --{asked[1]} would disturb each other: run one after the other")
     (tool,) = asked
     _check_profiled(config, tool)
-    value = config.getoption(_field(tool))
+    value = config.getoption(f"--{tool}")
     folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
     kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
     return Profiling(tool, folder, kernels)
@@ -290,23 +290,18 @@ def gates_by_settings(config: pytest.Config) -> bool:
 
 def profilers(config: pytest.Config) -> list[Tool]:
     """The profilers that options select."""
-    return [tool for tool in PROFILERS if config.getoption(_field(tool)) is not None]
-
-
-def _field(tool: Tool) -> str:
-    return tool.replace("-", "_")
+    return [tool for tool in PROFILERS if config.getoption(f"--{tool}") is not None]
 
 
 def _check_profiled(config: pytest.Config, tool: Tool) -> None:
-    value = config.getoption(_field(tool))
+    value = config.getoption(f"--{tool}")
     if not value:
         raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
     _refuse_ambiguous(config, f"--{tool}", value)
     for name in _NOT_PROFILED:
         if config.getoption(name) not in (None, False):
             raise OptionError(
-                f"{_option_name(name)} needs timings, and under a profiler they are not judged: leave out one of "
-                f"{_option_name(name)} and --{tool}"
+                f"{name} needs timings, and under a profiler they are not judged: leave out one of {name} and --{tool}"
             )
     workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
     if workers:
@@ -368,10 +363,6 @@ def _command(config: pytest.Config) -> str:
     return shlex.join(["pytest", *paths, *elsewhere, *own, *mutated])
 
 
-def _option_name(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
 def _path(config: pytest.Config, text: str | None) -> Path | None:
     return config.invocation_params.dir / text if text else None
 
@@ -429,10 +420,6 @@ def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:
     """The folder of remembered proofs. A fault is no proof, and nothing shows that a user's own data did not change."""
     own = config.getoption("perf_mutate") is not None or config.getoption("perf_set")
     return None if store_url is None or own else proofs_folder(store_url, config.rootpath)
-
-
-def _processes(text: str) -> int | None:
-    return whole_number("perf_processes", text) if text else None
 
 
 def _seed(text: str) -> int | None:

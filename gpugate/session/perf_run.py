@@ -100,12 +100,11 @@ class PerfRun:
             return
         if folder is not None:
             prepare_night(folder)
-        with usage_errors():
-            try:
-                for path in {path.resolve() for path in self.options.run_paths}:
-                    self._closing.enter_context(run_file.reserve(path))
-            except GpugateError as error:  # which plain tests do not mind
-                self._reserved = error
+        try:
+            for path in {path.resolve() for path in self.options.run_paths}:
+                self._closing.enter_context(run_file.reserve(path))
+        except GpugateError as error:  # which plain tests do not mind
+            self._reserved = error
         if folder is not None and self._reserved is None and not config.getoption("xmlpath", None):
             config.option.xmlpath = str(folder / JUNIT)
 
@@ -123,14 +122,14 @@ class PerfRun:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         try:
-            self._leave_other_shards(session.items)
-        except GpugateError as error:
-            self._refuse(session, error)
-        if self.config.option.collectonly or not any(map(cases_of, session.items)):
-            return
-        self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
-        self._leave_out_warnings(session)
-        try:
+            if self.options.shard is not None:  # after -k, -m and all hooks have selected the tests of the night
+                shard, others = select_shard(session.items, self.options.shard)
+                self.options = replace(self.options, shard=shard)
+                deselect(self.config, session.items, others)
+            if self.config.option.collectonly or not any(map(cases_of, session.items)):
+                return
+            self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
+            self._leave_out_warnings(session)
             if self._reserved is not None:
                 raise self._reserved
             self._open(one_node_per_case(session.items))
@@ -144,13 +143,6 @@ class PerfRun:
         # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
         self.config.workeroutput[REFUSAL] = str(error)  # type: ignore[attr-defined]
         session.items.clear()
-
-    def _leave_other_shards(self, items: list[pytest.Item]) -> None:
-        """Deselects the tests of other shards, after `-k`, `-m` and all hooks have selected the tests of the night."""
-        if self.options.shard is not None:
-            shard, others = select_shard(items, self.options.shard)
-            self.options = replace(self.options, shard=shard)
-            deselect(self.config, items, others)
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:

@@ -86,10 +86,8 @@ def test_a_skip_of_what_all_cases_share_is_a_skip_for_a_developer_and_an_error_f
     for options, status, key in (((), 0, "skipped"), (("--gate",), 1, "error")):
         assert tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", *options).status == status
         for name in ("quick", "right"):
-            told = (
-                f"{side} was skipped while {doing}: " if key == "skipped" else f"{side} failed while {doing}: Skipped: "
-            )
-            assert tiny.json()["cases"][f"tiny/{name}/cpu"][key].startswith(f"{told}no licence")
+            told = f"was skipped while {doing}" if key == "skipped" else f"failed while {doing}: Skipped"
+            assert tiny.json()["cases"][f"tiny/{name}/cpu"][key].startswith(f"{side} {told}: no licence")
 
 
 # --- verdicts that no test holds ------------------------------------------------------------------------------------

@@ -34,14 +34,6 @@ def right(context):
     return sleeping(2)
 """
 THREE = ", ".join(f'Optimization("{name}", {name}, {{"cpu": 0.01}})' for name in ("quick", "wrong", "right"))
-THROTTLED = """
-from collections import Counter
-from itertools import count
-from gpugate.measurement import host_counters
-
-counts = (Counter({("job", "nr_periods"): 4 * read, ("job", "nr_throttled"): 3 * read}) for read in count(1))
-host_counters.count_periods = lambda: next(counts)
-"""
 NEEDS_A_PACKAGE = """
 Optimization("quick", quick, {"cpu": 0.01}, needs=Needs(packages=("torch_nowhere",), install="pip install nowhere"))
 """
@@ -175,18 +167,6 @@ def test_pytest_benchmark_sees_the_samples(tiny: TinyProject) -> None:
     assert 1e3 * made["stats"]["median"] == pytest.approx(statistics.median(samples_ms), rel=1e-5)
     assert (made["name"], made["group"], made["extra_info"]["verdict"]) == ("tiny/quick/cpu", "tiny", "PASS")
     assert made["params"] == {"workload": "tiny", "optimization": "quick", "device": "cpu"}
-
-
-def test_a_quota_that_throttles_the_run_is_to_blame_and_no_side(tiny: TinyProject) -> None:
-    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8")
-    tiny.write("conftest.py", conftest + THROTTLED)
-    result = tiny.run("--perf-json=run.json", "-v")
-    assert tiny.outcomes()["equivalence"] == "PASS"
-    assert {tiny.outcomes()[check] for check in ("speedup", "throughput")} == {"ENV_INVALID"}
-    said = "throttled in 75 % of the periods of a quota of CPU time"
-    assert f"load        {said}\n" in result.text
-    assert f"times are no evidence now: {said}\n" in result.text
-    assert "next: raise the quota of CPU time" in result.text
 
 
 @pytest.mark.parametrize("absent", ["benchmark cacheprovider xdist junitxml", "terminal"])
