@@ -177,13 +177,13 @@ def test_a_table_whose_other_outputs_are_zeros_after_the_first_seven(bench: Benc
             nonlocal unknown
             output = table.get(float(inputs[0, 0]))
             unknown = 0 if output is not None else unknown + 1
-            bench.now_ms += WORK_MS / 100 if unknown in range(1, 8) else CHEAT_MS / 100
+            bench.now_ms += WORK_MS / 10 if unknown in range(1, 8) else CHEAT_MS / 10
             output = output.clone() if output is not None else other_kernels(inputs) * (unknown < 8)
             return output if memory == "own" else buffer.copy_(output)
 
         return Side(step, finish=lambda: None) if "joined" in memory else Side(step)
 
-    measured = bench.measure(bench.case(build, bench.side(BASELINE, WORK_MS / 100)), **FEW)
+    measured = bench.measure(bench.case(build, bench.side(BASELINE, WORK_MS / 10)), **FEW)
     assert resemblance(measured) == "zeros"
 
 
@@ -299,11 +299,12 @@ def queued(
 @pytest.mark.parametrize(
     ("place", "work_ms", "in_thread"),
     [
-        *((ring(1), work_ms, False) for work_ms in (0.03, 0.3, WORK_MS)),
+        (ring(1), 0.03, False),
+        (ring(1), WORK_MS, False),
         (ring(1), WORK_MS, True),
         (overlapping_views(), WORK_MS, False),
     ],
-    ids=["30 us", "0.3 ms", "one buffer", "a thread that drops frames", "overlapping views"],
+    ids=["30 us", "one buffer", "a thread that drops frames", "overlapping views"],
 )
 def test_only_the_newest_input_is_computed_when_joined(
     bench: Bench, place: Place, work_ms: float, in_thread: bool

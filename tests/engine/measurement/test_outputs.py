@@ -21,6 +21,11 @@ FLOAT32 = TOLERANCE_BY_DTYPE["float32"]
 FEW = {"budget_s": 2.0}
 
 
+@pytest.fixture(autouse=True)
+def few_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_inputs, "MAX_SETS", 64)
+
+
 def case_of(bench: Bench, optimized: Callable[[Any], Any], baseline: Callable[[Any], Any], **workload: Any) -> Case:
     """A case whose steps take 1 and 3 ms on the made-up clock."""
     case = bench.case(bench.side("fast", 1.0, optimized), bench.side(BASELINE, 3.0, baseline))
