@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,9 +162,9 @@ def counters(activity: Activity) -> dict[str, float]:
     """Computes counts, bytes and milliseconds per step, and fractions of the window, by gpugate.counter_names."""
     steps = activity.steps
     names = [e["name"] for e in activity.calls]
-    kernel_spans = union(activity.kernels)
-    copy_spans = union(activity.copies)
     device = (*activity.kernels, *activity.copies, *activity.memsets)
+    active, kernels, copies = map(union, (device, activity.kernels, activity.copies))
+    window = active[-1][1] - active[0][0] if active else 1.0  # from the first to the last activity of the device
     per_step = {
         "kernel_launches": sum(bool(LAUNCH.match(name)) for name in names),
         "graph_launches": sum(bool(GRAPH_LAUNCH.match(name)) for name in names),
@@ -178,25 +178,20 @@ def counters(activity: Activity) -> dict[str, float]:
         "pageable_copies": sum("Pageable" in e["name"] for e in activity.copies),
         **_copies_by_direction(activity.copies),
     }
-    return {
+    found = {
         **{name: value / steps for name, value in per_step.items()},
         "streams": _streams(device),
         "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
-        "active_fraction": _share(union(device), device),
-        "kernel_fraction": _share(kernel_spans, device),
-        "copy_fraction": _share(copy_spans, device),
-        "overlap_fraction": _overlap(copy_spans, kernel_spans) / length(copy_spans) if copy_spans else 0.0,
-        **_exposed(activity.kernels, device),
+        "active_fraction": length(active) / window,
+        "kernel_fraction": length(kernels) / window,
+        "copy_fraction": length(copies) / window,
+        "overlap_fraction": _overlap(copies, kernels) / length(copies) if copies else 0.0,
     }
-
-
-def _exposed(kernels: Sequence[Event], device: Sequence[Event]) -> dict[str, float]:
-    """The share of the window in which a kernel of NCCL runs and no other one; nothing where none of NCCL runs."""
-    spans = union([kernel for kernel in kernels if COMMUNICATION.search(kernel["name"])])
-    others = union([kernel for kernel in kernels if not COMMUNICATION.search(kernel["name"])])
-    window = union(device)
-    exposed = length(spans) - _overlap(spans, others)
-    return {"exposed_communication": exposed / (window[-1][1] - window[0][0])} if spans else {}
+    communicating = [e for e in activity.kernels if COMMUNICATION.search(e["name"])]
+    if not communicating:
+        return found
+    spans, others = union(communicating), union([e for e in activity.kernels if not COMMUNICATION.search(e["name"])])
+    return {**found, "exposed_communication": (length(spans) - _overlap(spans, others)) / window}
 
 
 def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:
@@ -214,12 +209,6 @@ def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
     """Averages the 15 longest kernels of an average step: the 15 x steps longest kernels of the window."""
     longest = sorted((e["dur"] for e in kernels), reverse=True)[: LONGEST * steps]
     return sum(longest) / len(longest) / 1e3 if longest else 0.0
-
-
-def _share(spans: Sequence[Span], device: Sequence[Event]) -> float:
-    """Divides the length of disjoint spans by the time from the first to the last activity of the device."""
-    window = union(device)
-    return length(spans) / (window[-1][1] - window[0][0]) if window else 0.0
 
 
 def union(events: Sequence[Event]) -> list[Span]:
@@ -256,63 +245,50 @@ def step_profile(activity: Activity) -> StepProfile:
     steps, copies = activity.steps, (*activity.copies, *activity.memsets)
     stages = _in_order(activity.stages, steps)
     if not (activity.kernels or copies):
-        operators = list(_own_times(activity.operators))
-        total_ms = sum(ms for _, ms in operators)
-        return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=total_ms / steps)
+        operators = _own_times(activity.operators)
+        own_ms = sum(e["dur"] for e in operators) / 1e3
+        return StepProfile(kernels=_parts(operators, steps), stages=stages, kernel_ms=own_ms / steps)
     kernel_ms = length(union(activity.kernels)) / 1e3
     return StepProfile(
-        kernels=_parts(_list_times(activity.kernels), steps),
-        copies=_parts(_list_times(copies), steps),
-        waits=_parts(_list_times(activity.waits), steps),
-        after=_parts(_list_times(activity.after), 1),
+        kernels=_parts(activity.kernels, steps),
+        copies=_parts(copies, steps),
+        waits=_parts(activity.waits, steps),
+        after=_parts(activity.after, 1),
         stages=stages,
         kernel_ms=kernel_ms / steps,
         copy_ms=(length(union((*activity.kernels, *copies))) / 1e3 - kernel_ms) / steps,
     )
 
 
-_NamedTime = tuple[str, float]  # a name and milliseconds
-
-
-def _list_times(events: Sequence[Event]) -> list[_NamedTime]:
-    return [(event["name"], event["dur"] / 1e3) for event in events]
-
-
-def _own_times(operators: Sequence[Event]) -> Iterator[_NamedTime]:
-    """Yields each operator without the time of the operators that it calls, which lie within it on the same thread."""
+def _own_times(operators: Sequence[Event]) -> list[Event]:
+    """Lists the operators without the time of those that they call, which lie within them on the same thread."""
+    own = {id(e): e["dur"] for e in operators}
     by_thread: dict[object, list[Event]] = defaultdict(list)
-    for operator in operators:
-        by_thread[operator.get("tid")].append(operator)
-    for of_thread in by_thread.values():
-        open_ones: list[tuple[float, str, list[float]]] = []  # end, name, own time
-        for operator in sorted(of_thread, key=lambda event: (event["ts"], -event["dur"])):
-            while open_ones and open_ones[-1][0] <= operator["ts"]:
-                _, name, own = open_ones.pop()
-                yield name, own[0] / 1e3
-            if open_ones:
-                open_ones[-1][2][0] -= operator["dur"]
-            open_ones.append((operator["ts"] + operator["dur"], operator["name"], [operator["dur"]]))
-        for _, name, own in open_ones:
-            yield name, own[0] / 1e3
+    for operator in sorted(operators, key=lambda e: (e["ts"], -e["dur"])):
+        callers = by_thread[operator.get("tid")]
+        while callers and callers[-1]["ts"] + callers[-1]["dur"] <= operator["ts"]:
+            callers.pop()
+        if callers:
+            own[id(callers[-1])] -= operator["dur"]
+        callers.append(operator)
+    return [{**e, "dur": own[id(e)]} for e in operators]
 
 
 def _in_order(stages: Sequence[Event], steps: int) -> Parts:
     """Orders the stages by their first occurrence."""
-    parts = _parts(_list_times(stages), steps)
+    parts = _parts(stages, steps)
     return {
         name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts
     }
 
 
-def _parts(events: Sequence[_NamedTime], steps: int) -> Parts:
-    counts: dict[str, int] = defaultdict(int)
-    total_ms: dict[str, float] = defaultdict(float)
-    for name, ms in events:
-        counts[name[:LONGEST_NAME]] += 1
-        total_ms[name[:LONGEST_NAME]] += ms
-    names = sorted(counts, key=lambda name: (-total_ms[name], name))
-    for name in names[MOST_PARTS:]:
-        counts[OTHERS] += counts[name]
-        total_ms[OTHERS] += total_ms[name]
-    kept = names if len(names) <= MOST_PARTS else [*names[:MOST_PARTS], OTHERS]
-    return {name: (counts[name] / steps, float(f"{total_ms[name] / steps:.{DIGITS}g}")) for name in kept}
+def _parts(events: Sequence[Event], steps: int) -> Parts:
+    """Sums the events by name, the longest first."""
+    times_ms: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        times_ms[event["name"][:LONGEST_NAME]].append(event["dur"] / 1e3)
+    names = sorted(times_ms, key=lambda name: (-sum(times_ms[name]), name))
+    if len(names) > MOST_PARTS:
+        times_ms[OTHERS] = [ms for name in names[MOST_PARTS:] for ms in times_ms[name]]
+        names = [*names[:MOST_PARTS], OTHERS]
+    return {name: (len(times_ms[name]) / steps, float(f"{sum(times_ms[name]) / steps:.{DIGITS}g}")) for name in names}
