@@ -95,14 +95,12 @@ class RankJob:
 
     def announce(self, do: str, **arguments: object) -> None:
         """Makes every other rank do what this one is about to do. Raises RankError where a rank has ended."""
-        if self._failure is not None:
-            raise RankError(self._failure)
+        self._check()
         line = encode({"do": do, **arguments})
         for child in self._others.values():
             with suppress(OSError):  # the end of the process is found by its watcher, with its cause
                 child.messages.send_encoded(line)
-        if self._failure is not None:
-            raise RankError(self._failure)
+        self._check()
 
     def build(self, build: Build, context: Context) -> Side:
         """Builds the side on every rank. Raises RankError for a build function that another process cannot import."""
@@ -136,8 +134,7 @@ class RankJob:
         except RuntimeError as error:
             with self._changed:
                 self._changed.wait_for(lambda: self._failure is not None, CAUSE_S)
-            if self._failure is not None:
-                raise RankError(self._failure) from error
+            self._check(error)
             if "imed out" in str(error):
                 late = f"a collective did not end within {self._timeout_s:g} s: a rank skipped it, or is that slow"
                 raise RankError(late) from error
@@ -157,12 +154,16 @@ class RankJob:
 
         with self._changed:
             came = self._changed.wait_for(is_over, timeout_s)
-        if self._failure is not None:
-            raise RankError(self._failure)
+        self._check()
         if not came:
             missing = " and ".join(f"rank {number}" for number in self._others if number not in self._replies)
             raise RankError(f"{missing} did not answer within {timeout_s:g} s: look at the load of this machine")
         return [self._replies[number] for number in self._others]
+
+    def _check(self, error: BaseException | None = None) -> None:
+        """Raises RankError, caused by `error`, where a rank has failed."""
+        if self._failure is not None:
+            raise RankError(self._failure) from error
 
     def _watch(self, number: int) -> None:
         """Takes the replies of a rank, in a thread of its own, until the job ends or the rank fails."""

@@ -46,12 +46,8 @@ def blame(side: str, doing: str, share: float = 1) -> Iterator[None]:
     the setting `perf_step_timeout`.
     """
     try:
-        before = time_limit.begin(side, doing, share)
-        try:
-            with restore_process_state():
-                yield
-        finally:
-            time_limit.end(before)
+        with time_limit.limit(side, doing, share), restore_process_state():
+            yield
     except (SideError, KeyboardInterrupt):
         raise
     except BaseException as error:

@@ -1,9 +1,9 @@
 """Time limits for the calls of a side (`perf_step_timeout`): a call that does not end becomes an error of its case.
 
-A thread wakes when the earliest limit may be over, once in `perf_step_timeout`; setting a limit is one attribute,
-which takes less than a microsecond. At the limit the thread sends the main thread a real-time signal, whose handler
-raises; SIGALRM stays free for pytest-timeout and for users. Where the main thread does not return from C code, no
-handler runs, and the thread ends the process.
+A thread wakes when the earliest limit may be over, once in `perf_step_timeout`; setting a limit takes a few
+microseconds. At the limit the thread sends the main thread a real-time signal, whose handler raises; SIGALRM stays free
+for pytest-timeout and for users. Where the main thread does not return from C code, no handler runs, and the thread
+ends the process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class TimeLimit:
     side: str
     doing: str
     seconds: float
-    since_s: float  # by monotonic()
-    due_s: float  # time of the next error or, after MOST_ERRORS errors, of the end of the process
+    due_s: float  # by monotonic(): the time of the next error or, after MOST_ERRORS errors, of the end of the process
     signals_sent: int = 0
     errors_raised: int = 0
 
@@ -95,7 +94,7 @@ _watch: Watch | None = None
 
 @contextmanager
 def limit_time(seconds: float, end_run: EndRun) -> Iterator[None]:
-    """Enables the time limits of `begin` inside, in the main thread; in another thread nothing changes."""
+    """Enables the time limits of `limit` inside, in the main thread; in another thread nothing changes."""
     global _watch
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -119,23 +118,22 @@ def end_limits() -> None:
         _watch = None
 
 
-def begin(side: str, doing: str, share: float) -> TimeLimit | None:
-    """Starts a limit for this thread and returns the limit around it, which `end` restores."""
+@contextmanager
+def limit(side: str, doing: str, share: float) -> Iterator[None]:
+    """Limits the time of the code inside for this thread; the limit around it does not count that time."""
     watch = _watch
     if watch is None or watch.thread != threading.get_ident():
-        return None
+        yield
+        return
     before, seconds, now = watch.limit, watch.seconds * share, monotonic()
-    watch.limit = TimeLimit(side, doing, seconds, now, now + seconds)
-    return before
-
-
-def end(before: TimeLimit | None) -> None:
-    """Ends the inner limit and continues the limit around it, which does not count the inner time."""
-    watch = _watch
-    if watch is not None and watch.thread == threading.get_ident() and watch.limit is not None:
-        if before is not None:
-            before.due_s += monotonic() - watch.limit.since_s
-        watch.limit = before
+    watch.limit = TimeLimit(side, doing, seconds, now + seconds)
+    try:
+        yield
+    finally:
+        if watch.limit is not None:  # else a debugger ended all limits
+            if before is not None:
+                before.due_s += monotonic() - now
+            watch.limit = before
 
 
 def _sentence(limit: TimeLimit, first: int) -> str:
