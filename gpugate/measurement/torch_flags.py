@@ -12,9 +12,9 @@ import torch
 from torch.backends import cudnn
 
 _default_threads = torch.get_num_threads()
-_HAS_NEWER_PRECISION = hasattr(torch.backends, "fp32_precision")  # from torch 2.9 on
+_CUDNN: Any = cudnn
 _MKLDNN: Any = torch.backends.mkldnn
-_MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn) if _HAS_NEWER_PRECISION else ()
+_MKLDNN_OPERATIONS = (_MKLDNN.matmul, _MKLDNN.conv, _MKLDNN.rnn)
 _MATMUL = torch.backends.cuda.matmul
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _ATTENTION_KERNELS = ("flash", "math", "mem_efficient", "cudnn")
@@ -29,14 +29,12 @@ def _attribute(default: bool, place: object, name: str) -> Any:
     return _switch(default, lambda: bool(getattr(place, name)), partial(setattr, place, name))
 
 
-def _allows_tf32(older: Any, newer: str | None = None) -> bool:
-    """Reads TF32 by torch's newer interface, where it exists: after a side used it, reading the older one raises.
+def _allows_tf32(place: Any) -> bool:
+    """Reads TF32 by torch's newer interface: after a side used it, reading the older one raises.
 
     Writing by the older interface works, and the newer one shows the value.
     """
-    if _HAS_NEWER_PRECISION:
-        return bool((getattr(older, newer) if newer else older).fp32_precision == "tf32")
-    return bool(older.allow_tf32)
+    return bool(place.fp32_precision == "tf32")
 
 
 def _set_deterministic(wanted: bool) -> None:
@@ -124,8 +122,8 @@ class TorchFlags:
     cudnn_enabled: bool = _attribute(True, cudnn, "enabled")
     cudnn_benchmark: bool = _attribute(False, cudnn, "benchmark")
     cudnn_deterministic: bool = _attribute(False, cudnn, "deterministic")
-    cudnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, cudnn, "conv"))  # in convolutions
-    cudnn_rnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, cudnn, "rnn"))
+    cudnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, _CUDNN.conv))  # in convolutions
+    cudnn_rnn_allow_tf32: bool = _switch(True, partial(_allows_tf32, _CUDNN.rnn))
     matmul_allow_tf32: bool = _switch(False, partial(_allows_tf32, _MATMUL))
     mkldnn_precisions: tuple[str, ...] = _switch(  # of matmul, conv and rnn
         ("none",) * len(_MKLDNN_OPERATIONS), lambda: tuple(one.fp32_precision for one in _MKLDNN_OPERATIONS)
@@ -170,11 +168,12 @@ class TorchFlags:
 
     def _apply_precision(self) -> None:
         """Writes by torch's older interface, which both can read, and by the newer one the settings of it alone."""
-        if _HAS_NEWER_PRECISION:  # settings that would apply wherever the older interface only resets its own
-            for place in (torch.backends, cudnn, *_MKLDNN_OPERATIONS):
-                place.fp32_precision = "none"
-            # Not by `mkldnn.fp32_precision`: in torch 2.11 writing it sets that of all backends.
-            _MKLDNN.set_flags(_fp32_precision="none")
+        # Settings that would apply wherever the older interface only resets its own.
+        places: tuple[Any, ...] = (torch.backends, cudnn, *_MKLDNN_OPERATIONS)
+        for place in places:
+            place.fp32_precision = "none"
+        # Not by `mkldnn.fp32_precision`: in torch 2.11 writing it sets that of all backends.
+        _MKLDNN.set_flags(_fp32_precision="none")
         cudnn.allow_tf32 = self.cudnn_allow_tf32
         _MATMUL.allow_tf32 = self.matmul_allow_tf32
         if self.cudnn_rnn_allow_tf32 != self.cudnn_allow_tf32:
