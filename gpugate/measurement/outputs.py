@@ -41,16 +41,13 @@ class Expected:
         return differences(output, self.timed[content], "timed steps", self.expects_nan)
 
 
-def expected_outputs(
-    case: Case, context: Context, inputs: Inputs, budget_s: float = math.inf, draw: random.Random | None = None
-) -> Expected:
+def expected_outputs(case: Case, context: Context, inputs: Inputs, budget_s: float, draw: random.Random) -> Expected:
     """Builds a baseline, computes its outputs for all fresh sets and for timed ones, at random and at least HOT_SETS of
     them, as many as EXPECTED_BYTES and EXPECTED_SHARE of the budget allow, and closes it.
 
     Raises SideError as `outputs_of`.
     """
-    numbers = range(len(inputs.timed))
-    order = draw.sample(numbers, len(numbers)) if draw else numbers
+    order = draw.sample(range(len(inputs.timed)), len(inputs.timed))
     with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0], inputs.restore)) as baseline:
         fresh = outputs_of(baseline, inputs, case.workload.expects_nan).fresh
         timed: dict[int, Parts] = {}

@@ -166,16 +166,10 @@ class StepProfile:
 
     def longer(self, factor: float) -> StepProfile:
         """Returns this profile with every time multiplied by `factor`."""
-        return StepProfile(
-            _longer(self.kernels, factor),
-            _longer(self.copies, factor),
-            _longer(self.waits, factor),
-            _longer(self.after, factor),
-            _longer(self.stages, factor),
-            factor * self.kernel_ms,
-            factor * self.copy_ms,
-            self.layers,
-        )
+        parts = self.kernels, self.copies, self.waits, self.after, self.stages
+        kernels, copies, waits, after, stages = (_longer(one, factor) for one in parts)
+        times_ms = factor * self.kernel_ms, factor * self.copy_ms
+        return StepProfile(kernels, copies, waits, after, stages, *times_ms, self.layers)
 
 
 def _longer(parts: Parts, factor: float) -> Parts:
