@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
@@ -86,24 +87,7 @@ class Kept:
     brief: Sequence[str] = ()
 
 
-def run_under_nsys(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
-    """Runs pytest under nsys, keeps its reports in the folder and prints what they are; returns the exit status.
-
-    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an nsys that cannot be used.
-    """
-    profile = export.nsys_profile(allowed_variables(os.environ))  # before there is a folder
-    isolated = isolating_words()
-
-    def command(folder: Path) -> list[str]:
-        return [*(isolated or []), *profile, *NSYS_OPTIONS, f"--output={folder / REPORT_STEM}"]
-
-    def keep(run: ProfiledRun) -> list[str]:
-        return keep_reports(run, isolated is not None, print_line)
-
-    return start_profiled(profiling, arguments, command, keep, print_line)
-
-
-def keep_reports(run: ProfiledRun, isolated: bool, print_line: Callable[[str], None]) -> list[str]:
+def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: bool) -> list[str]:
     """Moves all reports of the run into its folder, prints their names, and returns their problems. Where nsys was not
     `isolated` from other processes, only the summaries are kept."""
     folder = run.profiling.folder
@@ -170,20 +154,6 @@ def _summarize(sqlite: Path, target: Path, capture: Capture) -> list[str]:
     return brief(summary)
 
 
-def run_under_ncu(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
-    """Runs pytest under ncu, keeps its report, and returns the exit status.
-
-    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for an ncu that is not there.
-    """
-    ncu = export.require("ncu")
-
-    def command(folder: Path) -> list[str]:
-        files = f"--log-file={folder / 'log'}", f"--export={folder / REPORT_STEM}"
-        return [ncu, *NCU_OPTIONS, f"--launch-count={profiling.kernels}", *files]
-
-    return start_profiled(profiling, arguments, command, lambda run: _keep_of_ncu(run, print_line), print_line)
-
-
 def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:
     """Keeps the report of a run that captured a side; returns the reason where ncu made none."""
     if not any(capture.complete for capture in run.index.captures):
@@ -218,29 +188,31 @@ class ProfiledRun:
     index: CaptureIndex
 
 
-def start_profiled(
-    profiling: Profiling,
-    arguments: Sequence[str],
-    command: Callable[[Path], list[str]],
-    keep: Callable[[ProfiledRun], list[str]],
-    print_line: Callable[[str], None],
-) -> int:
-    """Runs pytest with `arguments` behind the profiler's `command`, which gets the folder to write into; returns the
-    exit status of both.
+def run_under_profiler(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
+    """Runs pytest with `arguments` under nsys or ncu, keeps the reports in the folder and prints what they are; returns
+    the exit status, 1 where a problem with a report is all that failed.
 
-    `keep` keeps the artifacts and returns their problems, with which the status 0 becomes 1. Raises OptionError for a
-    folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
+    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
     """
     tool = profiling.tool
+    keep: Callable[[ProfiledRun, Callable[[str], None]], list[str]]
+    if tool == "nsys":
+        profile, isolated = export.nsys_profile(allowed_variables(os.environ)), isolating_words()
+        words, files = [*(isolated or []), *profile, *NSYS_OPTIONS], {"--output": REPORT_STEM}
+        keep = partial(keep_reports, isolated=isolated is not None)
+    else:
+        words = [export.require("ncu"), *NCU_OPTIONS, f"--launch-count={profiling.kernels}"]
+        files, keep = {"--log-file": "log", "--export": REPORT_STEM}, _keep_of_ncu
     try:
         with treat_termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
             environment = {**allowed_variables(os.environ), "COLUMNS": str(terminal_columns())}
             # A profiler passes the output on, so that pytest sees no terminal.
             colour = ["--color=yes"] if sys.stdout.isatty() and "NO_COLOR" not in os.environ else []
             pytest = [sys.executable, "-m", "pytest", *arguments, *colour]
-            ended = run_profiled([*command(folder), *pytest], folder, environment)
+            written = (f"{option}={folder / name}" for option, name in files.items())
+            ended = run_profiled([*words, *written, *pytest], folder, environment)
             index = read_index(folder)
-            problems = keep(ProfiledRun(profiling, folder, environment, index))
+            problems = keep(ProfiledRun(profiling, folder, environment, index), print_line)
     except KeyboardInterrupt:
         print_line(f"--{tool} was interrupted: not all of its reports are kept")
         return INTERRUPTED

@@ -32,12 +32,10 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     profiling = options.profiling
     if profiling is None or profiling.tool == "torch-trace" or os.environ.get(FOLDER_VARIABLE):
         return None
-    from gpugate.profiling.nsight_reports import run_under_ncu, run_under_nsys
+    from gpugate.profiling.nsight_reports import run_under_profiler
 
-    run = run_under_nsys if profiling.tool == "nsys" else run_under_ncu
-    return run(
-        profiling, [fspath(argument) for argument in arguments], lambda line: print(show_controls(line), flush=True)
-    )
+    words = [fspath(argument) for argument in arguments]
+    return run_under_profiler(profiling, words, lambda line: print(show_controls(line), flush=True))
 
 
 class ProfilePlugin:

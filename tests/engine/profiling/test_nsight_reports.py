@@ -21,7 +21,7 @@ from gpugate.profiling.nsight_reports import (
     allowed_variables,
     keep_reports,
     run_profiled,
-    run_under_ncu,
+    run_under_profiler,
 )
 from gpugate.session.options import Profiling, read_options
 from tests.support.fake_ncu import install
@@ -45,7 +45,7 @@ class Kept:
 
     def __init__(self, run: ProfiledRun, isolated: bool) -> None:
         self.lines: list[str] = []
-        self.problems = keep_reports(run, isolated, self.lines.append)
+        self.problems = keep_reports(run, self.lines.append, isolated)
         self.folder = run.profiling.folder
         self.names = sorted(path.name for path in self.folder.iterdir())
 
@@ -161,11 +161,11 @@ def under_ncu(project: Path, log: str = "", reports: bool = True, captured: bool
     whole = {**capture, "items": 64, "complete": True}
     install(project, log, reports, {"captures": [whole] if captured else [], "status": 0 if captured else 5})
     lines: list[str] = []
-    status = run_under_ncu(Profiling("ncu", project / "found", kernels=30), ["-k", "x"], lines.append)
+    status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), ["-k", "x"], lines.append)
     return status, "\n".join(lines), sorted(path.name for path in (project / "found").iterdir())
 
 
-def test_a_run_under_ncu_keeps_its_report_without_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_JOB_TOKEN", SECRET)
     status, printed, kept = under_ncu(project)
     assert (status, kept) == (0, [*LEFT, "kernels.ncu-rep"]), printed
