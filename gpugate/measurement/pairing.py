@@ -64,10 +64,6 @@ class CoolDown:
         return True
 
 
-def _keep_inputs(side: BuiltSide) -> None:
-    """The default of `Pairing.exchange`: the inputs stay as they are."""
-
-
 @dataclass
 class Pairing:
     """Takes the pairs of one build; throttled and capped pairs are discarded and counted."""
@@ -79,7 +75,7 @@ class Pairing:
     reference_first: bool
     cool_down: CoolDown = field(default_factory=CoolDown)
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
-    exchange: Callable[[BuiltSide], None] = _keep_inputs  # of inputs' contents, after the optimized side's blocks
+    exchange: Callable[[BuiltSide], None] = lambda side: None  # of inputs' contents, after the optimized side's blocks
     pairs: list[Pair] = field(default_factory=list)
     discarded: int = 0
     throttled_by: set[str] = field(default_factory=set)

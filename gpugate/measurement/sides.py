@@ -282,18 +282,14 @@ def fingerprint(model: torch.nn.Module | None) -> str:
     """Computes a digest of a model's structure and tensors: another digest later means that the model was changed."""
     if model is None:
         return ""
-    with blame(type(model).__name__, "being compared with itself"):
-        return _digest(model)
-
-
-def _digest(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
-    for name, module in model.named_modules():
-        compiled = getattr(module, "_compiled_call_impl", None) is not None or "forward" in vars(module)
-        digest.update(f"{name}:{type(module).__name__}:{compiled};".encode())
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        values = tensor.detach().double()
-        # The sum of squares too: weights are symmetric around zero, so scaling them hardly changes their plain sum.
-        sums = float(values.sum()), float(values.square().sum())
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{sums!r};".encode())
+    with blame(type(model).__name__, "being compared with itself"):
+        for name, module in model.named_modules():
+            compiled = getattr(module, "_compiled_call_impl", None) is not None or "forward" in vars(module)
+            digest.update(f"{name}:{type(module).__name__}:{compiled};".encode())
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            values = tensor.detach().double()
+            # The sum of squares too: weights are symmetric around zero, so scaling them hardly changes their plain sum.
+            sums = float(values.sum()), float(values.square().sum())
+            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{tensor.stride()}:{sums!r};".encode())
     return digest.hexdigest()
