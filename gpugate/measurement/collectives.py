@@ -91,7 +91,7 @@ def read_collectives(events: Sequence[Event], ranks: int) -> dict[str, float]:
     """
     # The marks of the host: a GPU has each mark a second time, in its own line of the trace.
     marks = (event for event in events if event.get("name") == STEP and event.get("cat") == "user_annotation")
-    steps = sorted(marks, key=_start)[:-1]
+    steps = sorted(marks, key=lambda event: float(event["ts"]))[:-1]
     found = dict.fromkeys(FOUND, 0.0)
     for step in steps:
         inside = [one for one in events if one.get("ph") == "X" and 0 <= one["ts"] - step["ts"] <= step["dur"]]
@@ -107,10 +107,6 @@ def read_collectives(events: Sequence[Event], ranks: int) -> dict[str, float]:
         found["communication_ms"] += length(union(kernels or transfers)) / 1e3
         found["steps_ms"] += step["dur"] / 1e3
     return found
-
-
-def _start(event: Event) -> float:
-    return float(event["ts"])
 
 
 def _bytes_of_nccl(events: Sequence[Event]) -> int:

@@ -324,6 +324,7 @@ class Measurement:
 
         The worse value of every counter stays: a call that either measurement counted did happen.
         """
+        spent = {**self.spent_s, **second.spent_s}
         return replace(
             second,
             reference_counters=_worse(self.reference_counters, second.reference_counters),
@@ -340,7 +341,7 @@ class Measurement:
             inert=self.inert and second.inert,
             attempts=self.attempts + 1,
             wall_s=self.wall_s + second.wall_s,
-            spent_s=_add(self.spent_s, second.spent_s),
+            spent_s={name: self.spent_s.get(name, 0.0) + second.spent_s.get(name, 0.0) for name in spent},
         )
 
 
@@ -356,7 +357,3 @@ def _worse(first: Counters, second: Counters) -> Counters:
 def _more_wrong(first: StepChecks | None, second: StepChecks | None) -> StepChecks | None:
     """Takes the checks of the second measurement, unless the first one found more wrong steps."""
     return first if second is None or (first is not None and first.wrong > second.wrong) else second
-
-
-def _add(first: Mapping[str, float], second: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

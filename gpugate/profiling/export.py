@@ -165,7 +165,8 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
         start, stop = around.start, around.stop
         if window not in (None, around.name):
             raise ProfileError(f"it contains the steps of {around.name} and not of {window}: profile again")
-    backward = (tid for tid, name in tables.rows("ThreadNames", "globalTid, nameId") if _is_backward(tables.text(name)))
+    names = tables.rows("ThreadNames", "globalTid, nameId")
+    backward = (tid for tid, name in names if tables.text(name).startswith(AUTOGRAD_THREADS))
     threads = dict.fromkeys((*backward, *(step.tid for step in steps)), main)
     events = [_event("user_annotation", WINDOW, 1e3 * start, 1e3 * stop, main)]
     events += [
@@ -220,10 +221,6 @@ def _whole_report(calls: Sequence[Any], wanted: int | None) -> tuple[int, float,
         raise ProfileError("the report contains no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
     ((main, _),) = Counter(call[2] for call in calls).most_common(1)
     return main, min(call[0] for call in calls) / 1e3, max(call[1] for call in calls) / 1e3
-
-
-def _is_backward(thread: str) -> bool:
-    return thread.startswith(AUTOGRAD_THREADS)
 
 
 def _device_events(tables: _Tables, main: int) -> Iterator[Event]:
