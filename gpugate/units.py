@@ -131,11 +131,6 @@ def percent_in_tenths(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def percent_rounded_up(share: float) -> str:
-    """Writes a share such as 0.01837 as `1.84`: percent, of which the text itself, asked for, is enough."""
-    return f"{math.ceil(share * 1e4) / 100:g}"
-
-
 def signed_percent(share: float) -> str:
     """Writes a share such as -0.052 as `-5.2 %`, and never `-0.0 %`."""
     return f"{round(100 * share, 1) + 0.0:+.1f} %"

@@ -31,7 +31,7 @@ COMMANDS = {
         "the cases that are slower or faster in one version of the code than in another, measured live and in turns"
     ),
     "bisect": "the commit from which on a case is slower, by duets against an earlier commit",
-    "replay": "decides stored runs again: the verdicts that change, also with another tolerance",
+    "replay": "decides stored runs again: the verdicts that change",
     "verdict": (
         "the result of a stored night, or of its shards, as an exit status: 0 green, 1 red, 2 no gate that ended"
     ),

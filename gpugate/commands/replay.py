@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpugate.errors import GpugateError, OptionError, ReplayError
+from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
-from gpugate.report.view import below_floor, interruption, mutation, tally
+from gpugate.report.view import interruption, mutation, tally
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import outcome_word
@@ -46,22 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path", metavar="PATH", type=Path, help="a run that --perf-json wrote, or a folder of such *.json or of nights"
     )
-    parser.add_argument(
-        "--tolerance",
-        metavar="PERCENT",
-        help="how far a speedup may fall short of the recorded one (default: as each run was decided)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints every run that can be judged, and names on stderr each file that cannot. Raises OptionError for an invalid
-    tolerance, and ReplayError for a path without a run."""
-    tolerance = None if arguments.tolerance is None else _read_share(arguments.tolerance)
+    """Prints every run that can be judged, and names on stderr each file that cannot. Raises ReplayError for a path
+    without a run."""
     nights: list[ReplayedRun] = []
     refused: list[str] = []
     for path in _paths(arguments.path):
         try:
-            nights.append(_night(path, tolerance))
+            nights.append(_night(path))
         except GpugateError as error:
             refused.append(str(error))
     nights.sort(key=lambda night: night.started)
@@ -83,21 +76,10 @@ def _paths(path: Path) -> list[Path]:
     return paths
 
 
-def _read_share(text: str) -> float:
-    """0.02 for `2`, a number of percent. Raises OptionError for what tolerates nothing or all."""
-    try:
-        value = float(text) / 100
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
-        raise OptionError(f"--tolerance is {text!r}: give a number of percent above 0 and below 100, such as 2")
-    return value
-
-
-def _night(path: Path, tolerance: float | None) -> ReplayedRun:
+def _night(path: Path) -> ReplayedRun:
     stored = run_file.read_to_decide_again(path)
     try:
-        decided = decide_again(stored, tolerance)
+        decided = decide_again(stored)
     except ReplayError as error:
         raise ReplayError(f"{path} cannot be used because {error}") from error
     return ReplayedRun(
@@ -108,10 +90,6 @@ def _night(path: Path, tolerance: float | None) -> ReplayedRun:
 def _parts(nights: Sequence[ReplayedRun], width: int) -> Iterator[RenderableType]:
     yield from _runs(nights).rich(width)
     yield Text()
-    # The newest baseline describes best which slowdowns the machine resolves now.
-    warning = next((words for night in reversed(nights) if (words := below_floor(night.decided))), None)
-    if warning is not None:
-        yield Text(warning, style="yellow", overflow="fold")
     different = sum(len(night.changes) for night in nights)
     runs = number_of(len(nights), "run")
     yield Text(f"{runs}: {number_of(different, 'verdict')} now other than stored")

@@ -14,16 +14,13 @@ from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
 
 
-def decide_again(run: RunResult, asked_tolerance: float | None = None) -> RunResult:
+def decide_again(run: RunResult) -> RunResult:
     """The run with the summaries and verdicts that its measurements give now; skips, errors and a lost device stay.
 
-    `asked_tolerance` is the share by which a time may rise, None for what the run was decided with. Raises
-    ReplayError for a case that holds what no measurement gives.
+    Raises ReplayError for a case that holds what no measurement gives.
     """
-    tolerance = run.asked_tolerance if asked_tolerance is None else asked_tolerance
-    again = replace(run, asked_tolerance=tolerance)
-    cases = {case_id: _decide_case(_with_launches(case, run), again) for case_id, case in run.cases.items()}
-    return replace(again, cases=cases)
+    cases = {case_id: _decide_case(_with_launches(case, run), run) for case_id, case in run.cases.items()}
+    return replace(run, cases=cases)
 
 
 def _with_launches(case: CaseResult, run: RunResult) -> CaseResult:
@@ -56,16 +53,13 @@ def _device_was_lost(case: CaseResult) -> bool:
 def find_changes(stored: RunResult, decided: RunResult) -> tuple[Flip, ...]:
     """Lists the checks that were decided otherwise, in the order of the run; equal outcomes then have other reasons or
     numbers.
-
-    With a tolerance that is not the run's own every verdict names another bound: only outcomes count then.
     """
-    same_rule = stored.asked_tolerance == decided.asked_tolerance
     found = []
     for case_id, case in stored.cases.items():
         before, after = ({one.check: one for one in each.verdicts} for each in (case, decided.cases[case_id]))
         for check in {**before, **after}:
             was, now = (each[check].outcome if check in each else None for each in (before, after))
             same = to_json(before.get(check)) == to_json(after.get(check))  # as JSON, where one NaN is like another
-            if was is not now or (same_rule and not same):
+            if was is not now or not same:
                 found.append(Flip(case_id, check, was, now))
     return tuple(found)

@@ -24,7 +24,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
-from gpugate.units import number_of, percent_rounded_up
+from gpugate.units import number_of
 
 _NOT_BAD = frozenset((Outcome.PASS, Outcome.IMPROVED, Outcome.UNDECIDED))
 
@@ -197,23 +197,7 @@ def mutation(run: RunResult) -> str | None:
 
 def warnings(run: RunResult) -> list[str]:
     """One sentence for each condition that limits the run as a whole."""
-    return [words for words in (below_floor(run), interruption(run), describe_unheld_checks(run)) if words]
-
-
-def below_floor(run: RunResult) -> str | None:
-    """One sentence where a run was decided with a tolerance that its machine does not resolve; None otherwise."""
-    asked = run.asked_tolerance
-    recorded = ((case.remembered, case.case_id) for case in run.cases.values() if case.remembered and case.verdicts)
-    floors = ((then.wall_tolerance or 0.0, case_id) for then, case_id in recorded)
-    above = [(floor, case_id) for floor, case_id in floors if asked is not None and asked < floor]
-    if asked is None or not above:
-        return None
-    smallest, case_id = max(above)
-    others = f" ({len(above)} cases in all)" if len(above) > 1 else ""
-    return (
-        f"decided with a tolerance of {100 * asked:g} %, below the {percent_rounded_up(smallest)} % that the machine "
-        f"resolves for {case_id}{others}: chance alone can make it alarm"
-    )
+    return [words for words in (interruption(run), describe_unheld_checks(run)) if words]
 
 
 def describe_unheld_checks(run: RunResult) -> str | None:
