@@ -21,7 +21,7 @@ CHECKED_ONLY = (
     "host-preparation-cheap/",
     "host-preparation-expensive/",
     "llm-batch-small/",
-    "llm-decode-small/paged/",
+    "llm-decode-1k-small/",
     "llm-decode-small/whole-step/",
     "llm-prefill-small/",
     "low-precision/",

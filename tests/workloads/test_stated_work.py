@@ -16,7 +16,11 @@ from workloads.parts import resnet50_weights
 ELSEWHERE = (
     *("host-preparation", "memory-access", "operator-", "optimizer-", "video/decode", "video/preprocess"),
     *("video/composite", "video/encode", "ddp-scaling"),
-    *("activation-memory", "attention-"),  # all pairs of tokens are counted, and those that attend are stated
+    *(
+        "activation-memory",
+        "attention-",
+        "llm-decode-1k",
+    ),  # all pairs of tokens are counted, and those that attend are stated
 )
 COUNTED = [
     one

@@ -26,7 +26,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm import batches, prefill, rungs, speculative
+from workloads.llm import batches, long_context, prefill, rungs, speculative
 from workloads.llm.checkpoint import CHECKPOINT_SETTING
 from workloads.llm.model import LLAMA_1B, SMALL, Shape
 from workloads.llm.proofs import compare_with_fp32
@@ -34,7 +34,7 @@ from workloads.llm.quantized import FP8, INT8
 from workloads.llm.tokens import MIDDLE, token
 from workloads.parts.compiled import COMPILER
 
-LARGE_BATCH = 16
+LARGE_BATCH, LONG_TEXTS = 16, 8
 # The least speedup of each batch over passes of one sequence.
 BATCHES_ON_SM_90 = {2: 1.6, 4: 3.15, 8: 6.2, 16: 12.0}
 BATCHES = {2: 1.6, 4: 3.0, 8: 6.0, 16: 11.0}
@@ -42,19 +42,21 @@ BATCHES_ON_CPU = {2: 1.0, 4: 1.3, 8: 2.0, 16: 3.0}
 PROMPT_ON_GPU, PROMPT_ON_CPU = 2048, 256
 
 
-def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1) -> Size:
+def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1, cached: int = MIDDLE) -> Size:
     """A step computes `tokens` tokens of each of `batch` sequences, and must read the weights once.
 
     FLOPs: 2 per weight and token, and attention over the prompt and half of the new tokens. Bytes: all weights, and the
     keys and values of each sequence.
     """
-    flops = 2.0 * shape.weights + shape.attention_flops(MIDDLE)
-    return Size(batch * tokens, flops=flops * batch * tokens, bytes=bytes_of_step(shape, bytes_per_value, batch))
+    flops = 2.0 * shape.weights + shape.attention_flops(cached)
+    return Size(
+        batch * tokens, flops=flops * batch * tokens, bytes=bytes_of_step(shape, bytes_per_value, batch, cached=cached)
+    )
 
 
-def bytes_of_step(shape: Shape, bytes_per_value: int, batch: int, narrow: int = 0) -> float:
+def bytes_of_step(shape: Shape, bytes_per_value: int, batch: int, narrow: int = 0, cached: int = MIDDLE) -> float:
     """All weights, of which `narrow` have one byte, and the keys and values of `batch` sequences."""
-    values = shape.weights + batch * shape.cached_values(MIDDLE)
+    values = shape.weights + batch * shape.cached_values(cached)
     return float(bytes_per_value * (values - narrow) + narrow)
 
 
@@ -166,8 +168,6 @@ def _on_gpu(on_sm_90: Mapping[str, float], *fused: Optimization, why_lower: str 
         _rung("compiled", rungs.compiled, _cuda(1.2, on_sm_90.get("compiled")), "static", "bfloat16", AMPERE),
         _rung("cuda-graph", rungs.whole_step, graph, "compiled", "bfloat16", AMPERE, *ONE_GRAPH, why_lower=why_lower),
         *fused,
-        _rung("paged", rungs.paged, _cuda(0.7), "static", "bfloat16", AMPERE),
-        _rung("flash", rungs.flash, _cuda(0.9, on_sm_90.get("flash")), "static", "bfloat16", AMPERE),
     )
     return tuple(map(_with_proof, ladder))
 
@@ -178,7 +178,6 @@ ON_CPU = (
     _rung("compiled", rungs.compiled, _cpu(0.95), "static", "float32", COMPILER),
     _rung("whole-step", rungs.whole_step, _cpu(0.9), "compiled", "float32", COMPILER),
     _with_proof(_rung("int8", rungs.int8, _cpu(1.5), "static", "int8", Needs(), step_bytes=INT8_ON_CPU)),
-    _with_proof(_rung("paged", rungs.paged, _cpu(0.7), "static", "float32", Needs())),
 )
 
 
@@ -190,6 +189,11 @@ def _prompt(name: str, sizes: Mapping[DeviceKind, Size], ladder: tuple[Optimizat
     return Workload(
         name, prefill.by_hand, prefill.prompt, sizes, ladder, cold=False, ladder=True, settings=CHECKPOINT_SETTING
     )
+
+
+def _long(name: str, sizes: Mapping[DeviceKind, Size], *ladder: Optimization) -> Workload:
+    side = long_context.with_room
+    return Workload(name, side, long_context.tokens, sizes, ladder, cold=False, settings=CHECKPOINT_SETTING)
 
 
 def _batch_point(batch: int, dtype: str, promise: Mapping[str, float], needs: Needs) -> Optimization:
@@ -217,10 +221,12 @@ SPECULATIVE = Optimization(
     "that is right as often can gain more",
 )
 # At least, on sm_90.
-DECODING = {"compiled": 1.6, "cuda-graph": 2.75, "flash": 0.92}
+DECODING = {"compiled": 1.6, "cuda-graph": 2.75}
 DECODING_BATCHES = {"cuda-graph": 3.3}
 WAITS_FOR_HOST = "the compiled side waits for the host: three runs of llm-decode left 3.3x to 6.7x (results/h100/runs)"
 ONE_PROCESS = "the interval of the one process of an H200 begins at 2.94x (results/h200/runs/llm-prefill.md)"
+
+HALF_OF_THE_ROOM = Limit("peak_bytes", at_most_of_reference=0.85)
 
 WORKLOADS: tuple[Workload, ...] = (
     _decoding("llm-decode", {"cuda": decoding_size(LLAMA_1B, 2, 1)}, _on_gpu(DECODING, *FUSED)),
@@ -231,6 +237,27 @@ WORKLOADS: tuple[Workload, ...] = (
         _on_gpu(DECODING_BATCHES, why_lower=WAITS_FOR_HOST),
     ),
     _decoding("llm-decode-small", {"cpu": decoding_size(SMALL, 4, 1)}, ON_CPU),
+    _long(
+        "llm-decode-8k",
+        {"cuda": decoding_size(LLAMA_1B, 2, LONG_TEXTS, cached=long_context.TOKENS["cuda"])},
+        _rung("flash", long_context.flash, _cuda(1.3), BASELINE, "bfloat16", AMPERE, *ONE_GRAPH, share=0.5),
+        _rung(
+            "paged",
+            long_context.paged,
+            _cuda(1.3),
+            BASELINE,
+            "bfloat16",
+            TRITON,
+            *ONE_GRAPH,
+            HALF_OF_THE_ROOM,
+            share=0.5,
+        ),
+    ),
+    _long(
+        "llm-decode-1k-small",
+        {"cpu": decoding_size(SMALL, 4, LONG_TEXTS, cached=long_context.TOKENS["cpu"])},
+        _rung("flash", long_context.flash, _cpu(0.9), BASELINE, "float32", Needs()),
+    ),
     Workload(
         "llm-speculative",
         speculative.one_by_one,

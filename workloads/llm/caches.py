@@ -1,4 +1,4 @@
-"""Attention caches of one layer: a growing cache, two of fixed size, a paged cache, and attention without a cache."""
+"""Attention caches of one layer: a growing cache, one of fixed size, and attention without a cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from workloads.llm.model import Shape
 
-BLOCK = 16  # tokens
 UNWRITTEN = 100.0  # a step that reads memory that no step wrote gets wrong logits, in any precision
 
 
@@ -64,49 +63,6 @@ def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tenso
     rows = queries.reshape(batch, keys.shape[1], group * new, head)
     attended = F.scaled_dot_product_attention(rows, keys, values, attn_mask=seen.repeat(group, 1))
     return attended.reshape(batch, heads, new, head)
-
-
-class FlashCache(StaticCache):  # cuda only
-    """Attention of one new token by the platform's flash kernel, which gets the tokens up to it and needs no mask.
-
-    The caller sets `length`, the number of tokens with the new one.
-    """
-
-    length = 0
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        if len(positions) > 1:
-            return super().attend(queries, keys, values, positions)
-        self.keys.index_copy_(2, positions, keys)
-        self.values.index_copy_(2, positions, values)
-        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
-
-
-class PagedCache:
-    """Blocks of 16 tokens anywhere in memory; `table[sequence, n]` is the block of tokens 16 n to 16 n + 15.
-
-    Attention gathers the blocks of each sequence first. `table` is int64 [batch, blocks of a sequence] (Kwon et al.,
-    PagedAttention, 2023).
-    """
-
-    def __init__(self, shape: Shape, table: Tensor, dtype: torch.dtype) -> None:
-        size = (table.numel(), shape.kv_heads, BLOCK, shape.head)
-        self.keys, self.values = (torch.full(size, UNWRITTEN, dtype=dtype, device=table.device) for _ in range(2))
-        self.table, self.tokens = table, torch.arange(table.shape[1] * BLOCK, device=table.device)
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-        blocks, places = self.table[:, positions // BLOCK], positions % BLOCK  # [batch, new], [new]
-        self.keys[blocks, :, places] = keys.transpose(1, 2)  # [batch, new, kv_heads, head]
-        self.values[blocks, :, places] = values.transpose(1, 2)
-        seen = self.tokens <= positions[:, None]
-        return grouped_attention(queries, self._gather(self.keys), self._gather(self.values), seen)
-
-    def _gather(self, blocks: Tensor) -> Tensor:
-        return blocks[self.table].transpose(1, 2).flatten(2, 3)  # [batch, kv_heads, tokens, head]
 
 
 class PromptByHand:

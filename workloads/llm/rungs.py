@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from gpugate.workload import Context, Side
-from workloads.llm.caches import BLOCK, FlashCache, GrowingCache, PagedCache, StaticCache
+from workloads.llm.caches import GrowingCache, StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
 from workloads.llm.quantized import describe_plain_weights, describe_wide_weights, quantize
@@ -112,42 +112,6 @@ def int8_torchao(context: Context) -> Side:  # cuda only
     quantize_(model, Int8WeightOnlyConfig())
     read_text(model, caches, text(context, context.items))
     return capture_step(context, model, caches, partial(describe_plain_weights, model))
-
-
-def paged(context: Context) -> Side:
-    """The caches are blocks of 16 tokens anywhere in memory, which attention gathers."""
-    model = decoder(context)
-    order = torch.randperm(
-        context.items * CONTEXT_TOKENS // BLOCK, generator=torch.Generator().manual_seed(context.seed)
-    )
-    table = order.view(context.items, -1).to(context.device)
-    caches = [PagedCache(shape(context), table, dtype(context)) for _ in model.layers]
-    read_text(model, caches, text(context, context.items))
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
-
-    return Side(step, model)
-
-
-def flash(context: Context) -> Side:  # cuda only
-    """Attention by the flash kernel alone, over the tokens that are there."""
-    model = decoder(context)
-    caches = [
-        FlashCache(shape(context), context.items, CONTEXT_TOKENS, dtype(context), context.device) for _ in model.layers
-    ]
-    read_text(model, caches, text(context, context.items))
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        for cache in caches:
-            cache.length = int(token.host_position) + 1
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
-
-    return Side(step, model)
 
 
 def make_static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:

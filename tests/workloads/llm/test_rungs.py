@@ -136,6 +136,16 @@ def test_int8_names_matrices_that_kept_their_type(tiny: Context, monkeypatch: py
     assert problem.endswith("lm_head: the weights are not in int8")
 
 
+def interpret(program: str) -> list[str]:
+    """The lines that a program prints: Triton's interpreter must be chosen before Triton is imported."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 INTERPRETED = """
 from pathlib import Path
 import torch
@@ -162,17 +172,27 @@ with small_models():
     ("narrow", "dtype"), [("None", "float32"), ("torch.int8", "int8"), ("torch.float8_e4m3fn", "fp8")]
 )
 def test_the_kernels_in_triton_compute_the_logits_of_the_reference(narrow: str, dtype: str) -> None:
-    """Triton's interpreter runs them on a CPU, if it is chosen before Triton is imported."""
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED.format(narrow=narrow)],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    *errors, engaged, other = done.stdout.splitlines()
+    *errors, engaged, other = interpret(INTERPRETED.format(narrow=narrow))
     assert max(map(float, errors)) < llm.TOLERANCE[dtype].relative_l2
     assert engaged == "None"
     assert other == "5 matrices have weights that are not torch.int32"
+
+
+PAGED = """
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from workloads.llm.paged_attention import attend
+
+random = torch.Generator().manual_seed(3)
+queries = torch.randn(2, 4, 1, 16, generator=random)
+keys, values = (torch.randn(16, 2, 16, 16, generator=random) for _ in range(2))
+table, position = torch.randperm(16, generator=random).view(2, 8), torch.tensor([70])
+found = attend(queries, keys, values, table, position, splits=4)
+own = [pages[table].transpose(1, 2).flatten(2, 3)[:, :, : int(position) + 1] for pages in (keys, values)]
+print(float((found - scaled_dot_product_attention(queries, *own, enable_gqa=True)).abs().max()))
+"""
+
+
+def test_pages_are_read_where_they_lie_up_to_the_newest_token() -> None:
+    """The last of four parts of a text is empty, and the one before it ends in a page."""
+    assert float(interpret(PAGED)[0]) < 1e-5

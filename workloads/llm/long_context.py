@@ -1,0 +1,126 @@
+"""A token of each of several texts of 8,192 tokens: their keys and values are most of the bytes that a step reads.
+
+The reference has memory for texts of twice the length, and a mask hides what is not there yet, but attention reads it.
+Attention over the tokens that are there reads half as much. A server keeps them in pages that lie anywhere in memory,
+so that a text takes no more memory than it has tokens (Kwon et al., PagedAttention, 2023). Keys and values of earlier
+tokens are random: to read texts of this length takes longer than to measure a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpugate.workload import Context, Side
+from workloads.llm.caches import UNWRITTEN, StaticCache
+from workloads.llm.checkpoint import decoder
+from workloads.llm.model import Cache, Decoder
+from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
+from workloads.llm.tokens import draw_ids, dtype, shape
+
+TOKENS = {"cuda": 8192, "cpu": 1024}  # of each text, with the new one
+PAGE = 16  # tokens
+SPLITS = 8  # of a text: programs of the paged kernel for one head of keys
+
+
+def tokens(context: Context, index: int) -> Tensor:
+    """The newest token of each text: int64 [items, 1]."""
+    return draw_ids(context, index, context.items, 1)
+
+
+def earlier_tokens(context: Context, layer: int) -> tuple[Tensor, Tensor]:
+    """Keys and values [texts, kv_heads, tokens, head]: of sizes with which a query prefers a few of the tokens."""
+    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + layer)
+    size = context.items, shape(context).kv_heads, TOKENS[context.device.type] - 1, shape(context).head
+    keys, values = (torch.randn(size, generator=random, device=context.device) * scale for scale in (2, 8))
+    return keys.to(dtype(context)), values.to(dtype(context))
+
+
+class SlicedCache(StaticCache):
+    """Attention over the tokens that are there, by the platform's flash kernel; `length` counts the new one."""
+
+    length = 0
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        self.keys.index_copy_(2, positions, keys)
+        self.values.index_copy_(2, positions, values)
+        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        return F.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
+
+
+class PagedCache:  # cuda only
+    """Pages of 16 tokens anywhere in memory, read where they lie; `table` is int64 [texts, pages of a text]."""
+
+    def __init__(self, context: Context, table: Tensor) -> None:
+        size = table.numel(), shape(context).kv_heads, PAGE, shape(context).head
+        self.keys, self.values = (
+            torch.full(size, UNWRITTEN, dtype=dtype(context), device=table.device) for _ in range(2)
+        )
+        self.table = table
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        from workloads.llm.paged_attention import attend  # which needs Triton
+
+        pages, places = self.table[:, positions // PAGE], positions % PAGE  # [texts, 1], [1]
+        self.keys[pages, :, places] = keys.transpose(1, 2)  # [texts, 1, kv_heads, head]
+        self.values[pages, :, places] = values.transpose(1, 2)
+        return attend(queries, self.keys, self.values, self.table, positions, SPLITS)
+
+
+def with_room(context: Context) -> Side:
+    """Memory for twice as many tokens, and a mask."""
+    model, last = decoder(context, 2 * TOKENS[context.device.type]), TOKENS[context.device.type] - 1
+    caches = []
+    for layer in range(len(model.layers)):
+        cache = StaticCache(shape(context), context.items, 2 * (last + 1), dtype(context), context.device)
+        cache.keys[:, :, :last], cache.values[:, :, :last] = earlier_tokens(context, layer)
+        caches.append(cache)
+    return _side(context, model, caches)
+
+
+def flash(context: Context) -> Side:
+    """Attention over the tokens that are there. A server captures a graph for each of several lengths."""
+    model, last = decoder(context, 2 * TOKENS[context.device.type]), TOKENS[context.device.type] - 1
+    caches = []
+    for layer in range(len(model.layers)):
+        cache = SlicedCache(shape(context), context.items, 2 * (last + 1), dtype(context), context.device)
+        cache.keys[:, :, :last], cache.values[:, :, :last] = earlier_tokens(context, layer)
+        cache.length = last + 1
+        caches.append(cache)
+    return _side(context, model, caches)
+
+
+def paged(context: Context) -> Side:  # cuda only
+    """Pages of 16 tokens, which one kernel reads where they lie. The graph is right for every length."""
+    model, last = decoder(context, 2 * TOKENS[context.device.type]), TOKENS[context.device.type] - 1
+    pages = torch.randperm(
+        context.items * (last + 1) // PAGE, generator=torch.Generator().manual_seed(context.seed)
+    ).to(context.device)
+    table, caches = pages.view(context.items, -1), []
+    for layer in range(len(model.layers)):
+        cache = PagedCache(context, table)
+        for stored, earlier in zip((cache.keys, cache.values), earlier_tokens(context, layer), strict=True):
+            whole = F.pad(earlier, (0, 0, 0, 1), value=UNWRITTEN).unflatten(2, (-1, PAGE))
+            stored[table] = whole.transpose(1, 2)  # [texts, pages, kv_heads, PAGE, head]
+        caches.append(cache)
+    return _side(context, model, caches)
+
+
+def _side(context: Context, model: Decoder, caches: Sequence[Cache]) -> Side:
+    """Compiled layers and one CUDA graph; on a CPU the layers run eagerly."""
+    position = torch.tensor([TOKENS[context.device.type] - 1], device=context.device)
+
+    @torch.inference_mode()
+    def step(ids: Tensor) -> Tensor:
+        logits: Tensor = model(ids, position, caches)[:, 0]
+        return logits
+
+    if context.device.type == "cpu":
+        return Side(step, model)
+    graphs = compile_blocks(model)
+    captured = capture_on_ids(context, step, context.items, 1)
+    return Side(captured, engaged=partial(describe_graph_problem, graphs))
