@@ -104,7 +104,7 @@ def paged(context: Context) -> Side:  # cuda only
     for layer in range(len(model.layers)):
         cache = PagedCache(context, table)
         for stored, earlier in zip((cache.keys, cache.values), earlier_tokens(context, layer), strict=True):
-            whole = F.pad(earlier, (0, 0, 0, 1), value=UNWRITTEN).unflatten(2, (-1, PAGE))
+            whole = F.pad(earlier, (0, 0, 0, 1), value=UNWRITTEN).unflatten(2, (-1, PAGE))  # type: ignore[no-untyped-call]
             stored[table] = whole.transpose(1, 2)  # [texts, pages, kv_heads, PAGE, head]
         caches.append(cache)
     return _side(context, model, caches)

@@ -1,12 +1,14 @@
 """Speculative decoding: a draft proposes tokens, and the model checks them all in one step (Leviathan et al., 2023).
 
-The draft is scripted: each of its tokens equals the model's with a seeded probability, and otherwise differs. It costs
-no time, so the speedup is the most that a draft of this acceptance can give. The tokens are those of the model alone:
-FP32 on every device, since in bf16 a step of one token and a step of five round differently, and two tokens may tie.
+The draft is a decoder of two narrow layers, which computes each of its tokens. Random weights agree on no token, so a
+script replaces most of them: a token is the model's with a seeded probability, and otherwise the draft's. The tokens
+are those of the model alone: FP32 on every device, since in bf16 a step of one token and a step of five round
+differently, and two tokens may tie.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,14 +18,15 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Decoder
+from workloads.llm.model import Decoder, Shape, make_decoder
 from workloads.llm.rungs import make_static_caches
-from workloads.llm.tokens import PROMPT_TOKENS, make_generator, shape, text
+from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, make_generator, shape, text
 
 SPAN_TOKENS = 8  # of one step
 TEXT_TOKENS = PROMPT_TOKENS + 6 * SPAN_TOKENS
 DRAFTED, ACCEPTANCE = 4, 0.8
 PROVED_SPANS = 2
+DRAFT = {"cuda": Shape(128_256, 512, 2, 8, 2, 2048), "cpu": Shape(8192, 128, 2, 2, 1, 352)}
 
 
 class Span(NamedTuple):
@@ -60,6 +63,9 @@ def speculative(context: Context) -> Side:
     """The model reads its weights once for a token and all drafts after it."""
     model, caches = decoder(context, dtype=torch.float32), make_static_caches(context, 1, torch.float32)
     known = continue_greedily(context, model, caches)
+    small, small_caches = make_draft(context)
+    vocabulary = shape(context).vocabulary
+    small(known[:, :TEXT_TOKENS], torch.arange(TEXT_TOKENS, device=context.device), small_caches, last_only=True)
 
     @torch.inference_mode()
     def step(inputs: Span) -> Tensor:
@@ -68,10 +74,14 @@ def speculative(context: Context) -> Side:
         while count < SPAN_TOKENS:
             drafted = min(DRAFTED, SPAN_TOKENS - count - 1)  # no token beyond the span, whose cache the next step reads
             at = start + count
-            draft = draft_tokens(context, known[:, at + 1 : at + 1 + drafted], right[count : count + drafted])
             positions = torch.arange(at, at + drafted + 1, device=context.device)
-            own = pick_likeliest(model(torch.cat((latest, draft), dim=1), positions, caches))  # [1, drafted + 1]
-            accepted = int((own[:, :-1] == draft).cumprod(dim=1).sum())
+            tokens = [latest]
+            for place in range(drafted):
+                guess = small(tokens[-1], positions[place : place + 1], small_caches).argmax(dim=-1)
+                tokens.append(follow_script(guess, known[:, at + 1 + place], right[count + place], vocabulary))
+            proposed = torch.cat(tokens, dim=1)
+            own = pick_likeliest(model(proposed, positions, caches))  # [1, drafted + 1]
+            accepted = int((own[:, :-1] == proposed[:, 1:]).cumprod(dim=1).sum())
             done.append(own[:, : accepted + 1])
             latest, count = own[:, accepted : accepted + 1], count + accepted + 1
         return torch.cat(done, dim=1).float()
@@ -79,9 +89,16 @@ def speculative(context: Context) -> Side:
     return Side(step, model)
 
 
-def draft_tokens(context: Context, tokens: Tensor, right: Tensor) -> Tensor:
-    """The tokens where the draft is right, and another one elsewhere."""
-    return torch.where(right, tokens, (tokens + 1) % shape(context).vocabulary)
+def make_draft(context: Context) -> tuple[Decoder, list[StaticCache]]:
+    size = replace(DRAFT[context.device.type], vocabulary=shape(context).vocabulary)
+    model = make_decoder(size, CONTEXT_TOKENS, context.seed + 1, torch.float32, context.device)
+    caches = [StaticCache(size, 1, CONTEXT_TOKENS, torch.float32, context.device) for _ in range(size.layers)]
+    return model, caches
+
+
+def follow_script(guess: Tensor, known: Tensor, right: Tensor, vocabulary: int) -> Tensor:
+    """The known token where the draft is right, and elsewhere its guess, which becomes another token if it is right."""
+    return torch.where(right, known, torch.where(guess == known, (known + 1) % vocabulary, guess))
 
 
 def pick_likeliest(logits: Tensor) -> Tensor:

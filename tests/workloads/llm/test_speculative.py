@@ -1,5 +1,7 @@
 """Drafts change the number of the model's steps, never its tokens."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,16 +18,17 @@ def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pyt
         return real(logits) if logits.shape[1] in (1, 128) else trusted(logits)
 
     def trusted(logits: torch.Tensor) -> torch.Tensor:
-        return torch.cat((drafts.pop(), real(logits)[:, -1:]), dim=1)
+        proposed = [drafts.pop() for _ in range(logits.shape[1] - 1)][::-1]
+        return torch.cat((*proposed, real(logits)[:, -1:]), dim=1)
 
     drafts: list[torch.Tensor] = []
-    script = speculative.draft_tokens
+    script = speculative.follow_script
 
-    def keep_drafts(*arguments: object) -> torch.Tensor:
-        drafts.append(script(*arguments))  # type: ignore[arg-type]
+    def keep_drafts(*arguments: Any) -> torch.Tensor:
+        drafts.append(script(*arguments))
         return drafts[-1]
 
-    monkeypatch.setattr(speculative, "draft_tokens", keep_drafts)
+    monkeypatch.setattr(speculative, "follow_script", keep_drafts)
     monkeypatch.setattr(speculative, "pick_likeliest", trusting)
     with pytest.raises(DisprovedError, match="drafts were accepted unchecked"):
         speculative.prove_the_tokens(tiny)
