@@ -46,3 +46,15 @@ def test_the_records_and_not_the_simulation_catch_a_slowdown(suite) -> None:
     for slowdown, red in ((0.0, False), (nights.SLOWDOWN, True)):
         found = nights.simulate_nights(sharp, nights.NO_LOANS, 30, np.random.default_rng(1), slowdown)
         assert found.tolist() == [[red]] * 30
+
+
+def test_a_simulated_bill_varies_as_the_recorded_ones_and_has_the_slowdown(suite) -> None:
+    case = next(one for one in suite if one.case_id == "resnet50-inference/fp16/cuda")
+    recorded, draw = nights.copy_record(case).bills, np.random.default_rng(1)
+    logs = [np.log(one.optimized.counters["kernel_ms"]) for one in recorded]
+    drawn = [np.log(nights.draw_bills(recorded, draw).optimized.counters["kernel_ms"]) for _ in range(400)]
+    assert (np.mean(drawn), np.std(drawn)) == pytest.approx((np.mean(logs), np.std(logs, ddof=1)), rel=0.1)
+    slower = nights.lengthen(recorded[0], case, np.log(1.05))
+    rise_ms = slower.optimized.counters["kernel_ms"] - recorded[0].optimized.counters["kernel_ms"]
+    assert rise_ms == pytest.approx(0.05 * case.remembered.current.optimized_ms)
+    assert slower.reference == recorded[0].reference

@@ -7,7 +7,6 @@ import pytest
 
 from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.judging.bill import broken_limit, compare_bill
-from gpugate.results.bill import bills_of
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.workload import Limit
 from tests.support.judged_cases import COSTS, COUNTED, KERNELS, RECORDED, billed, bills, measured, record, with_bill
@@ -120,7 +119,6 @@ def test_a_record_of_less_than_three_bills_has_no_times_to_compare(recorded: Any
 
 
 def test_a_process_without_a_bill_compares_nothing() -> None:
-    assert bills_of(replace(measured(), reference_counters={}, optimized_counters={})) is None
     assert compare_bill(replace(measured(), optimized_counters={}), billed()).compared is False
     assert compare_bill(with_bill(measured(), kernel_ms=80.0), None).grown == {}
 
