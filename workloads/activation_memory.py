@@ -123,14 +123,14 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "selective",
                 selective,
-                {"cuda": 0.7, "cpu": 0.6},
+                {"sm_90": 0.75, "cuda": 0.7, "cpu": 0.6},
                 contract=_contract(Limit("peak_bytes", at_most_of_reference=0.9)),
                 why=AGAIN,
             ),
             Optimization(
                 "offload",
                 offloaded,
-                {"cuda": 0.1},
+                {"sm_90": 0.27, "cuda": 0.1},
                 contract=_contract(Limit("peak_bytes", at_most_of_reference=0.5), Limit("pageable_copies", at_most=0)),
                 why="the bus carries every kept result twice, at a fiftieth of the memory's rate",
             ),

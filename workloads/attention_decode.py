@@ -79,23 +79,26 @@ def size(kind: str, texts: int) -> Size:
     return Size(items=texts, flops=4.0 * values, bytes=2.0 * values * DTYPE[kind].itemsize)
 
 
-NO_COPY = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7), Limit("copy_share", at_least=0.5)
-IN_PLACE = {"cuda": Contract(limits=NO_COPY)}
+NO_COPY = Limit("kernels", at_most=4), Limit("peak_bytes", at_most_of_reference=0.7)
 COPIED = "the copy of a page reads and writes it once more than attention does"
 
 
-def _workload(name: str, texts: int) -> Workload:
+def _workload(name: str, texts: int, gain: float, copy_share: float) -> Workload:
     optimization = Optimization(
         "pages-in-place",
         pages_in_place,
-        {"cuda": 2.0, "cpu": 1.2},
+        {"sm_90": gain, "cuda": 2.0, "cpu": 1.2},
         dtype="bfloat16",
         needs=COMPILER,
-        contract=IN_PLACE,
+        contract={"cuda": Contract(limits=(*NO_COPY, Limit("copy_share", at_least=copy_share)))},
         why=COPIED,
     )
     sizes: dict[DeviceKind, Size] = {"cuda": size("cuda", texts), "cpu": size("cpu", 4)}
     return Workload(name, gathered_pages, queries_and_pages, sizes, (optimization,), cold=False)
 
 
-WORKLOADS: tuple[Workload, ...] = (_workload("attention-decode-8k", 32), _workload("attention-decode-32k", 8))
+# Eight texts give the kernel few parts to share among all multiprocessors: on an H200, 0.40 of a copy's rate, not 0.97.
+WORKLOADS: tuple[Workload, ...] = (
+    _workload("attention-decode-8k", 32, 8.5, 0.8),
+    _workload("attention-decode-32k", 8, 3.6, 0.32),
+)

@@ -174,12 +174,12 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "compiled",
                 compiled,
-                {"cuda": 1.1, "cpu": 0.9},
+                {"sm_90": 1.36, "cuda": 1.1, "cpu": 0.9},
                 dtype="bfloat16",
                 needs=COMPILER,
                 contract=FEWER_KERNELS,
             ),
-            Optimization("one-graph", one_graph, {"cuda": 1.1}, dtype="bfloat16", contract=ONE_LAUNCH),
+            Optimization("one-graph", one_graph, {"sm_90": 3.7, "cuda": 1.1}, dtype="bfloat16", contract=ONE_LAUNCH),
             Optimization(
                 "step-cache",
                 step_cache,

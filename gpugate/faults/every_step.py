@@ -11,7 +11,7 @@ import torch
 from gpugate.parts import list_tensors, map_tensors
 from gpugate.workload import Build, Context, Side
 
-LEAKED_BYTES_PER_STEP = 2**20
+LEAKED_BYTES_PER_STEP = 2**16  # so little that the watched steps seldom meet the moment at which it is freed
 LEAKED_BYTES_AT_MOST = 2**31
 Change = Callable[[Any], Any]  # of an output, which may be a tuple, dict or data class of tensors
 
