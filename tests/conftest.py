@@ -31,8 +31,6 @@ for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
     del os.environ[_name]
 # Inductor asks a process of its own, which imports torch, about each vector instruction set of the CPU: 20 s a process.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# The plugin of hypothesis takes half a second of each pytest that a test starts, and no such run has a property test.
-os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:hypothesispytest"
 # Of a test's run nothing is remembered, unless the test is about the store.
 os.environ["GPUGATE_STORE"] = "off"
 # Where pytest sees a CI, its summary repeats whole messages; what the tests read is what a person at a terminal reads.

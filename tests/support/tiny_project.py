@@ -35,19 +35,27 @@ from gpugate.session import measure_case
 from tests.support import work_clock
 from tests.support.patience import HANGS_S
 
-# pytester forgets what a run in this process was the first to import, and torch cannot be imported twice.
+# pytester forgets what a run in this process was the first to import: torch cannot be imported twice, and the other
+# modules would cost each run a tenth of a second.
 for _name in (
-    "measurement.run",
-    "plugin",
-    "session.perf_run",
+    "gpugate.measurement.run",
+    "gpugate.plugin",
+    "gpugate.report.night",
+    "gpugate.report.pages.night",
+    "gpugate.session.perf_run",
+    "filelock",
+    "pydantic.type_adapter",
+    "zoneinfo",
 ):
-    importlib.import_module(f"gpugate.{_name}")
+    importlib.import_module(_name)
 with torch.profiler.profile(acc_events=True):
     pass  # the first profiler imports torch's compiler
 
 ROOT = Path(__file__).parents[2]
 # A process that confirms an alarm takes seconds to import torch: only who is about it asks for more than one.
 SHORT = ("--perf-budget=0.2", "-operf_processes=1")
+# No run has a property test, whose plugin imports hypothesis; and no assertion of the engine needs rewriting.
+ADDOPTS = "-p no:hypothesispytest --assert=plain"
 CACHES = {
     ".pytest_cache",
     ".benchmarks",
@@ -255,6 +263,7 @@ def environment(path: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",  # a file that is written twice in a second keeps its old bytecode
         "CUDA_VISIBLE_DEVICES": "",
         "COLUMNS": "140",
+        "PYTEST_ADDOPTS": ADDOPTS,  # which pytester takes out of the environment
     }
 
 

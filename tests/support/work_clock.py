@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from gpugate.faults import slow
 from gpugate.measurement import device_timer, host_counters, pairing, run, sides, step_checks, warm_up
 
@@ -41,6 +43,8 @@ def install() -> None:
         setattr(module, name, getattr(clock, name))
     host_counters.PROC = Path("/nowhere")  # what else the machine does decides no test
     host_counters.count_periods = Counter  # type: ignore[attr-defined]  # nor does a quota of its CPU time
+    # The first profiler of a process imports torch's compiler, if there is one, for a setting of CUDA graphs: 2 s.
+    torch._lazy_modules.discard("_inductor")  # type: ignore[attr-defined]
 
 
 def readers() -> Iterator[tuple[ModuleType, str]]:
