@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from gpugate.workload import Size
 
 if TYPE_CHECKING:
     from tests.support.tiny_project import TinyProject
+    from tests.support.warm_python import WarmPython
 
 pytest_plugins = ["pytester"]
 # A shell starts its background jobs with Ctrl-C ignored, and nohup ignores SIGHUP; every child here would inherit that.
@@ -156,7 +158,7 @@ def cpu_run() -> RunResult:
 
 
 @pytest.fixture
-def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[TinyProject]:
+def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_children: None) -> Iterator[TinyProject]:
     """A user's project with one small workload. Runs in this process leave the catalogue as they found it."""
     from tests.support import tiny_project
 
@@ -183,3 +185,21 @@ def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
     from tests.support import tiny_project
 
     return tiny_project.recorded(tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    from tests.support.warm_python import WarmPython
+
+    warm = WarmPython()
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def warm_children(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules that the engine runs in children begin with torch imported."""
+    from gpugate.machine import children
+
+    if "coverage" not in sys.modules:  # which measures no process that is forked
+        monkeypatch.setattr(children, "start_apart", warm_python.start)

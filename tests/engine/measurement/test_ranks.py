@@ -21,6 +21,7 @@ from tests.support import rank_sides
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
 
+pytestmark = pytest.mark.usefixtures("warm_children")
 CPU = torch.device("cpu")
 CONTEXT = Context(CPU, items=1, seed=0, cache_dir=Path())
 # Starts a job, writes the ids of its ranks, and waits for a step that does not end.

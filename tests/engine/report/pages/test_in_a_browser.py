@@ -26,7 +26,8 @@ from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.simulated_years import simulated_nights
 from tests.support.stored_runs import MACHINE, STARTED, case
 
-WIDTHS = (390, 1280)
+# Each width once and each colour scheme once: a page fits by its width, and is accessible by its colours.
+WINDOWS = pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)], ids=["390-light", "1280-dark"])
 A4_WIDTH = 688  # CSS pixels between the margins
 CASE = 'section[data-case="two-layer-net/all/cuda"]'
 SCREENSHOTS = "GPUGATE_SCREENSHOTS"
@@ -71,8 +72,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_site(tmp_path_factory.mktemp("site"), build_histories(nights, len(nights)))
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@WINDOWS
 @pytest.mark.parametrize("name", ["night", "hostile", "compare"])
 def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
@@ -99,8 +99,7 @@ def test_the_picture_of_the_readme_is_of_the_top_of_the_night_page(browser: Brow
     keep_picture("night", browser.picture(1340))
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@WINDOWS
 def test_the_site_draws_fits_is_accessible_and_requests_its_own_files_alone(
     browser: Browser, site: Path, width: int, dark: bool
 ) -> None:
@@ -180,7 +179,7 @@ def test_without_scripts_the_newest_values_stand_in_the_site(browser: Browser, s
 
 
 def test_the_picture_of_the_readme_is_of_the_trends(browser: Browser, tmp_path: Path) -> None:
-    nights = simulated_nights(260)
+    nights = simulated_nights(260 if os.environ.get(SCREENSHOTS) else 40)
     page = write_site(tmp_path, build_histories(nights, len(nights)))
     browser.show(f"{page.as_uri()}#case=video/segment/cud", 1280)
     browser.run("scrollTo(0, 400)")
