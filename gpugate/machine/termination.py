@@ -44,6 +44,7 @@ def _replace_handlers(
     own = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True  # pytest then names the line that was interrupted
         if os.getpid() == own:
             handler(number, frame)
         else:
