@@ -96,8 +96,10 @@ def library(monkeypatch) -> SimpleNamespace:
     return module
 
 
-@pytest.mark.parametrize("reordered", [-1, 0, 2])
-@pytest.mark.parametrize(("codec", "suffix"), [("h264", ".mp4"), ("h264", ".mkv"), ("hevc", ".mp4")])
+@pytest.mark.parametrize(
+    ("codec", "suffix", "reordered"),
+    [("h264", ".mp4", -1), ("h264", ".mp4", 2), ("h264", ".mkv", 0), ("hevc", ".mp4", 2)],
+)
 def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, library, codec, suffix, reordered):
     """libx264 holds back frames until it is flushed, and so does NVENC where it looks ahead or uses B-frames."""
     library.reordered = reordered
@@ -121,8 +123,7 @@ def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, li
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("codec", ["h264", "hevc"])
-@pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
+@pytest.mark.parametrize(("codec", "matrix", "code"), [("h264", "bt601", 6), ("hevc", "bt709", 1)])
 def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, codec, matrix, code):
     path = tmp_path / "out.mp4"
     with Nvenc(path, VideoFormat(160, 96, matrix=matrix), GPU, NvencSettings(codec=codec)) as encoder:

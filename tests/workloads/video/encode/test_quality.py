@@ -44,8 +44,7 @@ def test_psnr_of_known_differences():
     assert psnr_db(grey, spot) == pytest.approx(10 * math.log10(255**2 * 48 / 144))
 
 
-@pytest.mark.parametrize("matrix", ["bt601", "bt709"])
-@pytest.mark.parametrize("pixels", ["nv12", "rgb24", "bgr24"])
+@pytest.mark.parametrize(("matrix", "pixels"), [("bt601", "nv12"), ("bt709", "rgb24"), ("bt601", "bgr24")])
 def test_frames_come_back_in_the_colours_of_their_matrix(tmp_path, rgb, matrix, pixels):
     """A file that is shown by the wrong matrix is below 30 dB in RGB."""
     path = tmp_path / "out.mp4"
