@@ -101,16 +101,8 @@ def _explain_gain(then: State, now: State) -> Cause | None:
     against_its_reference = then.reference_ms is None and now.reference_ms is not None
     if not against_its_reference or now.not_engaged or now.step_ms > (1 - FEW) * then.step_ms:
         return None
-    less = units.percent(1 - now.step_ms / then.step_ms)
-    words = f"a step takes {less} less than the reference's; the remaining {units.milliseconds(now.step_ms)}"
-    if now.profile is None:
-        return Cause("left to gain", f"{words} were not profiled")
-    work = {"kernels" if now.on_gpu else "operators": now.profile.kernel_ms, "copies alone": now.profile.copy_ms}
-    nothing = "the device does nothing" if now.on_gpu else "the host"
-    parts = {**work, nothing: max(0.0, now.step_ms - sum(work.values()))}
-    ordered = sorted(parts, key=parts.__getitem__, reverse=True)
-    shown = ", ".join(f"{name} {units.milliseconds(parts[name])}" for name in ordered if parts[name])
-    return Cause("left to gain", f"{words}: {shown}")
+    words = f"a step takes {units.percent(1 - now.step_ms / then.step_ms)} less than the reference's"
+    return Cause("left to gain", f"{words}; {units.milliseconds(now.step_ms)} remain")
 
 
 def _graph(then: State, now: State) -> Cause | None:

@@ -65,20 +65,8 @@ def _label(label: str, parts: Sequence[str], width: int) -> RenderableType:
     grid = Grid.grid()
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row(Text(label, style="bold"), Text(_pack(parts, width - _LABEL_COLUMNS)))
+    grid.add_row(Text(label, style="bold"), Text(", ".join(parts)))
     return grid
-
-
-def _pack(parts: Sequence[str], width: int) -> str:
-    """The parts with commas, broken into lines only between parts: `4.3 TB/s` stays together."""
-    lines = [parts[0]]
-    for part in parts[1:]:
-        if cell_len(f"{lines[-1]}, {part},") <= width:
-            lines[-1] += f", {part}"
-        else:
-            lines[-1] += ","
-            lines.append(part)
-    return "\n".join(lines)
 
 
 def _last_lines(view: RunView, gains: Sequence[str]) -> list[RenderableType]:

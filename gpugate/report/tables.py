@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.machine_state import uncached_bytes
-from gpugate.measurement.record import Counters, Measurement
+from gpugate.measurement.record import Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of
@@ -26,7 +26,6 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.units import yardstick_label
 from gpugate.workload import BASELINE
 
-NOT_MEASURED = "not measured"
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.1  # however wide the interval is: by more they contradict each other
@@ -102,14 +101,11 @@ def results_tables(run: RunResult) -> tuple[Table, Table]:
 
 
 def _in_full(run: RunResult, found: Sequence[Row]) -> Table:
-    """A row for each measured case. A column in which no row has a value is left out; a note names those that this
-    machine cannot measure."""
+    """A row for each measured case. A column in which no row has a value is left out."""
     known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
-    shown = {column: cells for column, cells in known.items() if set(cells) - {"", NOT_MEASURED}}
-    missing = [column.heading for column, cells in known.items() if set(cells) == {NOT_MEASURED}]
-    notes = [remark for row in found for remark in row.remarks]
-    notes += [f"{', '.join(missing)}: {NOT_MEASURED}{_because(run)}"] if missing else []
-    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), tuple(notes), grouped=True)
+    shown = {column: cells for column, cells in known.items() if any(cells)}
+    notes = tuple(remark for row in found for remark in row.remarks)
+    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes, grouped=True)
 
 
 def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
@@ -120,7 +116,6 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
     rates = [f"{one.unit} over {yardstick_label(one.yardstick)}{one.mark and ' (copy)'}" for one in _ceilings(run)]
     share = f"ceiling: achieved {' or '.join(rates)}{', the larger share' if len(rates) > 1 else ''}"
-    counted = "kernels, launches: of one step of the optimized side"
     start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
     return {
         "group": Column("workload", left=True),
@@ -133,16 +128,8 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
         "detectable": Column("MDE", note=mde),
         "verdict": Column("verdict", left=True),
         "of_ceiling": Column("ceiling", rank=2, note=share),
-        "kernels": Column("kernels", rank=4, note=counted),
-        "launches": Column("launches", rank=3, note=counted),
         "compiling": Column("start-up", rank=1, note=start_up),
     }
-
-
-def _because(run: RunResult) -> str:
-    problems = (case.measurement.counters_missing for case in run.cases.values() if case.measurement)
-    reasons = dict.fromkeys(reason for reason in problems if reason)
-    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings: Sequence[Ceiling]) -> Row:
@@ -163,8 +150,6 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings:
         "detectable": _detectable(case),
         "verdict": verdict_words(case),
         "of_ceiling": _share(case, measurement, summary, ceilings),
-        "kernels": _counter(measurement.optimized_counters, "kernels"),
-        "launches": _launches(measurement),
         "compiling": f"{measurement.optimized_cost.compile_s:.1f} s",
     }
     return Row(case, cells, tuple(remarks))
@@ -203,21 +188,6 @@ def _ceilings(run: RunResult) -> list[Ceiling]:
     values = medians(run)
     known = ((FLOPS, "FLOP/s", fastest_matmul(values)), (COPIED, "bytes/s", fastest_copy(values)))
     return [Ceiling(mark, unit, *found) for mark, unit, found in known if found is not None]
-
-
-def _counter(counters: Counters, name: str) -> str:
-    return f"{counters[name]:g}" if name in counters else NOT_MEASURED
-
-
-def _launches(measurement: Measurement) -> str:
-    """`216`, `1 graph` or `3 + 1 graph`: launch calls and graph launches of one step."""
-    counters = measurement.optimized_counters
-    if "kernel_launches" not in counters:
-        return NOT_MEASURED
-    calls, graphs = counters["kernel_launches"], counters.get("graph_launches", 0)
-    if not graphs:
-        return f"{calls:g}"
-    return f"{graphs:g} graph" if not calls else f"{calls:g} + {graphs:g} graph"
 
 
 def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from gpugate import units
@@ -19,9 +18,7 @@ from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, ladders, sweeps
-from gpugate.results.summary import sm_clock_mhz
 from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
-from gpugate.units import yardstick_label, yardstick_value
 
 NO_RECORD = "no record"
 
@@ -59,8 +56,6 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
         provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
-        yardsticks=_yardsticks(run),
-        clocks=_clocks(run),
         costs=_costs(run),
     )
 
@@ -225,36 +220,6 @@ def _provenance(run: RunResult) -> list[tuple[str, str]]:
         "image": found.container,
     }
     return [(name, value) for name, value in values.items() if value]
-
-
-def _yardsticks(run: RunResult) -> list[tuple[str, str, str, str, int]]:
-    """Each yardstick: its median, its lowest and its highest value, and the number of its probes."""
-    names = dict.fromkeys(name for probe in run.yardsticks for name in probe.values)
-    found = []
-    for name in names:
-        values = [probe.values[name] for probe in run.yardsticks if name in probe.values]
-        middle, lowest, highest = (yardstick_value(name, value) for value in (median(values), min(values), max(values)))
-        found.append((yardstick_label(name), middle, lowest, highest, len(values)))
-    return found
-
-
-def _clocks(run: RunResult) -> list[str]:
-    """The SM clock over the cases, and the pairs that a slowed clock spoiled."""
-    measured = {case.case_id: case.measurement for case in run.cases.values() if case.measurement is not None}
-    clocks = [clock for one in measured.values() if (clock := sm_clock_mhz(one.pairs)) is not None]
-    lines = []
-    if clocks:
-        lines.append(f"SM clock, median of a case: {min(clocks):.0f} to {max(clocks):.0f} MHz")
-    spoiled = {name: sum(build.discarded for build in one.instances) for name, one in measured.items()}
-    spoiled = {name: pairs for name, pairs in spoiled.items() if pairs}
-    if spoiled:
-        causes = sorted({cause for one in measured.values() for build in one.instances for cause in build.throttled_by})
-        because = f" ({', '.join(causes)})" if causes else ""
-        pairs, cases = units.number_of(sum(spoiled.values()), "pair"), units.list_names(list(spoiled), 3)
-        lines.append(f"{pairs} discarded for a slowed clock{because}: {cases}")
-    elif measured:
-        lines.append("no pair was discarded for a slowed clock")
-    return lines
 
 
 def _costs(run: RunResult) -> list[tuple[str, float, str]]:

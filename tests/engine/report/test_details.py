@@ -111,7 +111,7 @@ def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: Run
     summary = text(gpu_run, 80, False)
     kept = "optimization optimized speedup interval verdict"
     assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: reference, items, ceiling, kernels, launches, start-up" in summary
+    assert "left out at 80 columns: reference, items, ceiling, start-up" in summary
     assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
 
 
