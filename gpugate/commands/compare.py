@@ -20,8 +20,7 @@ from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load, facts
-from gpugate.report.pages.rendering import render
-from gpugate.report.pages.shapes import Scale, Strip, reach_of
+from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess

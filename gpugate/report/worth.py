@@ -16,7 +16,6 @@ from gpugate.judging.evidence import WIDEST_HALF_WIDTH, duet_of
 from gpugate.measurement.derived import whole_run
 from gpugate.report.next_step import advised_step, describe_next_step
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.fleet_plan import FLEETS, group_cases, plan_host
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
@@ -190,7 +189,7 @@ def sort_by_cost(run: RunResult) -> list[CaseResult]:
 
 
 def describe_cost(run: RunResult) -> list[str]:
-    """`cost: 27.4 GPU-minutes, 12 % of them for confirmations; planned on ...`; empty without a measured case."""
+    """`cost: 27.4 GPU-minutes, 12 % of them for confirmations`; empty without a measured case."""
     cases, on_gpu = sort_by_cost(run), run.environment.device_kind == "cuda"
     whole_s = confirming_s = 0.0
     for case in cases:
@@ -200,11 +199,4 @@ def describe_cost(run: RunResult) -> list[str]:
     if not whole_s:
         return []
     unit = "GPU-minutes" if on_gpu else "minutes"
-    words = f"cost: {whole_s / 60:.1f} {unit}, {percent(confirming_s / whole_s)} of them for confirmations"
-    return [f"{words}; {_describe_fleets(cases)}" if on_gpu else words]
-
-
-def _describe_fleets(cases: list[CaseResult]) -> str:
-    groups = group_cases([case.planned for case in cases], {case.case_id: case.duration_s for case in cases})
-    nights = [units.duration(plan_host(groups, gpus).night_s) for gpus in FLEETS]
-    return f"planned on {', '.join(map(str, FLEETS))} GPUs of a host: {', '.join(nights)}"
+    return [f"cost: {whole_s / 60:.1f} {unit}, {percent(confirming_s / whole_s)} of them for confirmations"]

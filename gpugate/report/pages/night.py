@@ -7,8 +7,7 @@ from typing import Any
 
 from gpugate import units
 from gpugate.judging.evidence import duet_of
-from gpugate.report.pages.rendering import render
-from gpugate.report.pages.shapes import Scale, Strip, reach_of, relative, write_change
+from gpugate.report.pages.rendering import Scale, Strip, reach_of, relative, render, write_change
 from gpugate.report.table import Table
 from gpugate.report.tables import ladder_table, moved_cells, sweep_table
 from gpugate.report.view import Finding, RunView, find_in_case

@@ -7,7 +7,7 @@ import pytest
 
 from gpugate.explaining.autopsy import IN_TURNS, RECORDED, autopsy, explain, optimized_side, recorded_side
 from gpugate.explaining.cause import likely_cause
-from gpugate.explaining.state import State, account, list_changed_parts, shorten_names
+from gpugate.explaining.state import State, account, shorten_names
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import (
     OTHERS,
@@ -100,21 +100,6 @@ def test_without_a_profile_of_both_nothing_is_told_apart(before: StepProfile | N
     assert account(then, later) is None
     unknown = "the parts of the difference are unknown: both states need a step profile"
     assert autopsy(then, later, "then").lines[-1] == unknown
-
-
-def test_what_is_new_and_what_is_gone_is_known() -> None:
-    later = replace(PROFILE, kernels={"conv": (4.0, 5.0), "gelu": (6.0, 2.5)}, after={"conv": (1.0, 0.1)})
-    found = {
-        move.name: (move.count, round(move.ms, 6), move.is_new, move.is_gone)
-        for move in list_changed_parts(THEN, now(profile=later))
-    }
-    assert list(found.items()) == [
-        ("gelu", (6.0, 2.5, True, False)),
-        ("relu", (-6.0, -2.0, False, True)),
-        ("conv", (0.0, -1.0, False, False)),
-        ("conv, after the steps", (1.0, 0.1, True, False)),
-        ("Memcpy HtoD", (0.0, 0.0, False, False)),
-    ]
 
 
 STALE, HALF, NOISE = Mismatch(0.0, 0.0), Mismatch(0.9, 0.5), Mismatch(1.1, 0.0)
@@ -229,13 +214,6 @@ def test_the_kernel_that_comes_more_often_is_named_not_one_that_another_was_take
         then, now(10.0, replace(PROFILE, kernels=other, copies={"Memset": (9.0, 1.0)}), {"kernels": 11.0})
     )
     assert found.words == f"more kernels run: 10 -> 11 per step, among them {named}"
-
-
-def test_what_would_be_written_as_nothing_is_left_out() -> None:
-    still = kernels(conv=6.00001, relu=2.5)
-    lines = autopsy(THEN, now(10.5, still), "then").lines
-    assert "where it went: kernels +0.500 ms" in lines
-    assert "moved most: relu +0.500 ms" in lines
 
 
 def test_on_a_cpu_the_pace_of_the_machine_is_taken_out() -> None:

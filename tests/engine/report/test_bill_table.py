@@ -2,11 +2,7 @@
 
 from dataclasses import replace
 
-from gpugate.report.pages.night import night_page
-from gpugate.report.screen import details
 from gpugate.report.tables import bill_table
-from gpugate.report.terminal import render_text
-from gpugate.report.view import RunView
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
@@ -49,9 +45,3 @@ def test_a_case_without_a_record_has_no_recorded_value_and_asks_for_none() -> No
 def test_the_reason_why_there_is_no_cpu_time_is_said() -> None:
     table = bill_table(run(billed([], cpu_missing="a worker process ended")))
     assert "tiny/a/cuda: no CPU time, because a worker process ended" in table.notes
-
-
-def test_a_run_that_measured_nothing_has_no_bill() -> None:
-    night = run(case("b", None, skipped="needs a GPU"))
-    assert "bill" not in render_text(details(RunView(night), 140), 140, colour=False)
-    assert "Bill of a step" not in night_page(RunView(night), None).decode()

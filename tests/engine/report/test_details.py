@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from rich.text import Text
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
 from gpugate.report.machine import load
@@ -13,7 +12,7 @@ from gpugate.report.screen import details
 from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
-from gpugate.results.case import CaseResult, Confirmation, Remembered
+from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
 from gpugate.results.verdict import Outcome
@@ -91,22 +90,6 @@ def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: Ru
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
 
 
-def test_a_row_that_fresh_processes_decided_shows_the_process_that_decided(gpu_run: RunResult) -> None:
-    case = of_pairs(gpu_run, (36.0, 4.5))
-    found = case.measurement
-    assert found is not None
-    others = [
-        replace(found, instances=(TimedBuild(True, (Pair(*both, True),) * 9),) * 3)
-        for both in ((36.0, 4.0), (33.0, 3.0))
-    ]
-    case.attempts = [Confirmation(others[0]), Confirmation(others[1]), Confirmation(others[1], "it was throttled")]
-    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
-    assert cells(row, "reference", "optimized", "speedup") == ["36.00 ms", "4.00 ms", "9.00x"]
-    assert "resnet50-inference/cudnn-fused/cuda: the row is of the middle one of 3 processes" in text(
-        gpu_run, 200, False
-    )
-
-
 def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:
     summary = text(gpu_run, 80, False)
     kept = "optimization optimized speedup interval verdict"
@@ -140,15 +123,6 @@ def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
     assert said in night_summary(RunView(cpu_run))
 
 
-def test_a_quota_and_its_throttling_stand_in_the_header(cpu_run: RunResult) -> None:
-    cpu_run.environment = replace(cpu_run.environment, cpu_quota=0.5)
-    for case, share in zip(cpu_run.cases.values(), (0.25, 0.77), strict=True):
-        assert case.measurement is not None
-        case.measurement = replace(case.measurement, optimized_counters={"throttled_periods": share})
-    assert "2 cores, a quota of 0.5 cores\n" in text(cpu_run, 140, False)
-    assert load(cpu_run) == ["throttled in 77 % of the periods of a quota of CPU time"]
-
-
 @pytest.mark.parametrize(("launch_us", "words"), [(9.75, ["1.5 times the recorded 6.5 us"]), (7.7, [])])
 def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     gpu_run: RunResult, launch_us: float, words: list[str]
@@ -162,25 +136,12 @@ def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(
     assert all(line in text(gpu_run, 140, False) and line in night_summary(RunView(gpu_run)) for line in said)
 
 
-def test_a_workload_without_operations_and_bytes_has_an_empty_share(cpu_run: RunResult) -> None:
-    net = cpu_run.cases["two-layer-net/inductor/cpu"]
-    net.size = replace(net.size, flops=0.0, bytes=0.0)
-    summary = text(cpu_run, 120, False)
-    assert len(row_of(summary, "channels-last")) == len(row_of(summary, "inductor")) + 1
-
-
 def test_colour_changes_no_word(gpu_run: RunResult) -> None:
     plain, coloured = text(gpu_run, 120, False), text(gpu_run, 120, True)
     assert "\x1b[" not in plain
     assert "\x1b[1;31mREGRESSED" in coloured
     bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
-
-
-def test_no_line_ends_with_a_blank_in_colour_either() -> None:
-    folded = Text("123456789 12345", style="dim", overflow="fold")
-    assert render_text([folded], 10, colour=False) == "123456789\n12345\n"
-    assert render_text([folded], 10, colour=True) == "\x1b[2m123456789\x1b[0m\n\x1b[2m12345\x1b[0m\n"
 
 
 @pytest.mark.parametrize(("numbers", "cell"), [({"detectable_by_time": 0.0621}, "6.2 %"), ({}, "none")])

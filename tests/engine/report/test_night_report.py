@@ -87,15 +87,6 @@ def test_the_workload_with_the_worst_verdict_stands_first(tmp_path: Path) -> Non
     assert names == ["b", "a"]
 
 
-def test_words_of_others_stay_text(tmp_path: Path) -> None:
-    odd = replace(case("skipped", None), skipped="needs <script>\nand | ![x](http://x) @you", workload="a|b")
-    failed = replace(case("failed", None), error=f"{190 * 'a'} <img> `b` c")
-    words = night_summary(RunView(run_with(odd, failed)))
-    assert ": needs `<script>` and `| ![x](http://x) @you`\n" in words
-    assert f": {190 * 'a'} `<img>` ...\n" in words
-    assert r"| `a\|b` | 1 |" in words
-
-
 def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name != ".gitignore"}
 

@@ -43,31 +43,12 @@ def test_the_line_says_case_side_build_pairs_speedup_and_seconds_left() -> None:
     assert line(MEASURING).plain == expected
 
 
-def test_what_is_not_known_yet_is_not_said() -> None:
-    assert (
-        line(Progress("net/cuda-graph/cuda", "building", "baseline")).plain == "net/cuda-graph/cuda  building baseline"
-    )
-
-
 def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
     console = on_a_terminal()
     with LiveLine(console) as live:
         live.update(MEASURING)
     assert "37 pairs" in drawn(console)
     assert drawn(console).endswith("\x1b[2K")
-    assert drawn(console).count("\x1b[?25l") == drawn(console).count("\x1b[?25h") == 1
-
-
-def test_it_is_left_clean_when_the_measurement_raises() -> None:
-    console = on_a_terminal()
-
-    def measure() -> None:
-        with LiveLine(console) as live:
-            live.update(MEASURING)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        measure()
     assert drawn(console).count("\x1b[?25l") == drawn(console).count("\x1b[?25h") == 1
 
 
@@ -113,12 +94,3 @@ def test_no_thread_refreshes_it() -> None:
     with LiveLine(on_a_terminal()) as live:
         live.update(MEASURING)
         assert set(threading.enumerate()) <= set(before)  # those of earlier tests may end
-
-
-def test_room_is_made_once_before_the_first_drawing() -> None:
-    console = on_a_terminal()
-    with LiveLine(console, make_room=lambda: print("<room>", file=console.file)) as live:
-        live.update(MEASURING)
-        live.update(replace(MEASURING, build=3))
-    assert drawn(console).startswith("<room>\n")
-    assert drawn(console).count("<room>") == 1

@@ -42,12 +42,6 @@ def test_a_case_that_moved_has_both_values_and_the_commit() -> None:
     ]
 
 
-def test_intervals_that_overlap_are_noise() -> None:
-    assert describe_moves(night(case(3.0)), night(case(3.05))) == [
-        "since the last run here, 2030-01-02 03:04 of 1a2b3c4d5e6f on main: its case is inside its noise"
-    ]
-
-
 def test_the_furthest_come_first_and_the_others_are_counted() -> None:
     ids = [f"tiny/{number}/cuda" for number in range(MOST_CASES + 4)]
     before = night(*(case(3.0, case_id=name) for name in ids[:-1]))

@@ -18,22 +18,6 @@ def lines(table: Table, width: int) -> list[str]:
     return render_text(table.rich(width), width, colour=False).splitlines()
 
 
-def test_names_begin_at_the_left_and_figures_end_at_the_right() -> None:
-    assert lines(TABLE, 80) == [
-        "",
-        "sides",
-        "case         time  kernels  launches",
-        "-" * 36,
-        "plain       36 ms      216       216",
-        "fused        4 ms       62         1",
-        "  vs plain",
-        "time: of a step",
-        "kernels: of a step",
-        "launches: of a step",
-        "a note",
-    ]
-
-
 def test_a_narrow_window_leaves_out_columns_and_names_them() -> None:
     assert lines(TABLE, 34)[2].split() == ["case", "time", "kernels"]
     assert lines(TABLE, 34)[8:] == ["kernels: of a step", "a note", "left out at 34 columns: launches"]
@@ -46,15 +30,6 @@ def test_then_names_give_way_before_figures_and_no_letter_is_lost() -> None:
     assert lines(long, 19)[2:] == ["abcdefghij  4.00 ms", "klmnop"]
     assert "".join(line[:6].strip() for line in lines(long, 14)[2:]) == "abcdefghijklmnop"
     assert max(map(len, lines(long, 5))) <= 5
-
-
-def test_groups_stand_below_each_other_with_equal_columns() -> None:
-    grouped = Table("", columns("group", "case"), (("a", "fp16"), ("a", "fp32"), ("b", "channels-last")), grouped=True)
-    assert lines(grouped, 80) == [
-        *("", "a", "         case", "-" * 13, "         fp16", "         fp32"),
-        *("", "b", "         case", "-------------", "channels-last"),
-    ]
-    assert grouped.markdown().splitlines()[2:] == ["| a | fp16 |", "| a | fp32 |", "| b | channels-last |"]
 
 
 def test_markdown_has_every_column_and_no_cell_ends_early() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugate.report.pages.shapes import Scale, Strip, reach_of
+from gpugate.report.pages.rendering import Scale, Strip, reach_of
 
 
 def strip(value: float, allowed: float | None = None, **changed: object) -> Strip:
