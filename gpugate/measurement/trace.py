@@ -271,7 +271,7 @@ def _own_times(operators: Sequence[Event]) -> list[Event]:
         if callers:
             own[id(callers[-1])] -= operator["dur"]
         callers.append(operator)
-    return [{**e, "dur": own[id(e)]} for e in operators]
+    return [{"name": e["name"], "dur": own[id(e)]} for e in operators]
 
 
 def _in_order(stages: Sequence[Event], steps: int) -> Parts:
