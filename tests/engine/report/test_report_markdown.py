@@ -16,13 +16,6 @@ from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 
-
-def table_of(words: str) -> list[list[str]]:
-    """Cells by line, split as GitHub does: at pipes that no backslash takes."""
-    lines = [line for line in words.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-
-
 HOSTILE = [
     "ValueError: ![x](http://evil/x.png) of [x](//evil) and <img src=x onerror=y> at 3.5",
     "@you broke #12 and gh-12, see www.evil.org or me@evil.org or https://evil.org/a_b",
@@ -66,12 +59,6 @@ def test_a_cell_cannot_end_early(words: str) -> None:
 def test_ordinary_words_are_not_code() -> None:
     words = "2.09x -> 2.10x (+0.5 %), sm_90: whole_run_speedup of a/b/cuda isn't >= 9; 'pip install x'!"
     assert plain(words) == words
-
-
-def test_a_run_that_measured_nothing_has_no_table(cpu_run: RunResult) -> None:
-    cpu_run.cases = {}
-    assert table_of(results_page(RunView(cpu_run))) == []
-    assert "Nothing was measured." in results_page(RunView(cpu_run))
 
 
 def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
