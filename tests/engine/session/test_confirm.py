@@ -1,7 +1,11 @@
-"""A gate in a git repository: the recorded commit, measured in turns, separates slower code from a slower machine."""
+"""A gate in a git repository: the recorded commit, measured in turns, separates slower code from a slower machine.
+
+At the end, one child that measures: what becomes of one that ends early.
+"""
 
 import json
 import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,19 +13,21 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.errors import CompareError
+from gpugate.errors import CompareError, FreshProcessError
+from gpugate.faults.fault import Fault
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.results.duet import DuetProcess
 from gpugate.results.run import Provenance
 from gpugate.session import confirm
-from gpugate.session.confirm import choose_ref
+from gpugate.session.confirm import choose_ref, run_fresh
 from gpugate.session.duets import DuetPlan
 from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
 from gpugate.store import version
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
+from tests.engine.session.test_xdist_workers import OPTIONS
 from tests.engine.store.test_version import commit as version_commit
 from tests.support.tiny_project import CONFTEST, QUICK, TinyProject
 
@@ -306,3 +312,40 @@ def test_a_recorded_commit_that_is_gone_is_said_with_its_branch(repository: Path
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repository}", str(clone)], check=True)
     with pytest.raises(CompareError, match="is not in this clone: run `git fetch --unshallow`, since this clone"):
         choose_ref("auto", recorded, clone)
+
+
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """An interpreter that runs `script` whatever it is told; returns where a run would be written."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{script}\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    return tmp_path / "run-1.json"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_one_that_writes_no_run_is_told_by_its_last_words(tmp_path: Path, monkeypatch, status: int) -> None:
+    path = child(tmp_path, monkeypatch, f"print('no such test')\nraise SystemExit({status})")
+    with pytest.raises(
+        FreshProcessError, match=rf"^a fresh process ended with status {status}: no such test$"
+    ) as caught:
+        run_fresh(OPTIONS, torch.device("cpu"), tmp_path, ["test.py"], path)
+    assert caught.value.printed == "no such test"
+
+
+def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = child(tmp_path, monkeypatch, "import sys\nprint(*sys.argv[1:])\nraise SystemExit(3)")
+    options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), settings={"data": "a=b"})
+    with pytest.raises(FreshProcessError) as caught:
+        run_fresh(options, torch.device("cpu"), tmp_path, ["a.py::b"], path)
+    words = caught.value.printed.split()
+    assert words[words.index("pytest") + 1] == "a.py::b"
+    for wanted in (
+        "--perf-mutate=slow:5",
+        "--perf-set=data=a=b",
+        "2.5",
+        f"--rootdir={tmp_path}",
+        f"--perf-json={path}",
+        "gpugate.plugin",
+    ):
+        assert wanted in words
