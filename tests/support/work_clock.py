@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -34,6 +35,15 @@ class WorkClock:
         return self.perf_counter_ns() / 1e9
 
 
+class TorchOfProfilers(ModuleType):
+    """torch without its compiler, which the first profiler of a process would import in a second for one setting."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inductor":
+            raise AttributeError(name)
+        return getattr(torch, name)
+
+
 clock = WorkClock()
 
 
@@ -43,8 +53,7 @@ def install() -> None:
         setattr(module, name, getattr(clock, name))
     host_counters.PROC = Path("/nowhere")  # what else the machine does decides no test
     host_counters.count_periods = Counter  # type: ignore[attr-defined]  # nor does a quota of its CPU time
-    # The first profiler of a process imports torch's compiler, if there is one, for a setting of CUDA graphs: 2 s.
-    torch._lazy_modules.discard("_inductor")  # type: ignore[attr-defined]
+    torch.profiler.profiler.torch = TorchOfProfilers("torch")  # type: ignore[attr-defined]
 
 
 def readers() -> Iterator[tuple[ModuleType, str]]:
