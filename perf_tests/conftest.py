@@ -18,6 +18,7 @@ CHECKED_ONLY = (
     "diffusion-step/",
     "driving/",
     "driving-workers/",
+    "four-bit-weights/",
     "host-preparation-cheap/",
     "host-preparation-expensive/",
     "llm-batch-small/",

@@ -1,8 +1,9 @@
-"""A layer's product in fewer bits: eight-bit floats and integers with a scale for each row, and half of the weights.
+"""A layer's product in fewer bits: eight with a scale for each row, four in the weights alone, and half of the weights.
 
 A tensor core multiplies eight-bit values at twice the rate of bfloat16, and a sparse one at twice the rate of a dense
 one. Before it, the activations are converted: their largest value is found and each value is scaled, a pass over
 memory, which the compiler fuses with what stands before. A scale for each row keeps one large row from spoiling others.
+For few rows the bytes of the weights decide: with four bits a weight they are a quarter, and the kernel widens them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from workloads.parts.random_inputs import draw
 
 INPUTS, OUTPUTS = {"cuda": 4096, "cpu": 256}, {"cuda": 14_336, "cpu": 512}
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
+GROUP = 128  # neighbours with one scale, in four bits
 FP8, LARGEST = torch.float8_e4m3fn, 448.0
 Product = Callable[[Tensor], Tensor]
 
@@ -108,6 +110,27 @@ def sparse(context: Context) -> Side:
     return _side(lambda x: F.linear(x, weight))
 
 
+def round_to_four_bits(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Values 0 to 15, int32 [outputs, inputs]; a scale and the value of 8 for each GROUP: [groups, outputs, 2]."""
+    groups = weight.float().unflatten(1, (-1, GROUP))  # type: ignore[no-untyped-call]
+    low, high = groups.aminmax(dim=2)
+    scales = ((high - low) / 15).clamp(min=1e-6)
+    values = ((groups - low[..., None]) / scales[..., None]).round().int()
+    return values.flatten(1), torch.stack((scales, low + 8 * scales), dim=2).transpose(0, 1).contiguous()
+
+
+def int4(context: Context) -> Side:
+    """PyTorch's kernels for four-bit weights, which torchao uses too; activations keep their precision."""
+    values, scales = round_to_four_bits(weights(context))
+    scales = scales.to(DTYPE[context.device.type])
+    if context.device.type == "cpu":
+        on_cpu = torch._convert_weight_to_int4pack_for_cpu(values, 1)
+        return _side(lambda x: torch._weight_int4pack_mm_for_cpu(x, on_cpu, GROUP, scales))
+    pairs = (values[:, ::2] << 4 | values[:, 1::2]).to(torch.uint8)
+    packed = torch._convert_weight_to_int4pack(pairs, 8)
+    return _side(lambda x: torch._weight_int4pack_mm(x, packed, GROUP, scales))
+
+
 def size(kind: str, rows: int) -> Size:
     """FLOPs: 2 per multiply-add. Bytes: activations, weights and results once, by the reference's precision."""
     values = rows * (INPUTS[kind] + OUTPUTS[kind]) + INPUTS[kind] * OUTPUTS[kind]
@@ -121,6 +144,11 @@ EIGHT_BITS = {
     "fp8": Tolerance(relative_l2=5e-2, max_error=1e-1),  # three bits of mantissa in both factors
     "int8": Tolerance(relative_l2=3e-2, max_error=1e-1),
 }
+FOUR_BITS = {"int4": Tolerance(relative_l2=1.5e-1, max_error=2e-1)}  # half of 15 levels of a group
+FEW_ROWS = 4
+FOUR_BIT_BYTES = INPUTS["cuda"] * OUTPUTS["cuda"] * (0.5 + 4 / GROUP) + 2.0 * FEW_ROWS * (
+    INPUTS["cuda"] + OUTPUTS["cuda"]
+)
 # No yardstick bounds a product that leaves out half of its multiplications.
 PRUNED = {"pruned": TOLERANCE_BY_DTYPE["bfloat16"]}
 WORKLOADS: tuple[Workload, ...] = (
@@ -136,6 +164,23 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization("int8", int8, {"cuda": 1.0, "cpu": 0.3}, dtype="int8", tolerance=EIGHT_BITS, needs=COMPILER),
         ),
         cold=False,
+    ),
+    Workload(
+        "four-bit-weights",
+        dense,
+        activations,
+        {"cuda": size("cuda", FEW_ROWS), "cpu": size("cpu", FEW_ROWS)},
+        (
+            Optimization(
+                *("int4", int4, {"cuda": 1.2, "cpu": 0.2}),
+                dtype="int4",
+                tolerance=FOUR_BITS,
+                needs=AMPERE,
+                contract={"cuda": Contract(limits=(Limit("kernels", at_most=2),))},
+                bytes=FOUR_BIT_BYTES,
+            ),
+        ),
+        cold=True,
     ),
     Workload(
         "sparse-weights",

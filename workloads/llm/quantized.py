@@ -53,13 +53,3 @@ def describe_wide_weights(model: nn.Module) -> str | None:
     """Names the matrices that are not in int8, or None."""
     wide = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     return f"{', '.join(wide)}: the weights are not in int8" if wide else None
-
-
-def describe_plain_weights(model: nn.Module) -> str | None:
-    """Names the matrices whose weights are plain tensors, which another library did not quantize, or None."""
-    plain = [
-        name
-        for name, part in model.named_modules()
-        if isinstance(part, nn.Linear) and type(part.weight.data) is torch.Tensor
-    ]
-    return f"{', '.join(plain)}: the weights are plain tensors" if plain else None

@@ -16,7 +16,7 @@ from gpugate.workload import Context, Side
 from workloads.llm.caches import GrowingCache, StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
-from workloads.llm.quantized import describe_plain_weights, describe_wide_weights, quantize
+from workloads.llm.quantized import describe_wide_weights, quantize
 from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
 from workloads.parts.compiled import compile_anew
 from workloads.parts.graph_capture import recorded
@@ -104,16 +104,6 @@ def int8(context: Context) -> Side:
     return Side(step, engaged=partial(describe_wide_weights, model))
 
 
-def int8_torchao(context: Context) -> Side:  # cuda only
-    """Weights in int8 by torchao, within a graph."""
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
-
-    model, caches = decoder(context), make_static_caches(context, context.items)
-    quantize_(model, Int8WeightOnlyConfig())
-    read_text(model, caches, text(context, context.items))
-    return capture_step(context, model, caches, partial(describe_plain_weights, model))
-
-
 def make_static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:
     size, precision = shape(context), precision or dtype(context)
     return [StaticCache(size, batch, CONTEXT_TOKENS, precision, context.device) for _ in range(size.layers)]
@@ -157,7 +147,6 @@ def capture_step(
     context: Context,
     model: Decoder,
     caches: Sequence[StaticCache],
-    describe_weights: Callable[[], str | None] = lambda: None,
 ) -> Side:
     """The whole step as a CUDA graph that reads its token from memory of its own.
 
@@ -180,9 +169,7 @@ def capture_step(
         position.copy_(token.position, non_blocking=True)
         return replay()
 
-    return Side(
-        step, engaged=lambda: describe_graph_problem(layers) or describe_graph_problem(table) or describe_weights()
-    )
+    return Side(step, engaged=lambda: describe_graph_problem(layers) or describe_graph_problem(table))
 
 
 def capture(context: Context, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
