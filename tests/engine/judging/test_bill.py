@@ -124,13 +124,16 @@ def test_a_process_without_a_bill_compares_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "leaks"), [(2.0**20, 0.0, True), (512.0, 0.0, True), (0.0, 0.0, False), (512.0, 512.0, False)]
+    ("ours", "theirs", "leaks"), [(2.0**20, 0.0, True), (1.0, 0.0, True), (0.0, 0.0, False), (512.0, 512.0, False)]
 )
 def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(
     ours: float, theirs: float, leaks: bool
 ) -> None:
-    found = replace(measured(grown_bytes=ours), reference_counters={"grown_bytes": theirs})
-    assert [("grown_bytes" in compare_bill(found, then).grown) for then in (None, record())] == [leaks, leaks]
+    found = replace(measured(grown_bytes=ours), reference_counters={"grown_bytes": theirs} if theirs else {})
+    facts = {"item": "grown_bytes", "then": theirs, "now": ours}
+    for then in (None, record()):
+        leak = compare_bill(found, then).grown.get("grown_bytes")
+        assert leak == (Reason(ReasonCode.ITEM_GREW, facts) if leaks else None)
 
 
 AT_MOST, LEAST_OF, MOST_OF = (
