@@ -69,7 +69,9 @@ class WarmPython:
     def _begin(self) -> None:
         variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", __name__]
-        self._server = subprocess.Popen(command, stdin=self._theirs, cwd=ROOT, env=variables, start_new_session=True)
+        self._server = subprocess.Popen(
+            command, stdin=self._theirs.fileno(), cwd=ROOT, env=variables, start_new_session=True
+        )
         self._theirs.close()
 
     def start(self, command: Sequence[str], **options: Any) -> WarmProcess | subprocess.Popen[bytes]:
@@ -116,7 +118,7 @@ def watch(child: int, ended: socket.socket, streams: Sequence[int]) -> None:
     for stream in streams:
         os.close(stream)
     end = os.pidfd_open(child)
-    if end not in select.select([end, ended], [], [])[0]:
+    if end not in select.select([end, ended.fileno()], [], [])[0]:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     try:
