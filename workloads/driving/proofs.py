@@ -85,7 +85,7 @@ def _resumes(context: Context) -> str:
     """Proves that an interrupted and resumed run ends in the same bits as an uninterrupted one."""
     run = _Run(context)
     with _own_random_numbers(context), deterministic(), _temporary_folder(context) as folder:
-        whole, path = run.from_the_start(), Path(folder) / "interrupted.pt"
+        whole, path = run.from_the_start(), Path(folder) / "interrupted.safetensors"
         interrupted = run.from_the_start(BEFORE)
         driving_checkpoint.save(path, interrupted, BEFORE * REPEATED_FRAMES)
         size_mb = path.stat().st_size / 1e6
