@@ -21,7 +21,7 @@ from workloads.video.composite.sides import (
     in_nv12,
     size,
 )
-from workloads.video.needs import CVCUDA, GPU, ON_HOST
+from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
 from workloads.video.pipeline.proofs import LEAST_COMPOSITED_DB
 
 
@@ -54,6 +54,7 @@ AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in (
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"
 PRODUCTS = "two matrix products blur a plane and two enlarge its mask, in YUV, where half the bytes are"
+IN_TILES = "one kernel blurs a tile by two small products and blends it: each frame is read once and written once"
 OF_ZEROS = f"{PRODUCTS}; nearly all are products with zero, which a CPU minds more than tensor cores do"
 
 
@@ -79,6 +80,7 @@ COMPOSITE = Workload(
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
         _variant("torch-gpu", "torch", {"nvidia-h100-80gb-hbm3": 200.0, "sm_90": 175.0, "cuda": 2.0}, GPU, PRODUCTS),
+        _variant("triton", "triton", {"sm_90": 175.0, "cuda": 2.0}, TRITON, IN_TILES),
         _variant("cvcuda", "cvcuda", {"nvidia-h100-80gb-hbm3": 25.0, "sm_90": 20.0, "cuda": 1.0}, CVCUDA, OPERATORS),
         # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", "torch", {"cpu": 0.02}, ON_HOST, OF_ZEROS),

@@ -21,7 +21,7 @@ from workloads.video.decode.arrivals import luma_of_bgr, luma_of_nv12
 from workloads.video.preprocess.preprocessing import input_size
 
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 4}
-Library = Literal["torch", "cvcuda"]
+Library = Literal["torch", "cvcuda", "triton"]
 CERTAIN = 4.0  # the logit of a mask: 98 %
 
 
@@ -74,4 +74,8 @@ def composited_in_nv12(library: Library, context: Context) -> Callable[[Tensor],
         from workloads.video.composite.compositing_cvcuda import CvCuda  # cuda only
 
         run = CvCuda(info.height, info.width, context.device)  # cuda only
+    if library == "triton":
+        from workloads.video.composite.compositing_triton import OneKernel  # cuda only
+
+        run = OneKernel(info.height, info.width, context.device)  # cuda only
     return lambda numbers: run(frames[chosen(numbers)], logits[chosen(numbers)])

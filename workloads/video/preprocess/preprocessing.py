@@ -85,7 +85,7 @@ class OnDevice:
         self._places = torch.stack([places for places, _ in picked])  # [taps, 3, h, w]: of Y, U and V in a frame
         self._shares = torch.stack([share for _, share in picked])[:, None]  # [taps, 1, h, w]
         self._zeros = torch.tensor(ZEROS, device=device).view(3, 1, 1).float()
-        self._gains = _gains(matrix).to(device)
+        self._gains = gains_of(matrix).to(device)
         self._scale, self._shift = (each.to(device) for each in normalization())
         self._form = dtype, layout
 
@@ -130,7 +130,7 @@ def _places(height: int, width: int, rows: Tensor, columns: Tensor) -> Tensor:
     return torch.stack((luma, u, u + 1))
 
 
-def _gains(matrix: Matrix) -> Tensor:
+def gains_of(matrix: Matrix) -> Tensor:
     """float32 [3, 3, 1, 1]: the weight of a level of Y, of U and of V in red, green and blue; exact in FP32 (STEP)."""
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     of_green = 1 - of_red - of_blue

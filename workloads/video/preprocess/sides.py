@@ -32,7 +32,7 @@ def by_opencv(context: Context) -> Side:
     return Side(lambda numbers: on_host(frames[chosen(numbers)], context.device))
 
 
-def from_nv12(library: Literal["torch", "cvcuda"], context: Context) -> Side:
+def from_nv12(library: Literal["torch", "cvcuda", "triton"], context: Context) -> Side:
     """The side that samples and normalizes NV12 where it lies: on the device, or on the host where there is none."""
     one_thread_on_cpu(context.device)
     info, frames = source(context).info, nv12_frames(context)
@@ -42,5 +42,10 @@ def from_nv12(library: Literal["torch", "cvcuda"], context: Context) -> Side:
 
         by_cvcuda = CvCuda(*form)  # cuda only
         return Side(lambda numbers: by_cvcuda(frames[chosen(numbers)]))  # cuda only
+    if library == "triton":
+        from workloads.video.preprocess.preprocessing_triton import OneKernel  # cuda only
+
+        by_triton = OneKernel(*form)  # cuda only
+        return Side(lambda numbers: by_triton(frames[chosen(numbers)]))  # cuda only
     by_torch = OnDevice(*form)
     return Side(lambda numbers: by_torch(frames[chosen(numbers)]))
