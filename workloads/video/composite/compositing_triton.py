@@ -20,7 +20,7 @@ from workloads.video.preprocess.preprocessing_triton import tap
 TILE = 64
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _mirrored(place, last):  # type: ignore[no-untyped-def]
     """The place within a side that is mirrored about its outermost pixels, as by BORDER_REFLECT_101."""
     return tl.maximum(last - tl.abs(last - tl.abs(place)), 0)

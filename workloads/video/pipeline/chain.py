@@ -223,6 +223,12 @@ def _preprocessing(plan: Plan, context: Context, info: VideoInfo) -> Callable[[B
 
         by_cvcuda = CvCuda(*form)
         return lambda batch: by_cvcuda(batch.on_device)
+    if plan.preprocess == "triton":
+        from workloads.video.preprocess.preprocessing_triton import OneKernel
+
+        sampled = OneKernel(*form)
+        sampled(*noise_in_nv12(context, info))  # compiles it before the stages begin
+        return lambda batch: sampled(batch.on_device)
     from workloads.video.preprocess.preprocessing import OnDevice
 
     on_device = in_one_launch(context, OnDevice(*form), partial(noise_in_nv12, context, info))
@@ -239,11 +245,18 @@ def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -
 
         by_cvcuda = CvCuda(info.height, info.width, context.device)
         return lambda batch, logits: Batch(batch.first, nv12=by_cvcuda(batch.on_device, logits))
-    from workloads.video.composite.compositing import OnDevice
 
     def examples() -> tuple[Tensor, Tensor]:  # cuda only
         frames = torch.zeros(BATCH, 3, *input_size(info.height, info.width), device=context.device)
         return *noise_in_nv12(context, info), segment.step(frames)
+
+    if plan.composite == "triton":
+        from workloads.video.composite.compositing_triton import OneKernel
+
+        composited = OneKernel(info.height, info.width, context.device)
+        composited(*examples())
+        return lambda batch, logits: Batch(batch.first, nv12=composited(batch.on_device, logits))
+    from workloads.video.composite.compositing import OnDevice
 
     on_device = in_one_launch(context, OnDevice(info.height, info.width, context.device), examples)
     return lambda batch, logits: Batch(batch.first, nv12=on_device(batch.on_device, logits))

@@ -18,9 +18,9 @@ class Plan:
     """
 
     decode: Literal["opencv", "nvdec"] = "opencv"
-    preprocess: Literal["opencv", "torch", "cvcuda"] = "opencv"
+    preprocess: Literal["opencv", "torch", "cvcuda", "triton"] = "opencv"
     segment: Literal["eager", "cudnn-fused", "tensorrt"] = "eager"
-    composite: Literal["opencv", "torch", "cvcuda"] = "opencv"
+    composite: Literal["opencv", "torch", "cvcuda", "triton"] = "opencv"
     encode: Literal["mp4v", "x264", "nvjpeg", "nvenc"] = "mp4v"
     sessions: int = 1
     overlapped: bool = False
@@ -61,6 +61,7 @@ PREPROCESS = replace(COMPOSITE, preprocess="torch")
 DECODE = replace(PREPROCESS, decode="nvdec", sessions=PIPELINE_SESSIONS)
 ENCODE = replace(DECODE, encode="nvjpeg")
 NVJPEG = replace(ENCODE, overlapped=True)
+TRITON = replace(NVJPEG, preprocess="triton", composite="triton")
 X264 = replace(NVJPEG, encode="x264")
 TENSORRT = replace(X264, preprocess="cvcuda", segment="tensorrt", composite="cvcuda")  # NVIDIA's library in each stage
 NVENC = replace(NVJPEG, encode="nvenc")

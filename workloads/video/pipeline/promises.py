@@ -74,6 +74,7 @@ def _rung(
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
 NVIDIAS_LIBRARIES = "TensorRT and CV-CUDA in place of fused cuDNN calls and torch: libx264 is the longest stage of both"
+ONE_KERNEL_A_STAGE = "Motion JPEG out; one kernel each preprocesses and composites, in place of a captured dozen"
 MOTION_JPEG = "Motion JPEG out, with many times the bits of H.264 at equal PSNR: the proofs print both figures of both"
 OVERLAP = "every stage works on another batch: the pipeline takes the time of the longest stage"
 NO_PIPELINE = "the encoder's own speed, on frames that lie ready: the most that a pipeline which ends in it can reach"
@@ -185,6 +186,15 @@ OPTIMIZED = (
         {"cuda": _from_the_gpu(_captured(4), NV12_ONLY)},
         why=X264_BOUND,
         why_lower="a host of its own reaches 0.97, and less where others use the cores that libx264 encodes on",
+    ),
+    _rung(
+        "optimized-triton",
+        plans.TRITON,
+        {"cuda": 0.95},
+        "optimized-nvjpeg",
+        replace(VIDEO, packages=(*VIDEO.packages, "triton")),
+        {"cuda": _from_the_gpu(COMPRESSED_ONLY)},
+        why=ONE_KERNEL_A_STAGE,
     ),
     _rung(
         "optimized-nvenc",

@@ -14,7 +14,7 @@ from workloads.video.preprocess.preprocessing import gains_of, input_size, norma
 BLOCK = 512  # pixels of a program
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def tap(sample, samples, pixels):  # type: ignore[no-untyped-def]
     """The pixels of a side that a sample mixes, and the share of the second: as `preprocessing.taps` has them."""
     halves = (2 * sample + 1) * pixels + samples  # one pixel further, so that none is below zero
@@ -23,7 +23,7 @@ def tap(sample, samples, pixels):  # type: ignore[no-untyped-def]
     return tl.minimum(tl.maximum(lower, 0), pixels - 1), tl.minimum(lower + 1, pixels - 1), share
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _levels(nv12, row, column, inside, height, width):  # type: ignore[no-untyped-def]
     """Y, U and V of the pixels, above the levels that stand for none."""
     chroma = nv12 + (height + row // 2) * width + column // 2 * 2
@@ -31,7 +31,7 @@ def _levels(nv12, row, column, inside, height, width):  # type: ignore[no-untype
     return y, tl.load(chroma, inside, 128).to(tl.float32) - 128, tl.load(chroma + 1, inside, 128).to(tl.float32) - 128
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _colour(y, u, v, table):  # type: ignore[no-untyped-def]
     """A whole level of one colour, by swscale's arithmetic: each product is rounded down by itself."""
     level = tl.floor(y * tl.load(table)) + tl.floor(u * tl.load(table + 1)) + tl.floor(v * tl.load(table + 2))
