@@ -20,12 +20,13 @@ from gpugate.workload import Workload
 
 ROOT = Path(__file__).parents[3]
 # Workloads whose source changed after their records: their references have PyTorch's defaults since then, or frames
-# are compared with the reference's composites, or they compile by parts/compiled.py. They stand here until they are
-# recorded again.
+# are compared with the reference's composites, or they compile by parts/compiled.py, or have a side in Triton. They
+# stand here until they are recorded again.
 RECORDED_EARLIER = {
     *("driving", "driving-batch", "driving-workers", "resnet18-training"),
     *("resnet50-inference", "resnet50-inference-batch1", "two-layer-net"),
     *("video/composite", "video/decode", "video/decode-hevc", "video/encode", "video/end-to-end", "video/segment"),
+    "video/preprocess",
 }
 FILES = {
     "__init__.py": "",
