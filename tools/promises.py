@@ -268,8 +268,12 @@ def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpee
 
 @cache
 def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
-    """Loads the speedups of each case without a record, by its id. Runs that are printed only are no data."""
+    """Loads the speedups of each case without a record, by its id, where they are over the reference of today.
+
+    Runs that are printed only are no data.
+    """
     recorded, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
+    references = {case.id: case.reference_name for case in list_cases("cuda")}
     folders = (machine.results / NIGHT, machine.results / RUNS)
     for shown, path in ((folder / path.name, path) for folder in folders for path in list_files(folder, "*.json")):
         if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
@@ -277,7 +281,8 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
         run = run_file.read(path)
         for case_id, result in run.cases.items():
             decided = decider(result)
-            if decided is not None and case_id not in recorded:
+            is_of_today = result.compared_with == references.get(case_id)
+            if decided is not None and case_id not in recorded and is_of_today:
                 one = StoredSpeedup(shown, run.started_at, decided.summary.speedup)
                 found.setdefault(case_id, []).append(one)
     return found
