@@ -30,7 +30,7 @@ if [ "${GPUGATE_GATE:-on}" != off ]; then
 fi
 
 status=0
-own="$((SLURM_ARRAY_TASK_ID - SLURM_ARRAY_TASK_MIN + 1))/$SLURM_ARRAY_TASK_COUNT"
+own="$(((SLURM_ARRAY_TASK_ID - SLURM_ARRAY_TASK_MIN) / ${SLURM_ARRAY_TASK_STEP:-1} + 1))/$SLURM_ARRAY_TASK_COUNT"
 srun --ntasks=1 --gpus=1 pytest perf_tests "${gate[@]}" --perf-shard "$own" --perf-report "$shard" "$@" || status=$?
 # A gate that ended itself with 0 has judged nothing: what it stored decides.
 ((status || !${#gate[@]})) || gpugate verdict "$shard" || status=$?

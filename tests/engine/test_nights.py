@@ -38,7 +38,7 @@ MERGES = {
 }
 SHARDS = {
     "github": "night",
-    "slurm": "nights/slurm-17/shards/3",
+    "slurm": "nights/slurm-17/shards/5",
     "kubernetes": "nights/night-17/shards/3",
     "image": ".",
 }
@@ -56,8 +56,8 @@ def run(folder: Path, command: list[str], pytest_body: str = "", **statuses: int
     )
     variables = {"NIGHT": f"{folder}/night", "NIGHTS": "nights", "SHARD": "3", "SHARDS": "4", "SELECT": ""}
     variables |= {"ALLOW_MISSING": "", "GITHUB_STEP_SUMMARY": f"{folder}/summary", "RUNNER_TEMP": str(folder)}
-    variables |= {"SLURM_SUBMIT_DIR": str(folder), "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
-    variables |= {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
+    variables |= {"SLURM_SUBMIT_DIR": str(folder), "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "5"}
+    variables |= {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_STEP": "2"}
     variables |= {"JOB_NAME": "gpugate-nightly-17", "JOB_COMPLETION_INDEX": "3", "GPUGATE_SHARDS": "2"}
     here = [word.replace("/nights", f"{folder}/nights") for word in command]
     return run_script(folder, *here, GPUGATE_NIGHTS=f"{folder}/nights", **variables).returncode
