@@ -22,9 +22,10 @@ def choose_folder(folder: Path) -> Path:
         return folder
     project = f"{folder.parent.name}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:8]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expandvars("$HOME/.cache"), "gpugate")
-    with suppress(OSError):
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cache / project / folder.name
+    if cache.is_absolute():  # else HOME is not set, or the folder would be another one in each working directory
+        with suppress(OSError):
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return cache / project / folder.name
     return folder
 
 

@@ -65,6 +65,18 @@ def test_a_project_that_cannot_be_written_has_a_folder_of_its_own_in_the_cache_o
     assert own.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("cache", ["", "cache"])
+def test_a_cache_without_an_absolute_path_is_not_used(
+    project: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    refuse_writes(monkeypatch, project)
+    monkeypatch.chdir(project.parent)
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.delenv("HOME")
+    assert choose_folder(project / ".gpugate") == project / ".gpugate"
+    assert list(project.parent.glob("*/*")) == []
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
