@@ -5,6 +5,7 @@ The linters of `make lint` read the workflow; here its scripts run with stand-in
 
 import base64
 import json
+import os
 import re
 import shutil
 import sys
@@ -47,9 +48,12 @@ def test_the_code_of_a_pull_request_gets_no_network_no_token_and_no_folder_to_wr
     (checkout,) = [step["with"] for step in DUETS["steps"] if "checkout" in step.get("uses", "")]
     assert checkout["ref"] == "${{ github.sha }}", "of main; the commit that was labelled is only fetched"
     assert set(re.findall(r"pull_request\.head\.\w+", json.dumps(WORKFLOW["jobs"]))) == {"pull_request.head.sha"}
+    assert COMMENT["permissions"] == {"pull-requests": "write"}
     assert [step for step in COMMENT["steps"] if "uses" in step] == []  # it reads no code and unpacks no archive
+    assert not {"container", "services"} & DUETS.keys()  # GitHub mounts its folders and Docker's socket there
     assert compare(tmp_path, "exit 0").returncode == 0
     options, _, command = (tmp_path / "arguments").read_text().partition("sha256:1a2b\n")
+    assert f"--user\n{os.getuid()}:{os.getgid()}\n" in options
     assert command.split() == ["bash", "/source/deploy/compare.sh", "base", "head"]
     for words in ("--network none", "--cap-drop ALL", "--security-opt no-new-privileges", "--rm", "--read-only"):
         assert words.replace(" ", "\n") in options

@@ -36,6 +36,11 @@ def test_every_direct_dependency_has_one_pin_inside_its_range_which_is_open_upwa
         assert {specifier.operator for specifier in wanted.specifier} == {">="}, wanted
 
 
+def test_the_plugin_is_registered_under_the_name_of_its_module() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"gpugate.plugin": "gpugate.plugin"}, "else -p registers it twice"
+
+
 # Stands in for python: writes down how it was called, and makes an environment whose python is itself. A value of
 # PYTHONDONTWRITEBYTECODE, by which Python keeps no bytecode, comes first.
 PYTHON = """
