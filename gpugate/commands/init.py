@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     paths = [folder / name for name in FILES]
     found = [str(path) for path in paths if path.exists()]
     if found:
-        raise InitError(f"{' and '.join(found)} would be overwritten: give another folder, or move the file away")
+        away = "the files" if len(found) > 1 else "the file"
+        raise InitError(f"{' and '.join(found)} would be overwritten: give another folder, or move {away} away")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, FILES.values(), strict=True):

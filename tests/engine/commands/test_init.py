@@ -40,6 +40,12 @@ def test_it_overwrites_nothing(name: str, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
 
 
+def test_a_second_init_names_both_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path)]) == 0
+    assert main(["init", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("would be overwritten: give another folder, or move the files away\n")
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["init", str(tmp_path / "file/project")]) == 2
