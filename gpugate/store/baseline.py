@@ -367,8 +367,6 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
         raise BaselineError(
             f"{result.case_id} has no valid times ({result.environment_problem}): mend that and record again"
         )
-    if result.measurement is not None and not result.measurement.pairs:
-        raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
     for verdict in result.verdicts:
         # Both sides run at another speed than recorded: a new anchor may record that as the new normal.
         other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
@@ -381,6 +379,9 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
             raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
+    # After the verdicts: a side that is WRONG is not timed, and a larger budget would not change that.
+    if result.measurement is not None and not result.measurement.pairs:
+        raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")
 
 
 def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recording, source: str) -> Record:

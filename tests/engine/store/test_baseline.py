@@ -399,6 +399,10 @@ def judged(outcome: Outcome) -> RunResult:
             "net/tf32/cuda has no valid times (the copy ran at 60 %): mend that",
         ),
         (run(case("tf32", 2.0, pairs=0)), "net/tf32/cuda has no samples: give it a larger --perf-budget and record"),
+        (
+            run(replace(case("tf32", 2.0, pairs=0), verdicts=judged(Outcome.WRONG).cases["net/tf32/cuda"].verdicts)),
+            "net/tf32/cuda is WRONG in the check of counters (because): mend that and",
+        ),
         (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more"),
         (
             run(environment=replace(H200, driver="590.2")),
