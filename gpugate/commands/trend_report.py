@@ -294,7 +294,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         machines=[history.machine for history in histories],
         sections=sections,
         changes=_level_changes(histories),
-        tells=any(trend.measured >= history.fewest_nights for history in histories for trend in history.trends),
+        enough_nights=any(one.measured >= history.fewest_nights for history in histories for one in history.trends),
         remarks=[(history.machine, [*_newest_moves(history), *_limits(history)]) for history in histories],
         nights=len(nights),
         billed=BILL_TIMES,

@@ -93,7 +93,7 @@ def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
         return found
     name, branch = recorded.commit[:SHORT_COMMIT], f" of branch {recorded.branch}" if recorded.branch else ""
     if recorded.changes is not None:
-        problem = f"the record is of {name} with uncommitted changes, which no commit of this history is known to have"
+        problem = f"the record is of {name} with uncommitted changes, and no commit here has the recorded files"
         raise CompareError(f"{problem}: commit first and record again, or give --against REF")
     step = "a squash or rebase drops it; record on the default branch, or give --against REF"
     raise CompareError(f"the recorded commit {name}{branch} is not in this clone: {suggest_commit(project, step)}")

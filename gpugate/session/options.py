@@ -465,5 +465,5 @@ def parse_shard(text: str) -> Shard:
     number, count = int(found[1]), int(found[2])
     if not 1 <= number <= count:
         known = f"from 1/{count} to {count}/{count}" if count else "such as 1/4"
-        raise OptionError(f"--perf-shard {text} is shard {number} of {count}, which is not there: give one {known}")
+        raise OptionError(f"--perf-shard {text}: a shard {number} of {count} does not exist, so give one {known}")
     return Shard(number, count)

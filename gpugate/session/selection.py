@@ -181,8 +181,8 @@ def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set
     groups = group_cases(planned, {})
     if groups and shard.number > len(groups):
         raise OptionError(
-            f"--perf-shard {shard.number}/{shard.count} has no case, since the selected ones make {len(groups)} "
-            f"groups, and a sweep is one of them: give {len(groups)} shards at most"
+            f"--perf-shard {shard.number}/{shard.count} has no case, since the selected cases make "
+            f"{len(groups)} groups, where a sweep is one group: give {len(groups)} shards at most"
         )
     own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
     others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}

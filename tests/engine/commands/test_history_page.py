@@ -133,6 +133,6 @@ def test_a_page_of_few_nights_says_so_and_has_the_change_of_the_newest_one() -> 
     case_id, case = next(iter(now.cases.items()))
     slower = replace(case, metrics={**case.metrics, "speedup": Metric(0.8 * before.cases[case_id].speedup.median)})
     page = Page(site_page(histories([before, replace(now, cases={**now.cases, case_id: slower})])))
-    assert "Too few nights to tell." in page.text
+    assert "The nights are too few for level changes to be detected." in page.text
     assert "No level of any case changed." not in page.text
     assert re.search(rf"{case_id}: speedup .* -> .* \(-20.0 %\)", page.text)

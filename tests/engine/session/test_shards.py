@@ -33,9 +33,9 @@ def test_a_shard_is_named_by_numbers(number: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("5/4", "--perf-shard 5/4 is shard 5 of 4, which is not there: give one from 1/4 to 4/4"),
-        ("0/4", "--perf-shard 0/4 is shard 0 of 4"),
-        ("1/0", "--perf-shard 1/0 is shard 1 of 0, which is not there: give one such as 1/4"),
+        ("5/4", "--perf-shard 5/4: a shard 5 of 4 does not exist, so give one from 1/4 to 4/4"),
+        ("0/4", "--perf-shard 0/4: a shard 0 of 4"),
+        ("1/0", "--perf-shard 1/0: a shard 1 of 0 does not exist, so give one such as 1/4"),
         ("half", "--perf-shard is 'half': give I/N, such as 1/4"),
         ("", "--perf-shard is '': give I/N"),
     ],
