@@ -60,26 +60,21 @@ class WarmProcess:
 
 
 class WarmPython:
-    """The server, which begins with the first process that is wanted of it."""
+    """The server. A session of a test ends all processes that began in it, so the server begins before."""
 
     def __init__(self) -> None:
-        self._requests, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._server: subprocess.Popen[bytes] | None = None
-
-    def _begin(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", __name__]
-        self._server = subprocess.Popen(
-            command, stdin=self._theirs.fileno(), cwd=ROOT, env=variables, start_new_session=True
-        )
-        self._theirs.close()
+        with theirs:
+            self._server = subprocess.Popen(
+                command, stdin=theirs.fileno(), cwd=ROOT, env=variables, start_new_session=True
+            )
 
     def start(self, command: Sequence[str], **options: Any) -> WarmProcess | subprocess.Popen[bytes]:
         """Runs a module of the engine warm, and starts every other command as the engine does."""
         if list(command[1:2]) + list(command[3:4]) != [children.__file__, "-m"]:
             return subprocess.Popen(command, start_new_session=True, **options)
-        if self._server is None:
-            self._begin()
         folder, environment = Path(options["cwd"]).absolute(), dict(options["env"])
         request = {"words": command[4:], "folder": str(folder), "environment": environment}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -90,9 +85,7 @@ class WarmPython:
 
     def close(self) -> None:
         self._requests.close()
-        self._theirs.close()
-        if self._server is not None:
-            self._server.wait()
+        self._server.wait()
 
 
 def serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

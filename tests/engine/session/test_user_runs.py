@@ -57,7 +57,6 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(tiny: Tiny
     assert ".." in row[7]
     assert row[8] == "PASS"
     assert f"skipped\n  {NO_GPU}\n      tiny/quick/cuda" in table
-    assert "kernels, launches: not measured (kernels and copies are counted on CUDA only)" in table
     assert "1 case measured (1 PASS), 1 case skipped" in table
     assert "\x1b" not in result.text
 
