@@ -229,7 +229,7 @@ def judge_baselines(path: Path, environment: Environment, records: Mapping[str, 
     matches = [compare(record.environment, environment) for record in records.values()]
     if all(match.kind == "foreign" for match in matches):
         folder = path / machine_name(environment)
-        return "bad", f"{folder} has none for this machine, and a gate fails without: {record_all}"
+        return "bad", f"{folder} has no record of this machine, and a gate fails without one: {record_all}"
     few = [name for name, record in records.items() if len(record.processes) < MIN_PROCESSES]
     if few:
         counts = f"{len(few)} of {len(records)} cases are recorded by fewer than {MIN_PROCESSES} processes"

@@ -129,7 +129,7 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
         raise HistoryError(f"no night of {where} is selected: give another --machine, --branch or --between")
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
-        other = "give another -k, or other nights"
+        other = "give another --case, or other nights"
         if any(night.unfit for night in nights):
             other = "the machine was not well (ENV_INVALID), so measure again, or give other nights"
         raise HistoryError(f"no case of {where} {what}: {other}")

@@ -14,6 +14,12 @@ def run_path(path: Path) -> Path:
 
 
 def find_runs(path: Path) -> list[Path]:
-    """The run files in a folder of runs or of nights; of a night its own, and of a file, itself."""
+    """The run files in a folder of runs or of nights; of a night its own, and of a file, itself.
+
+    A night that lost its run file has its path here, too, so that whoever reads it names it.
+    """
     run = run_path(path)
-    return sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")]) if path.is_dir() and not run.is_file() else [run]
+    if not path.is_dir() or run.is_file():
+        return [run]
+    nights = {one.parent / RUN for name in (RUN, PAGE) for one in path.glob(f"*/{name}")}
+    return sorted([*path.glob("*.json"), *nights])

@@ -241,6 +241,7 @@ def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str]
         (["nowhere"], "nowhere contains no nights"),
         (["empty"], "empty contains no nights"),
         (["unusable"], "none of the 1 runs of"),
+        (["lost"], "none of the 1 runs of"),
         (["nights", "-k", "other"], "has 'other' in its id"),
         (["unmeasured"], "was measured"),
         (["--last", "0"], "--last is '0': give a whole number from 1 to "),
@@ -260,6 +261,8 @@ def test_what_selects_nothing_is_one_sentence(
     (project / "empty").mkdir(exist_ok=True)
     (project / "unusable/night").mkdir(parents=True, exist_ok=True)
     (project / "unusable/night/run.json").write_text("{}")
+    (project / "lost/night").mkdir(parents=True, exist_ok=True)
+    (project / "lost/night/night.html").write_text("a page without its run")
     if not (project / "unmeasured").exists():
         night(project / "unmeasured", 0, [])
         open_store(f"sqlite:///{project}/new.sqlite").close()
