@@ -332,8 +332,14 @@ def pytest_runtest_setup(item):
         print(json.dumps(words), file=file)
     if "/fed/" in item.name and Path("interrupt").exists():
         Path("interrupt").unlink()
+        while Path("over").read_text().count("engaged") < 3:  # the other worker still measures
+            time.sleep(0.05)
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)
+
+def pytest_runtest_teardown(item):
+    with open("over", "a") as file:
+        print(item.name, file=file)
 """
 
 
