@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
@@ -72,6 +73,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "cannot be read"),
     "words": (lambda path: path.write_text("weights, honestly"), "cannot be read"),
     "the last byte": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cannot be read"),
+    "of another program": (lambda path: save_file({"weight": torch.ones(1)}, path, {"format": "pt"}), "cannot be read"),
     "of more cameras": (
         lambda path: checkpoint.save(path, _trainer(rig=OTHER_RIG), 0),
         r"camera is float32 \[3, 1, 256\] there and float32 \[2, 1, 256\] here",

@@ -51,7 +51,7 @@ def resume(path: Path, trainer: Trainer) -> int:
         with safe_open(path, framework="pt") as file:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # the file is no mapping
             beside = {name: json.loads(value) for name, value in (file.metadata() or {}).items()}
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"checkpoint {path} cannot be read ({error}): name one of this workload") from error
     if difference := _difference(stored, beside, trainer):
         raise ValueError(f"checkpoint {path} is of another run ({difference}): name one of this model and precision")
