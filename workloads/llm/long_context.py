@@ -21,6 +21,7 @@ from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Cache, Decoder
 from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
 from workloads.llm.tokens import draw_ids, dtype, shape
+from workloads.parts.random_inputs import generator_of
 
 TOKENS = {"cuda": 8192, "cpu": 1024}  # of each text, with the new one
 PAGE = 16  # tokens
@@ -34,21 +35,20 @@ def tokens(context: Context, index: int) -> Tensor:
 
 def earlier_tokens(context: Context, layer: int) -> tuple[Tensor, Tensor]:
     """Keys and values [texts, kv_heads, tokens, head]: of sizes with which a query prefers a few of the tokens."""
-    random = torch.Generator(context.device).manual_seed(1_000_003 * context.seed + layer)
+    random = generator_of(context, layer)
     size = context.items, shape(context).kv_heads, TOKENS[context.device.type] - 1, shape(context).head
     keys, values = (torch.randn(size, generator=random, device=context.device) * scale for scale in (2, 8))
     return keys.to(dtype(context)), values.to(dtype(context))
 
 
 class SlicedCache(StaticCache):
-    """Attention over the tokens that are there, by the platform's flash kernel; `length` counts the new one."""
-
-    length = 0
+    """Attention over the tokens that are there, the new one included, by the platform's flash kernel."""
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
         self.keys.index_copy_(2, positions, keys)
         self.values.index_copy_(2, positions, values)
-        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        there = TOKENS[queries.device.type]
+        keys, values = self.keys[:, :, :there], self.values[:, :, :there]
         return F.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)
 
 
@@ -73,23 +73,20 @@ class PagedCache:  # cuda only
 
 def with_room(context: Context) -> Side:
     """Memory for twice as many tokens, and a mask."""
-    model, last = decoder(context, 2 * TOKENS[context.device.type]), TOKENS[context.device.type] - 1
-    caches = []
-    for layer in range(len(model.layers)):
-        cache = StaticCache(shape(context), context.items, 2 * (last + 1), dtype(context), context.device)
-        cache.keys[:, :, :last], cache.values[:, :, :last] = earlier_tokens(context, layer)
-        caches.append(cache)
-    return _side(context, model, caches)
+    return _in_one_piece(context, StaticCache)
 
 
 def flash(context: Context) -> Side:
     """Attention over the tokens that are there. A server captures a graph for each of several lengths."""
-    model, last = decoder(context, 2 * TOKENS[context.device.type]), TOKENS[context.device.type] - 1
-    caches = []
+    return _in_one_piece(context, SlicedCache)
+
+
+def _in_one_piece(context: Context, kind: type[StaticCache]) -> Side:
+    tokens = TOKENS[context.device.type]
+    model, caches = decoder(context, 2 * tokens), []
     for layer in range(len(model.layers)):
-        cache = SlicedCache(shape(context), context.items, 2 * (last + 1), dtype(context), context.device)
-        cache.keys[:, :, :last], cache.values[:, :, :last] = earlier_tokens(context, layer)
-        cache.length = last + 1
+        cache = kind(shape(context), context.items, 2 * tokens, dtype(context), context.device)
+        cache.keys[:, :, : tokens - 1], cache.values[:, :, : tokens - 1] = earlier_tokens(context, layer)
         caches.append(cache)
     return _side(context, model, caches)
 
