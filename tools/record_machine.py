@@ -137,10 +137,11 @@ def run_process(
     tests = [f"perf_tests/test_promises.py::{test}[{case.case_id}]" for case in cases for test in TESTS]
     cores = sorted(os.sched_getaffinity(0))
     environment = dict(os.environ)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process would compile all of torch anew, 10 s
     if gpu is not None:
         share = len(cores) // gpus
         cores = cores[gpu * share : (gpu + 1) * share]
-        environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
+        environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",")[gpu]
     pytest = (sys.executable, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider", "-o", "perf_processes=1")
     stored = ("--perf-json", str(path), "--perf-baselines", str(folder / "none"), *words)
     with (folder / f"{name}.log").open("wb") as log:

@@ -42,7 +42,10 @@ class HostTimer:
 
 
 class CudaEventTimer:  # cuda only
-    """A pair of CUDA events on the current stream, around work that was joined to that stream."""
+    """A pair of CUDA events on the current stream, around work that was joined to that stream.
+
+    The host sleeps until the second event: a host that waits in a loop would spend CPU time, which the bill counts.
+    """
 
     name: Literal["cuda events", "host clock"] = "cuda events"
     resolution_ms = 0.0005  # cudaEventElapsedTime: about 0.5 us, CUDA Runtime API reference
@@ -51,7 +54,7 @@ class CudaEventTimer:  # cuda only
         self.device = device
         self.event_host_ratios: list[float] = []
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
 
     def time_ms(self, run: Callable[[], None]) -> float:
         torch.cuda.synchronize(self.device)

@@ -12,6 +12,8 @@ from gpugate.measurement.record import Difference
 from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 
 PACKED = torch.float4_e2m1fn_x2
+HELD_BYTES = 2**28  # of the host's memory
+HELD_SHARE = 8  # of a GPU's free memory, an eighth
 When = Literal["fresh inputs", "timed steps"]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -31,12 +33,14 @@ def differences(output: Parts, expected: Parts, when: When, expects_nan: bool = 
 
 
 def _compare(output: torch.Tensor, expected: torch.Tensor, when: When, name: str) -> Difference:
-    out, ref = numbers_of(output), numbers_of(expected)
+    device = place_for(8 * expected.numel(), output.device)
+    out, ref = numbers_of(output, device), numbers_of(expected, device)
     agreement, finite = _top1_agreement(out, ref), ref.isfinite()
     if not bool(finite.all()):  # both sides have the same values at the other places, see `problem_with`
         out, ref = out[finite], ref[finite]
     error = out - ref
-    unequal = int((codes_of(output).cpu() != codes_of(expected).cpu()).sum()) if is_discrete(expected) else None
+    codes = [codes_of(part.to(device)) for part in (output, expected)] if is_discrete(expected) else None
+    unequal = int((codes[0] != codes[1]).sum()) if codes else None
     not_finite = int(finite.numel() - finite.sum())
     return Difference(
         relative_l2=_relative(float(error.norm()), float(ref.norm())),
@@ -75,9 +79,25 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return values.float() if values.is_floating_point() and values.element_size() == 1 else values
 
 
-def numbers_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Converts values to float64 on the host, complex ones to complex128."""
-    values = readable(tensor).cpu()
+def most_held_bytes(device: torch.device) -> int:
+    """The most bytes of outputs, or of new inputs with their outputs, that a check holds at once."""
+    if device.type == "cpu":
+        return HELD_BYTES
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cuda only
+    return (torch.cuda.mem_get_info(device)[0] + cached) // HELD_SHARE  # cuda only
+
+
+def place_for(size: int, device: torch.device) -> torch.device:
+    """Returns the device that compares values of `size` bytes: this one, or the host where a GPU has too little memory.
+
+    A GPU compares a large output within milliseconds, and the host within seconds.
+    """
+    return device if device.type == "cuda" and size <= most_held_bytes(device) else torch.device("cpu")
+
+
+def numbers_of(tensor: torch.Tensor, device: torch.device | Literal["cpu"] = "cpu") -> torch.Tensor:
+    """Converts values to float64 on the device, complex ones to complex128."""
+    values = readable(tensor).to(device)
     return values.to(torch.complex128 if values.is_complex() else torch.float64)
 
 

@@ -19,7 +19,16 @@ import numpy as np
 import torch
 
 from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used
-from gpugate.measurement.difference import are_finite, codes_of, form_problem, is_discrete, numbers_of, readable
+from gpugate.measurement.difference import (
+    are_finite,
+    codes_of,
+    form_problem,
+    is_discrete,
+    most_held_bytes,
+    numbers_of,
+    place_for,
+    readable,
+)
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.sides import BuiltSide, blame, spoil_new_memory, synchronize
@@ -31,8 +40,6 @@ CHECKED_SHARE = 0.1  # of the budget
 SHORT_STRETCH, LONG_STRETCH = 8, 5000  # a side gains nothing by the loss of steps beyond those of a timed block
 STRETCH_MS = 2000.0
 MOST_READ, LOST_SHARE = 64, 0.1  # of the outputs of a stretch that `Side.finish` completes; how many may be overwritten
-HELD_BYTES = 2**28  # of outputs until they are joined, or of new inputs
-HELD_SHARE = 8  # of a GPU's free memory, an eighth
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,14 @@ class CheckedSteps:
         self.steps.append(_Step(content, before, None if problem else self.sketch(output), problem or ""))
 
     def compare(self) -> StepChecks:
-        """Compares the sums of all steps with those of the expected outputs."""
+        """Compares the sums of all steps with those of the expected outputs, on the device of the outputs."""
+        devices = [found.device for step in self.steps for found in (step.sums or {}).values()]
 
         @cache
         def known(content: int) -> tuple[Sums, Mapping[tuple[str, Kind], float]]:
-            wanted = self.expected.timed[content]
+            parts = self.expected.timed[content]
+            device = place_for(byte_size(parts), devices[0])
+            wanted = {name: part.to(device) if isinstance(part, torch.Tensor) else part for name, part in parts.items()}
             return self.sketch(wanted), self.sketch.limits(wanted)
 
         def close(sums: Sums, content: int) -> bool:
@@ -152,14 +162,6 @@ def _longest_stretch(side: BuiltSide, expected: Expected, step_ms: float | None)
     if side.restore is not None:
         most.append(len(expected.timed))  # a set that was written to is not read again
     return max(1, min(most))
-
-
-def most_held_bytes(device: torch.device) -> int:
-    """The most bytes of outputs, or of new inputs with their outputs, that a checking pass holds at once."""
-    if device.type == "cpu":
-        return HELD_BYTES
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cuda only
-    return (torch.cuda.mem_get_info(device)[0] + cached) // HELD_SHARE  # cuda only
 
 
 def _next_sets(side: BuiltSide, inputs: Inputs, expected: Expected, length: int) -> list[int]:
@@ -294,9 +296,11 @@ class Sketch:
             if isinstance(part, torch.Tensor):
                 share = self._tolerance.equal_share if is_discrete(part) else None
                 unequal = 0.0 if share is None else 1 - share
-                numbers = numbers_of(part)
+                numbers = numbers_of(part, place_for(8 * part.numel(), part.device))
                 found[name, "hashes"] = _limit(math.sqrt(unequal)) * HASHES * math.sqrt(part.numel() / 6)
-                found[name, "numbers"] = _limit(self._tolerance.relative_l2) * float(numbers[numbers.isfinite()].norm())
+                found[name, "numbers"] = _limit(self._tolerance.relative_l2) * float(
+                    torch.where(numbers.isfinite(), numbers, 0).norm()
+                )
         return found
 
     def _signs_of(self, count: int, device: torch.device) -> torch.Tensor:

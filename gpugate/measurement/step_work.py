@@ -18,6 +18,7 @@ from typing import Any
 from gpugate.machine.processes import list_descendants, worker_cpu_ns
 from gpugate.measurement.cold_inputs import same_form
 from gpugate.measurement.counters import kernels_by_join
+from gpugate.measurement.difference import most_held_bytes
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import StepChecks
 from gpugate.measurement.settings import REMEMBERS
@@ -27,7 +28,6 @@ from gpugate.measurement.step_checks import (
     LOST_SHARE,
     CheckedSteps,
     Sketch,
-    most_held_bytes,
     run_block,
     without_overwritten,
 )
