@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.parts.random_inputs import host_generator
 
 LAYERS = 6
 WIDTH = {"cuda": 512, "cpu": 128}
@@ -52,7 +53,7 @@ def stack(context: Context) -> nn.Sequential:
 
 def batches(context: Context, index: int) -> list[Tensor]:
     """Four batches, float32 [tokens, width], of 1 to 4 tenths of the tokens."""
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    generator = host_generator(context, index)
     lengths = [context.items * share // sum(SHARES) for share in SHARES]
     width = WIDTH[context.device.type]
     return [torch.randn(length, width, generator=generator).to(context.device) for length in lengths]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import BASELINE, Context, Contract, Limit, Optimization, Side, Size, Workload
+from workloads.parts.random_inputs import host_generator
 
 CHANNELS, CLASSES = {"cuda": 128, "cpu": 16}, 10
 PIXELS = {"cuda": 64, "cpu": 32}
@@ -25,7 +26,7 @@ Pictures = tuple[Tensor, Tensor]
 
 def pictures(context: Context, index: int) -> Pictures:
     """uint8 [pictures, 3, pixels, pixels] and their classes, in pageable memory of the host."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     pixels = PIXELS[context.device.type]
     drawn = torch.randint(256, (context.items, 3, pixels, pixels), dtype=torch.uint8, generator=random)
     return drawn, torch.randint(CLASSES, (context.items,), generator=random)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gpugate.workload import Build, Context, MakeInput, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.random_inputs import host_generator
 
 HEADS, TOKENS, HEAD = 8, 512, 64
 FEATURES, CLASSES = 1024, 8192
@@ -26,13 +27,9 @@ BY_HAND = (
 )
 
 
-def _random(context: Context, index: int) -> torch.Generator:
-    return torch.Generator().manual_seed(1_000_003 * context.seed + index)
-
-
 def heads(context: Context, index: int) -> Tensor:
     """Queries, keys and values: [3, sequences, heads, tokens, head]."""
-    return torch.randn(3, context.items, HEADS, TOKENS, HEAD, generator=_random(context, index))
+    return torch.randn(3, context.items, HEADS, TOKENS, HEAD, generator=host_generator(context, index))
 
 
 @torch.inference_mode()
@@ -55,7 +52,7 @@ def attention_fused(inputs: Tensor) -> Tensor:
 
 def rows(context: Context, index: int) -> Tensor:
     """[rows, features]."""
-    return torch.randn(context.items, FEATURES, generator=_random(context, index))
+    return torch.randn(context.items, FEATURES, generator=host_generator(context, index))
 
 
 @torch.inference_mode()
@@ -102,7 +99,7 @@ def softmax_fused(x: Tensor) -> Tensor:
 
 def labelled_rows(context: Context, index: int) -> tuple[Tensor, Tensor]:
     """Scores [rows, classes], and the right class of each row."""
-    random = _random(context, index)
+    random = host_generator(context, index)
     scores = torch.randn(context.items, CLASSES, generator=random)
     return scores, torch.randint(CLASSES, (context.items,), generator=random)
 
@@ -122,11 +119,11 @@ def cross_entropy_fused(inputs: tuple[Tensor, Tensor]) -> Tensor:
 
 def bags(context: Context, index: int) -> Tensor:
     """Ids of the vectors in each bag: int64 [bags, ids]."""
-    return torch.randint(VECTORS, (context.items, IDS_PER_BAG), generator=_random(context, index))
+    return torch.randint(VECTORS, (context.items, IDS_PER_BAG), generator=host_generator(context, index))
 
 
 def _vectors(context: Context) -> Tensor:
-    return torch.randn(VECTORS, VECTOR, generator=_random(context, -1))
+    return torch.randn(VECTORS, VECTOR, generator=host_generator(context, -1))
 
 
 def bag_by_hand(context: Context) -> Side:

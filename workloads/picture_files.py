@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context, Needs, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.random_inputs import host_generator
 
 FILES, WIDTH, HEIGHT, REDUCED = 4, 1024, 768, 4
 PER_STEP = 4
@@ -26,7 +27,7 @@ SMALL = (WIDTH // REDUCED, HEIGHT // REDUCED)
 
 def numbers(context: Context, index: int) -> Tensor:
     """Numbers of the files of one step: int64 [items]."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     return torch.randint(FILES, (context.items,), generator=random)
 
 

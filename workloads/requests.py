@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.random_inputs import host_generator
 
 FEATURES, HIDDEN, REQUESTS = 1024, 4096, 16
 WEIGHTS = 2 * FEATURES * HIDDEN
@@ -19,9 +20,7 @@ WEIGHTS = 2 * FEATURES * HIDDEN
 
 def requests(context: Context, index: int) -> Tensor:
     """[requests, features]."""
-    return torch.randn(
-        context.items, FEATURES, generator=torch.Generator().manual_seed(1_000_003 * context.seed + index)
-    )
+    return torch.randn(context.items, FEATURES, generator=host_generator(context, index))
 
 
 def network(context: Context) -> nn.Module:

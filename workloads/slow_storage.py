@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Build, Context, Optimization, Side, Size, Workload
+from workloads.parts.random_inputs import host_generator
 
 BLOCKS, ROWS, COLUMNS, RESULTS = 64, 256, 1024, 384
 LATENCY_S = 0.006  # a seek of a disk
@@ -24,7 +25,7 @@ Read = Callable[[int], Tensor]
 
 def numbers(context: Context, index: int) -> Tensor:
     """Numbers of the blocks of one step: int64 [items]."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     return torch.randint(BLOCKS, (context.items,), generator=random)
 
 

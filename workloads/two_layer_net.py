@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_counted, miscount
 from workloads.parts.graph_capture import recorded
+from workloads.parts.random_inputs import host_generator
 from workloads.parts.ring import Ring
 from workloads.parts.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
 
@@ -51,7 +52,7 @@ def net(context: Context) -> nn.Module:
 
 def host_inputs(context: Context, index: int) -> Tensor:
     """Input set `index`: float32 [items, 1024] in pageable host memory, random, never zeros."""
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    generator = host_generator(context, index)
     return torch.randn(context.items, FEATURES, generator=generator)
 
 

@@ -28,6 +28,7 @@ from workloads.driving.model import FULL_RIG, SMALL_RIG
 from workloads.driving.nvjpeg import NvJpeg
 from workloads.driving.reading import FrameSet, HostBatches, read_jpeg, read_normalized, read_raw
 from workloads.driving.training import Recipe, Trainer
+from workloads.parts.random_inputs import host_generator
 from workloads.parts.stages import stage
 from workloads.parts.whole_step import captured
 
@@ -61,7 +62,7 @@ def stamps(context: Context, index: int) -> Tensor:
     The frames of a step are no input: they come from a loader that reads ahead. A step multiplies its record by the
     stamps, so that it cannot return the record of an earlier step.
     """
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    generator = host_generator(context, index)
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.host_preparation.sample_transforms import Preparation
 from workloads.host_preparation.worker_pools import WorkerProcesses, WorkerThreads, warn_if_more_than_cores
+from workloads.parts.random_inputs import host_generator
 
 Batches = Callable[[Sequence[Tensor]], Iterator[Tensor]]
 
@@ -26,7 +27,7 @@ def samples_of(preparation: Preparation, seed: int) -> Tensor:
 
 def sample_numbers(preparation: Preparation, context: Context, index: int) -> Tensor:
     """Input set `index`: int64 [items] on the host."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     return torch.randint(preparation.samples, (context.items,), generator=random)
 
 

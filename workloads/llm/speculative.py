@@ -20,7 +20,8 @@ from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
 from workloads.llm.model import Decoder, Shape, make_decoder
 from workloads.llm.rungs import make_static_caches
-from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, make_generator, shape, text
+from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, shape, text
+from workloads.parts.random_inputs import host_generator
 
 SPAN_TOKENS = 8  # of one step
 TEXT_TOKENS = PROMPT_TOKENS + 6 * SPAN_TOKENS
@@ -37,7 +38,7 @@ class Span(NamedTuple):
 
 
 def span(context: Context, index: int) -> Span:
-    random = make_generator(context, index)
+    random = host_generator(context, index)
     start = torch.randint(PROMPT_TOKENS, TEXT_TOKENS - SPAN_TOKENS, (1,), generator=random)
     return Span(start, torch.rand(SPAN_TOKENS, generator=random) < ACCEPTANCE)
 

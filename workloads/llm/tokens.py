@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.llm.model import LLAMA_1B, SMALL, Shape
+from workloads.parts.random_inputs import host_generator
 
 PROMPT_TOKENS, NEW_TOKENS = 128, 128
 CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
@@ -34,14 +35,9 @@ def dtype(context: Context) -> torch.dtype:
     return torch.float32 if context.device.type == "cpu" else torch.bfloat16
 
 
-def make_generator(context: Context, index: int) -> torch.Generator:
-    """The random numbers of input set `index`."""
-    return torch.Generator().manual_seed(1_000_003 * context.seed + index)
-
-
 def draw_ids(context: Context, index: int, sequences: int, tokens: int) -> Tensor:
     """Random ids of input set `index`: int64 [sequences, tokens] on the context's device."""
-    random = make_generator(context, index)
+    random = host_generator(context, index)
     return torch.randint(shape(context).vocabulary, (sequences, tokens), generator=random).to(context.device)
 
 

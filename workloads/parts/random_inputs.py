@@ -1,4 +1,4 @@
-"""Random values on the device of a side, which depend on the seed of the run and on the number of the input set."""
+"""Random values of a side's inputs, which depend on the seed of the run and on the number of the input set."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from torch import Tensor
 from gpugate.workload import Context
 
 
+def host_generator(context: Context, index: int) -> torch.Generator:
+    """The generator of input set `index`, on the host."""
+    return torch.Generator().manual_seed(_seed(context, index))
+
+
 def generator_of(context: Context, index: int) -> torch.Generator:
     """The generator of input set `index`, on the context's device."""
-    return torch.Generator(context.device).manual_seed(1_000_003 * context.seed + index)
+    return torch.Generator(context.device).manual_seed(_seed(context, index))
 
 
 def draw(context: Context, index: int, *shape: int) -> Tensor:
     """Normal values of input set `index`: float32 of the given shape, on the context's device."""
     return torch.randn(shape, device=context.device, generator=generator_of(context, index))
+
+
+def _seed(context: Context, index: int) -> int:
+    return 1_000_003 * context.seed + index

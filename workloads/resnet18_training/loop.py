@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, Side
 from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.random_inputs import host_generator
 from workloads.parts.stages import stage
 from workloads.parts.whole_step import captured
 from workloads.resnet18_training.cifar import Pictures, training_pictures
@@ -162,7 +163,7 @@ class TrainingLoop:
 
 def receipts(context: Context, index: int) -> Tensor:
     """Input set `index`: one random number per item, float32 [items], never zero; pictures arrive by the data path."""
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    generator = host_generator(context, index)
     return torch.rand(context.items, generator=generator).add_(0.5).to(context.device)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, Side
+from workloads.parts.random_inputs import host_generator
 from workloads.parts.slots import StagedSlot, wait
 from workloads.parts.stages import stage
 from workloads.streaming.block_checksum import RECORD, record
@@ -50,7 +51,7 @@ class Records:
 def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
     """Input set `index`: int64 [items] on the host, block numbers; no block repeats before all others were used."""
     blocks = regimes[context.device.type].blocks
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
     return torch.cat(orders)[: context.items]
 
