@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,7 +149,7 @@ def test_each_addition_reads_a_convolution_and_a_value_in_int8() -> None:
         ("11.0.0", "int8", True, {"TF32"}),
     ],
 )
-def test_a_version_gets_the_flags_that_it_knows(version, precision, typed, flags, tmp_path: Path) -> None:
+def test_a_version_gets_the_flags_that_it_knows(version, precision, typed, flags, tmp_path) -> None:
     trt, timings = FakeTensorRT(version), tmp_path / "timings"
     build_plan(trt, b"model", SHAPE, precision, timings)
     ((network, config),) = trt.built
