@@ -18,8 +18,10 @@ from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
 from gpugate.session.recording import write
-from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store import baseline, kept_runs, profiles_file, run_file
 from gpugate.store.night_files import find_runs
+
+KEPT = ".gpugate/runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUNS",
         type=Path,
         nargs="?",
-        help="a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts",
+        help="a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
+        "(default: the kept runs of the newest run's code, at most ten)",
     )
     parser.add_argument(
         "--case",
@@ -79,16 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
     Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
     where the runs cannot form one record, or a case was not recorded.
     """
-    if (arguments.runs is None) == (arguments.delete is None):
-        raise BaselineError("give either RUNS, a run or a folder of runs, or --delete CASE")
     if arguments.delete is not None:
+        if arguments.runs is not None:
+            raise BaselineError("give either RUNS, a run or a folder of runs, or --delete CASE")
         _delete(arguments.baselines, arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
     runs = [process for one in _runs(arguments.runs) for process in _list_processes(one, arguments.case)]
     absent = set(arguments.case).difference(*(one.cases for one in runs))
     if absent:
-        raise BaselineError(f"{arguments.runs} has no case {min(absent)}: give a case that it measured")
+        raise BaselineError(f"{arguments.runs or KEPT} has no case {min(absent)}: give a case that it measured")
     folder = arguments.baselines / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
     recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
@@ -135,12 +138,13 @@ def _delete(baselines: Path, case_id: str) -> None:
             print(f"{case_id}: deleted from {folder / f'{workload}.json'}; commit the difference")
 
 
-def _runs(path: Path) -> list[RunResult]:
-    if not path.exists():
+def _runs(path: Path | None) -> list[RunResult]:
+    if path is not None and not path.exists():
         raise BaselineError(f"{path} does not exist: give a run of --perf-json, a night, or a folder of them")
-    paths = find_runs(path)
+    paths = kept_runs.find_newest(Path.cwd()) if path is None else find_runs(path)
     if not paths:
-        raise BaselineError(f"{path} contains no run: write some with --perf-json, each in a process of its own")
+        step = "run the tests" if path is None else "write some with --perf-json"
+        raise BaselineError(f"{path or KEPT} contains no run: {step}, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}
     runs = []
     for path in paths:

@@ -54,10 +54,10 @@ from gpugate.session.selection import (
 )
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS
-from gpugate.store import run_file
+from gpugate.store import kept_runs, run_file
 from gpugate.store.night_files import JUNIT
 from gpugate.store.nights import night_of
-from gpugate.store.store_url import hide_secrets
+from gpugate.store.store_url import hide_secrets, url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import list_names
@@ -188,7 +188,7 @@ class PerfRun:
             capture.suspend_global_capture()
         print(f"\nERROR: {show_controls(sentence)}", flush=True)
         if self.opened is opened:
-            lines = [] if self._is_worker else remember(opened.result, self.options)
+            lines = [] if self._is_worker else remember(opened.result, self.options, self.config.rootpath)
             print(show_controls("\n".join(lines)), flush=True)
         end_children()
         os._exit(pytest.ExitCode.INTERRUPTED)
@@ -271,7 +271,7 @@ class PerfRun:
             if self.options.report_path is not None and not self._is_worker:
                 write_night(self.options.report_path, run)
         finally:  # where no file can be written, the store may have room
-            self._lines.extend([] if self._is_worker else remember(run, self.options))
+            self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
 
     def _write_files(self, run: RunResult) -> None:
         for path in self.options.run_paths:
@@ -395,8 +395,8 @@ class PerfRun:
         self._closing.close()
 
 
-def remember(run: RunResult, options: Options) -> list[str]:
-    """Adds a run with measured cases to the store, and returns lines for the end of the session.
+def remember(run: RunResult, options: Options, root: Path) -> list[str]:
+    """Adds a run with measured cases to the store, in the project with its file, and returns lines for the end.
 
     No error of the store is one of the run: it is a warning. A run with a fault on purpose does not describe the
     program and is not added.
@@ -412,6 +412,8 @@ def remember(run: RunResult, options: Options) -> list[str]:
         with closing(open_store(options.store_url)) as store:
             before = store.read_night_before(night)
             store.add(night)
+        if options.store_url == url_of(root):
+            kept_runs.keep(run, root)
         return [] if before is None else describe_moves(before, night)
     except GpugateError as error:
         return [f"{NOT_STORED}: {error}"]

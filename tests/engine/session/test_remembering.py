@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.commands.cli import main
 from gpugate.results.run import Night
 from gpugate.session import perf_run
+from gpugate.store import kept_runs
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.read_only import refuse_writes
@@ -41,6 +43,28 @@ def test_the_second_run_says_what_moved_since_the_first(project: TinyProject) ->
     moved = next(line for line in third.text.splitlines() if line.startswith(f"  {QUICK}: speedup "))
     assert moved.endswith(", outside its noise")
     assert [list(night.cases) for night in stored(project)] == [[QUICK]] * 3
+
+
+def test_the_newest_runs_of_the_same_code_become_a_record_without_a_file(
+    project: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.path)
+    assert main(["accept"]) == 2
+    monkeypatch.setattr(kept_runs, "MOST", 2)
+    project.quick_ms(2)
+    for _ in range(3):
+        project.run()
+    capsys.readouterr()
+    accept = ["accept", "--case", QUICK, "--reason", "exact sums"]
+    assert main(accept) == 2
+    assert f"{QUICK} was measured by 2 of the 5 processes" in capsys.readouterr().err
+    assert main([*accept, "--processes", "2"]) == 0
+    assert f"{QUICK}: recorded 2." in capsys.readouterr().out
+    author = ["-c", "user.name=a", "-c", "user.email=a"]
+    for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "another version"]):
+        subprocess.run(["git", *words], cwd=project.path, check=True)
+    project.run()
+    assert len(kept_runs.find_newest(project.path)) == 1
 
 
 def test_git_ignores_the_folder_by_a_file_of_its_own(project: TinyProject) -> None:
@@ -120,7 +144,7 @@ def test_the_workers_of_one_session_are_one_run(project: TinyProject) -> None:
 
 
 def test_a_worker_adds_nothing_of_its_own(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf_run, "remember", lambda run, options: [])  # in the controller alone
+    monkeypatch.setattr(perf_run, "remember", lambda run, options, root: [])  # in the controller alone
     assert project.run("-n", "1").status == 0
     assert not (project.path / ".gpugate").exists()
 
