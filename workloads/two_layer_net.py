@@ -17,8 +17,7 @@ from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side
 from workloads.parts.compiled import COMPILER, compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 from workloads.parts.random_inputs import host_generator
-from workloads.parts.ring import Ring
-from workloads.parts.slots import Buffers, GraphSlot, StagedSlot, unpinned, wait
+from workloads.parts.ring import Buffers, GraphSlot, Ring, StagedSlot, unpinned, wait
 
 FEATURES, HIDDEN, CLASSES = 1024, 512, 10
 BATCH = 64

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from workloads.streaming.block_checksum import half_sums, record
-from workloads.streaming.walsh_shift import LARGEST_POINTS, WalshShift, hadamard
+from workloads.streaming.regime import LARGEST_POINTS, WalshShift, hadamard, half_sums, record
 
 CPU = torch.device("cpu")
 
@@ -34,12 +33,6 @@ def test_the_loudest_signals_stay_exact() -> None:
     assert points**1.5 * 128 <= 2**24, "what FP32 adds exactly, in any order"
     loudest = torch.cat([torch.full((1, points), -128.0), torch.full((1, points), 127.0), -128 * hadamard(points)[1:9]])
     assert torch.equal(WalshShift(points, 1, CPU)(loudest), swapped(loudest))
-
-
-@pytest.mark.parametrize("points", [0, 2, 48, 2 * LARGEST_POINTS])
-def test_what_cannot_be_shifted_exactly_is_refused(points: int) -> None:
-    with pytest.raises(ValueError, match=f"{points} points cannot be shifted exactly: use a power of two"):
-        WalshShift(points, 1, CPU)
 
 
 def test_sums_are_those_of_the_words_modulo_two_to_the_64() -> None:

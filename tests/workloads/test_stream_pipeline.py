@@ -3,14 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from tests.support.patience import HANGS_S, soon
-from workloads.streaming.stream_pipeline import Pipeline, Stages
+from workloads.streaming.pipeline import Pipeline, Stages
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -85,27 +84,3 @@ def test_an_exception_in_a_stage_ends_all_threads_with_it(slots: int, readers: i
         soon(run)
     assert threads_of_pipelines() == []
     made.close()
-
-
-def test_closing_ends_readers_that_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    consuming, closing = threading.Event(), threading.Event()
-
-    def hold(slot: FakeSlot) -> torch.Tensor:
-        consuming.set()
-        assert closing.wait(HANGS_S)
-        return consume(slot)
-
-    made = pipeline(slots=1, consume=hold)
-    with ThreadPoolExecutor(1, "watched") as watched:
-        streaming = watched.submit(made.stream, [0, 1, 2])
-        assert consuming.wait(HANGS_S)
-        close_places = made._close_places
-
-        def close_places_and_go_on() -> None:
-            close_places()
-            closing.set()
-
-        monkeypatch.setattr(made, "_close_places", close_places_and_go_on)
-        made.close()
-        with pytest.raises(BaseException, match=r"not read|after shutdown|^$"):
-            streaming.result(HANGS_S)

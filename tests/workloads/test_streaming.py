@@ -23,9 +23,8 @@ from workloads.streaming import (
     show_whole_file,
     stream_file,
 )
-from workloads.streaming.stream_device import Regime
-from workloads.streaming.stream_sides import at_once, file_of, in_a_row, read_by_threads
-from workloads.streaming.walsh_shift import LARGEST_POINTS, WalshShift
+from workloads.streaming.regime import LARGEST_POINTS, Regime, WalshShift
+from workloads.streaming.sides import at_once, file_of, in_a_row, read_by_threads
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 SMALL = {"cpu": Regime(rows=32, points=16, blocks=20, rounds=1, buffers=3, readers=2, consumers=2)}
@@ -168,6 +167,6 @@ def test_a_block_out_of_place_disproves_it(context: Context, monkeypatch) -> Non
         monkeypatch.setattr(file, "read_into", lambda number, block: read_into(places.get(number, number), block))
         return file
 
-    monkeypatch.setattr("workloads.streaming.stream_sides.file_of", two_swapped)
+    monkeypatch.setattr("workloads.streaming.sides.file_of", two_swapped)
     with pytest.raises(DisprovedError, match="2 of 20 blocks came back wrong or out of place, first block 4"):
         show_whole_file(SMALL, context)

@@ -15,10 +15,17 @@ import torch
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Optimization, Point, Proof, Side, Size, Workload
-from workloads.streaming.stream_device import Regime
-from workloads.streaming.stream_resident import resident_at_once, resident_in_a_row
-from workloads.streaming.stream_sides import Regimes, at_once, block_numbers, in_a_row, read_by_threads, regime_of
-from workloads.streaming.walsh_shift import flops
+from workloads.streaming.regime import Regime
+from workloads.streaming.sides import (
+    Regimes,
+    at_once,
+    block_numbers,
+    in_a_row,
+    read_by_threads,
+    regime_of,
+    resident_at_once,
+    resident_in_a_row,
+)
 
 # Compute is the longest stage as soon as a team reads and several threads check. Times per block of 16 MiB on an H200,
 # about: 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1
@@ -55,8 +62,7 @@ def size(regime: Regime, items: int) -> Size:
     """The work of a step: the FLOPs of the products alone, and the bytes of blocks and results that cross the bus."""
     block_bytes = 4 * regime.rows * regime.points
     ways = 2 if regime.rounds else 1
-    work = flops(regime.rows, regime.points, regime.rounds)
-    return Size(items=items, flops=items * work, bytes=float(items * ways * block_bytes))
+    return Size(items=items, flops=items * regime.flops, bytes=float(items * ways * block_bytes))
 
 
 def show_whole_file(regimes: Regimes, context: Context) -> str:

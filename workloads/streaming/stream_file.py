@@ -1,31 +1,23 @@
 """A file of blocks that streams from disk: written once and whole, read at any place by many threads at once.
 
-Beside it lies a file with its length and a checksum of every block. The file stays in the page cache as far as memory
-allows, so that reading a block is a copy by the kernel, not a wait for the disk.
+The file stays in the page cache as far as memory allows, so that reading a block is a copy by the kernel, not a wait
+for the disk.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import mmap
 import os
-import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workloads.streaming.block_checksum import half_sums
-
-FORMAT = 1
-MIB = 2**20
+from workloads.streaming.regime import half_sums
 
 
 @dataclass(frozen=True)
@@ -38,12 +30,8 @@ class Layout:
     seed: int
 
     @property
-    def block_bytes(self) -> int:
-        return 4 * self.rows * self.points
-
-    @property
     def bytes(self) -> int:
-        return self.block_bytes * self.blocks
+        return 4 * self.rows * self.points * self.blocks
 
     @property
     def file_name(self) -> str:
@@ -51,27 +39,35 @@ class Layout:
 
 
 class StreamFile:
-    """An intact file, open for reading. `checksums` is int64 [blocks, 2], see `half_sums`."""
+    """The file of a layout in a folder, open for reading, and written first where it is not there whole.
 
-    def __init__(self, path: Path, layout: Layout, checksums: Tensor) -> None:
-        self.path, self.layout, self.checksums = path, layout, checksums
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    Raises OSError, in one sentence, when it cannot be written; no partial file stays.
+    """
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.path, self.layout = folder / layout.file_name, layout
+        if not self.path.is_file() or self.path.stat().st_size != layout.bytes:
+            _write(self.path, layout)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._values = torch.empty(0)
+
+    @property
+    def checksums(self) -> Tensor:
+        """int64 [blocks, 2], see `half_sums`: of the whole file, read once a process as long as nobody writes to it."""
+        return _checksums(self.path.parent, self.layout, self.path.stat().st_mtime_ns)
 
     def read_into(self, number: int, buffer: Tensor) -> None:
         """Reads into `buffer`, contiguous float32 on the host, from the offset of `number` times its length.
 
         With a buffer of [rows, points] that is block `number`; a smaller buffer gets a piece of a block. The calling
-        thread reads, without the GIL; others may read at the same time. Raises IndexError for a number that the file
-        does not have and EOFError when it has become shorter.
+        thread reads, without the GIL; others may read at the same time. Raises EOFError when the file is shorter.
         """
         view = buffer.numpy().data.cast("B")
         offset = number * len(view)
-        self._check_within(offset)
         while view:
             count = os.preadv(self._descriptor, [view], offset)
             if not count:
-                raise self._too_short(offset)
+                raise EOFError(f"{self.path} ends at byte {offset}: remove it, to have it remade")
             view, offset = view[count:], offset + count
 
     def map_pages(self) -> None:
@@ -87,21 +83,7 @@ class StreamFile:
         The file must not become shorter meanwhile, which would kill the process.
         """
         values = buffer.numel()
-        end = buffer.nbytes * (number + 1)
-        self._check_within(end - buffer.nbytes)
-        length = os.fstat(self._descriptor).st_size
-        if length < end:
-            raise self._too_short(length)
         buffer.view(-1).copy_(self._values[number * values : (number + 1) * values])
-
-    def _check_within(self, offset: int) -> None:
-        block = offset // self.layout.block_bytes
-        if not 0 <= block < self.layout.blocks:
-            raise IndexError(f"block {block} was asked for, and {self.path} has {self.layout.blocks}: ask from 0 on")
-
-    def _too_short(self, offset: int) -> EOFError:
-        block = offset // self.layout.block_bytes
-        return EOFError(f"{self.path} ends at byte {offset} within block {block}: remove it, to have it remade")
 
     def close(self) -> None:
         """Closes the file; may be called again, and only when no thread reads."""
@@ -111,42 +93,9 @@ class StreamFile:
             self._descriptor = -1
 
 
-def open_stream_file(folder: Path, layout: Layout) -> StreamFile:
-    """Opens the file of that layout in `folder`, and writes it first unless it is there intact.
-
-    Raises OSError, in one sentence, when it cannot be written; no partial file stays.
-    """
-    path = folder / layout.file_name
-    checksums = _checksums_if_intact(path, layout)
-    if checksums is None:
-        _write(path, layout)
-        checksums = _checksums_if_intact(path, layout)
-    if checksums is None:
-        raise OSError(f"{path} reads otherwise than it was written just now: check the disk or choose another folder")
-    return StreamFile(path, layout, checksums)
-
-
-def beside(path: Path) -> Path:
-    """The path of the length and the checksums of the file at `path`."""
-    return path.with_name(f"{path.name}.json")
-
-
-def _checksums_if_intact(path: Path, layout: Layout) -> Tensor | None:
-    try:
-        told = json.loads(beside(path).read_bytes())
-        status = path.stat()
-        if status.st_size != layout.bytes:
-            return None
-        checksums = _read_checksums(path, layout, (status.st_dev, status.st_ino, status.st_mtime_ns))
-    except (OSError, EOFError, ValueError):
-        return None
-    return checksums if told == _what_is_known(layout, checksums) else None
-
-
 @functools.lru_cache(maxsize=16)
-def _read_checksums(path: Path, layout: Layout, version: tuple[int, ...]) -> Tensor:
-    """int64 [blocks, 2] from the whole file, read once a process as long as `version` is unchanged."""
-    file, block = StreamFile(path, layout, torch.empty(0)), torch.empty(layout.rows, layout.points)
+def _checksums(folder: Path, layout: Layout, written_at: int) -> Tensor:
+    file, block = StreamFile(folder, layout), torch.empty(layout.rows, layout.points)
     try:
         sums = []
         for number in range(layout.blocks):
@@ -157,55 +106,21 @@ def _read_checksums(path: Path, layout: Layout, version: tuple[int, ...]) -> Ten
         file.close()
 
 
-def _what_is_known(layout: Layout, checksums: Tensor) -> dict[str, object]:
-    return {"format": FORMAT, "bytes": layout.bytes, "checksums": checksums.tolist()}
-
-
 def _write(path: Path, layout: Layout) -> None:
-    try:
-        sums = []
-        with _replacing(path) as file:
-            for number in range(layout.blocks):
-                block = _random_block(layout, number)
-                sums.append(half_sums(torch.from_numpy(block)))
-                file.write(block.data)
-        with _replacing(beside(path)) as file:
-            file.write(json.dumps(_what_is_known(layout, torch.stack(sums))).encode())
-    except OSError as error:
-        needs = f"the {layout.bytes / MIB:.0f} MiB of {path} cannot be written ({error.strerror or error})"
-        raise OSError(f"{needs}, {_free(path.parent)}: make room or choose another cache folder") from error
-
-
-def _free(folder: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(folder).free / MIB:.0f} MiB are free there"
-    except OSError as error:
-        return f"and nobody can tell how much is free ({error.strerror})"
-
-
-def _random_block(layout: Layout, number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """A block of whole numbers -128..127, the values of an 8-bit converter."""
-    random = np.random.default_rng((layout.seed, number))
-    return random.integers(-128, 128, (layout.rows, layout.points), np.int8).astype(np.float32)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that becomes `path` when all of it is on the disk, and vanishes if that fails.
-
-    Its name contains the process: the next writer removes the file of a killed process.
-    """
-    for left in path.parent.glob(f".{path.name}.*"):
-        if not Path("/proc", left.suffix[1:]).exists():
-            left.unlink(missing_ok=True)
+    """Writes whole numbers -128..127, the values of an 8-bit converter, to a file that appears when it is whole."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with partial.open("wb") as file:
-            yield file
+            for number in range(layout.blocks):
+                random = np.random.default_rng((layout.seed, number))
+                block = random.integers(-128, 128, (layout.rows, layout.points), np.int8).astype(np.float32)
+                file.write(block.data)
             file.flush()
             # A disk may be full only here; and pages written back later would disturb the timed blocks.
             os.fsync(file.fileno())
         partial.replace(path)
-    except BaseException:
+    except OSError as error:
+        needs = f"the {layout.bytes / 2**20:.0f} MiB of {path} cannot be written ({error.strerror or error})"
+        raise OSError(f"{needs}: make room or choose another cache folder") from error
+    finally:
         partial.unlink(missing_ok=True)
-        raise

@@ -1,0 +1,307 @@
+"""Sides that stream a file through the device: one block after another, or reading, copying and computing at once.
+
+A step gets the numbers of its blocks, int64 [items], and returns their record in that order: float64 [items, 3], see
+`record`. On a CPU the kernel reads the host's buffer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpugate.workload import Context, Side
+from workloads.parts.random_inputs import host_generator
+from workloads.parts.ring import Buffers, StagedSlot, wait
+from workloads.parts.stages import stage
+from workloads.streaming.pipeline import Pipeline, Stages
+from workloads.streaming.regime import RECORD, Regime, half_sums, record
+from workloads.streaming.stream_file import Layout, StreamFile
+
+Regimes = Mapping[str, Regime]  # by kind of device
+STAGING_BUFFERS = 3
+
+
+def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
+    """Input set `index`: int64 [items] on the host, block numbers; no block repeats before all others were used."""
+    blocks = regimes[context.device.type].blocks
+    random = host_generator(context, index)
+    orders = [torch.randperm(blocks, generator=random) for _ in range(-(-context.items // blocks))]
+    return torch.cat(orders)[: context.items]
+
+
+def regime_of(regimes: Regimes, context: Context) -> Regime:
+    """The regime of the device; on a CPU the kernel gets one thread as the device, and the host the other cores."""
+    if context.device.type == "cpu":
+        torch.set_num_threads(1)
+    return regimes[context.device.type]
+
+
+def file_of(regime: Regime, context: Context) -> StreamFile:
+    return StreamFile(context.cache_dir, Layout(regime.rows, regime.points, regime.blocks, context.seed))
+
+
+def cached(regime: Regime, context: Context) -> Callable[[], None]:
+    """A function that runs the kernels of a step on one block that lies on the device."""
+    kernel = regime.kernel(context.device)
+    random = torch.Generator().manual_seed(context.seed)
+    block = torch.randint(-128, 128, (regime.rows, regime.points), generator=random).float().to(context.device)
+
+    def cached_step() -> None:
+        for _ in range(context.items):
+            kernel(block)
+
+    return cached_step
+
+
+class BlockingDevice:
+    """A device that takes one block at a time; all its work is over when the call returns."""
+
+    def __init__(self, regime: Regime, device: torch.device, pinned: bool) -> None:
+        self._kernel, self.pinned = regime.kernel(device), pinned
+        self._on_cuda = device.type == "cuda"
+        if self._on_cuda:
+            self._inputs = torch.empty(regime.rows, regime.points, device=device)  # cuda only
+            self._result = regime.host_result(pinned)  # cuda only
+
+    def __call__(self, block: Tensor) -> Tensor:
+        """The result for a block on the host; on CUDA it lasts until the next call."""
+        if not self._on_cuda:
+            with stage("compute", 1):
+                return self._kernel(block)
+        with stage("copy in", 1):  # cuda only
+            self._inputs.copy_(block)
+        with stage("compute", 1):  # cuda only
+            result = self._kernel(self._inputs)
+        with stage("copy out", 1):  # cuda only
+            return self._result.copy_(result)
+
+
+def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
+    """Reads, copies in, computes, copies out and checks in turn. Buffers are pageable unless `pinned`.
+
+    Steps raise ValueError for a block with a wrong result: all other sides are compared with this one.
+    """
+    regime = regime_of(regimes, context)
+    block, device = regime.host_block(pinned), BlockingDevice(regime, context.device, pinned)
+    file = file_of(regime, context)
+    known = regime.known(file.checksums)
+
+    def sums(number: int) -> Tensor:
+        with stage("read", 1):
+            file.read_into(number, block)
+        result = device(block)
+        with stage("check", 1):
+            return regime.wanted(result)
+
+    def step(numbers: Tensor) -> Tensor:
+        found = record(torch.stack([sums(number) for number in numbers.tolist()]), known[numbers])
+        wrong = numbers[found[:, 0] == 0].tolist()
+        if wrong:
+            raise ValueError(f"blocks {wrong} of {file.path} came back wrong: remove the file, to have it remade")
+        return found
+
+    return Side(step, close=file.close, cached_step=cached(regime, context))
+
+
+@dataclass
+class HostSlot:
+    """A slot whose kernel blocks: the block as it was read, and the result."""
+
+    inputs: Tensor
+    result: Tensor
+
+
+def read_by_threads(regimes: Regimes, context: Context) -> Side:
+    """Threads read ahead into a ring of buffers; copies, compute and checks still wait for each other."""
+    regime = regime_of(regimes, context)
+    return _on_host(regime, context, context.device.type == "cuda", regime.buffers, consumers=0)
+
+
+def _on_host(regime: Regime, context: Context, pinned: bool, count: int, consumers: int) -> Side:
+    device = BlockingDevice(regime, context.device, pinned)
+    slots = [HostSlot(regime.host_block(pinned), torch.empty(0)) for _ in range(count)]
+    file = file_of(regime, context)
+
+    def submit(slot: HostSlot) -> None:
+        slot.result = device(slot.inputs)
+
+    read = reading(regime, file)
+    stages = Stages[HostSlot](
+        read=lambda slot, number: read(number, regime.piece(number, slot.inputs)),
+        submit=submit,
+        consume=lambda slot: regime.wanted(slot.result),
+        pieces=regime.pieces,
+    )
+    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, consumers))
+
+
+def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> Side:
+    """Every stage works on another block: readers, copy in, compute, copy out, consumers.
+
+    `buffers` replaces the regime's number of them. On CUDA there is a stream for each direction of copying, and the
+    kernel runs on the caller's; only streams wait, for each other.
+    """
+    regime = regime_of(regimes, context)
+    count = buffers or regime.buffers
+    if context.device.type == "cpu":
+        return _on_host(regime, context, False, count, regime.consumers)
+    slots = [_staged_slot(regime, context.device) for _ in range(count)]  # cuda only
+    kernel = regime.kernel(context.device)  # cuda only
+    copy_in, copy_out = (torch.cuda.Stream(context.device) for _ in range(2))  # type: ignore[no-untyped-call]  # cuda only
+    file = file_of(regime, context)  # cuda only
+
+    def submit(slot: StagedSlot) -> None:  # cuda only
+        compute = torch.cuda.current_stream(context.device)
+        with stage("copy in", 1), copy_in:
+            slot.inputs.copy_(slot.host.inputs, non_blocking=True)
+        slot.arrived.record(copy_in)
+        compute.wait_event(slot.arrived)
+        # The slot keeps the result until its next turn, when the copy out is known to be over: see two_layer_net.
+        with stage("compute", 1):
+            slot.result = kernel(slot.inputs)
+        slot.computed.record(compute)
+        copy_out.wait_event(slot.computed)
+        with stage("copy out", 1), copy_out:
+            slot.host.output.copy_(slot.result, non_blocking=True)
+        slot.host.done.record(copy_out)
+
+    def consume(slot: StagedSlot) -> Tensor:  # cuda only
+        wait(slot)
+        return regime.wanted(slot.host.output)
+
+    read = reading(regime, file)  # cuda only
+    stages = Stages[StagedSlot](  # cuda only
+        read=lambda slot, number: read(number, regime.piece(number, slot.host.inputs)),
+        submit=submit,
+        consume=consume,
+        pieces=regime.pieces,
+    )
+    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, regime.consumers))  # cuda only
+
+
+def _staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
+    """Page-locked buffers on the host, one for the block and one for the result; one buffer on the device."""
+    # Waiting for an ordinary event is a busy loop: many waiting threads would take the cores of the others.
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    host = Buffers(regime.host_block(pinned=True), regime.host_result(pinned=True), done)
+    return StagedSlot(host, torch.empty(regime.rows, regime.points, device=device))
+
+
+def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
+    """The read function of a reader thread: it reads by itself, or with a team."""
+    if not regime.team:
+        return file.read_into
+    # For this side alone: the engine keeps the number of each side. A thread adopts the number at its first copy.
+    torch.set_num_threads(regime.team)
+    file.map_pages()
+    return file.copy_into
+
+
+def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pipeline[Any]) -> Side:
+    """The side of a pipeline: a step returns when its last block is submitted and the step before it is over.
+
+    Its record is filled by then or by `finish()`. An error in any stage ends all threads before it is raised.
+    """
+    known, unfilled = regime.known(file.checksums), deque[tuple[Tensor, Tensor, Sequence[Future[Tensor]]]]()
+
+    def fill(leave: int) -> None:
+        """Waits for the sums of all records but the last `leave`; raises the error of consuming a block."""
+        while len(unfilled) > leave:
+            found, numbers, sums = unfilled.popleft()
+            found.copy_(record(torch.stack([each.result() for each in sums]), known[numbers]))
+
+    def step(numbers: Tensor) -> Tensor:
+        with pipeline.closed_on_error():
+            sums = pipeline.stream(numbers.tolist())
+            found = torch.empty(len(sums), RECORD, dtype=torch.float64)
+            unfilled.append((found, numbers, sums))
+            fill(leave=1)
+        return found
+
+    def join() -> None:
+        if context.device.type == "cuda":
+            torch.cuda.synchronize(context.device)  # cuda only
+
+    def finish() -> None:
+        with pipeline.closed_on_error():
+            fill(leave=0)
+        join()
+
+    def close() -> None:
+        pipeline.close()
+        join()  # before the page-locked buffers are freed
+        file.close()
+
+    def engaged() -> str | None:
+        count, most = len(pipeline.slots), pipeline.most_in_flight
+        if count == 1 or most > 1:
+            return None
+        return f"never more than {most} block was on its way, with {count} buffers"
+
+    stock_steps = math.ceil(len(pipeline.slots) / context.items)
+    return Side(step, None, finish, engaged, close, stock_steps, cached(regime, context))
+
+
+def _resident(regimes: Regimes, context: Context) -> tuple[Regime, Tensor, Tensor]:  # cuda only
+    """The regime, its whole file on the device, [blocks, rows, points], and the known sums of each block's result."""
+    regime = regime_of(regimes, context)
+    file = file_of(regime, context)
+    try:
+        blocks = torch.empty(regime.blocks, regime.rows, regime.points)
+        for number, block in enumerate(blocks):
+            file.read_into(number, block)
+        return regime, blocks.to(context.device), regime.known(file.checksums).to(context.device)
+    finally:
+        file.close()
+
+
+def resident_in_a_row(regimes: Regimes, context: Context) -> Side:  # cuda only
+    """Kernel and checksum of one block after another, on one stream; blocks and record stay on the device."""
+    regime, blocks, known = _resident(regimes, context)
+    kernel = regime.kernel(context.device)
+
+    def step(numbers: Tensor) -> Tensor:
+        sums = [half_sums(kernel(blocks[number])) for number in numbers.tolist()]
+        return record(torch.stack(sums), known[numbers.to(context.device, non_blocking=True)])
+
+    return Side(step, cached_step=cached(regime, context))
+
+
+def resident_at_once(regimes: Regimes, context: Context) -> Side:  # cuda only
+    """The kernel and checksum behind a pipeline: a copy stream fills the next buffers while the kernel works on one.
+
+    It shows the cost of a pipeline that has nothing to hide.
+    """
+    regime, blocks, known = _resident(regimes, context)
+    kernel, copy = regime.kernel(context.device), torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
+    buffers = [torch.empty(regime.rows, regime.points, device=context.device) for _ in range(STAGING_BUFFERS)]
+    filled, emptied = ([torch.cuda.Event() for _ in buffers] for _ in range(2))  # type: ignore[no-untyped-call]
+    turn = itertools.cycle(range(STAGING_BUFFERS))
+
+    def sums(block: Tensor) -> Tensor:
+        """int64 [2]: the sums of the kernel's result for a block, all of them on the device."""
+        place, compute = next(turn), torch.cuda.current_stream(context.device)
+        copy.wait_event(emptied[place])
+        with copy:
+            buffers[place].copy_(block)
+        filled[place].record(copy)
+        compute.wait_event(filled[place])
+        found = half_sums(kernel(buffers[place]))
+        emptied[place].record(compute)
+        return found
+
+    def step(numbers: Tensor) -> Tensor:
+        found = torch.stack([sums(blocks[number]) for number in numbers.tolist()])
+        return record(found, known[numbers.to(context.device, non_blocking=True)])
+
+    join = partial(torch.cuda.synchronize, context.device)
+    return Side(step, finish=join, close=join, cached_step=cached(regime, context))
