@@ -1,0 +1,134 @@
+"""`gpugate.compare_callables`: two callables compared by one line of a notebook or script, without tests."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from gpugate.judging.rules import decide
+from gpugate.machine.environment import describe
+from gpugate.measurement.derived import with_derived
+from gpugate.measurement.progress import silent
+from gpugate.measurement.run import measure
+from gpugate.measurement.settings import Settings
+from gpugate.measurement.torch_flags import TorchFlags
+from gpugate.parts import list_tensors, map_tensors
+from gpugate.report.terminal import render_text, terminal_columns
+from gpugate.report.view import RunView
+from gpugate.results.case import CaseResult, Promise
+from gpugate.results.run import RunResult
+from gpugate.workload import (
+    TOLERANCE_BY_DTYPE,
+    Case,
+    Context,
+    DeviceKind,
+    Optimization,
+    Side,
+    Size,
+    Tolerance,
+    Workload,
+)
+
+WIDTH = 100  # columns in a notebook
+FRAME = "<pre style='line-height:1.3;overflow-x:auto'>{code}</pre>"
+
+
+@dataclass(frozen=True)
+class CallablesCompared:
+    """The comparison of two callables: printed, it is the table of a run, and a notebook shows it in colour."""
+
+    run: RunResult
+
+    @property
+    def case(self) -> CaseResult:
+        """Both sides' measurement, its summary and its verdicts."""
+        return next(iter(self.run.cases.values()))
+
+    def __str__(self) -> str:
+        return render_text(self._parts(terminal_columns()), terminal_columns(), colour=False)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
+        for part in self._parts(WIDTH):
+            console.print(part, highlight=False)
+        return console.export_html(inline_styles=True, code_format=FRAME)
+
+    def _parts(self, width: int) -> list[RenderableType]:
+        """The table, a line for each verdict that is not PASS, and the machine."""
+        view = RunView(self.run)
+        found = [f"{verdict.check}: {verdict.reason}" for one in view.findings for verdict in one.verdicts]
+        machine = [", ".join(words) for words in view.machine.values() if words]
+        return [*view.overview.rich(width), *(Text(line, overflow="fold") for line in (*found, *machine))]
+
+
+def compare_callables(
+    reference: Callable[..., Any],
+    optimized: Callable[..., Any],
+    inputs: Sequence[Any] | Callable[[int], Sequence[Any]],
+    *,
+    tolerance: Tolerance = TOLERANCE_BY_DTYPE["float32"],
+    min_speedup: float = 1.0,
+    budget_s: float = 6.0,
+) -> CallablesCompared:
+    """Measures `optimized(*inputs)` against `reference(*inputs)` in pairs, compares their outputs, and judges both.
+
+    `inputs` are arguments, or a function that makes those of an index, different ones for each. Of given arguments, the
+    values of floating-point tensors are drawn anew by a permutation. Both sides run with torch's switches as they are.
+    """
+    make = inputs if callable(inputs) else lambda index: _permute(tuple(inputs), index)
+    tensors = list_tensors(make(0))
+    device, flags = tensors[0].device if tensors else torch.device("cpu"), TorchFlags.current()
+
+    def side(function: Callable[..., Any]) -> Callable[[Context], Side]:
+        def build(context: Context) -> Side:
+            flags.apply()
+            return Side(lambda arguments: function(*arguments))
+
+        return build
+
+    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
+    size = Size(items=1, flops=0, bytes=0)  # not known: no ceiling is judged
+    promised = Optimization("optimized", side(optimized), {kind: min_speedup}, tolerance={"float32": tolerance})
+    workload = Workload("callables", side(reference), lambda context, index: make(index), {kind: size}, (promised,))
+    case, run = Case(workload, promised, kind), RunResult(describe(device), _now(), seed=0)
+    try:
+        TorchFlags().apply()  # the inputs are made with these
+        with tempfile.TemporaryDirectory() as cache:
+            context = Context(device, items=1, seed=0, cache_dir=Path(cache))
+            found = with_derived(measure(case, context, Settings(budget_s=budget_s), silent), size, {})
+    finally:
+        flags.apply()
+    result = CaseResult(case.id, workload.name, promised.name, case.reference_name, size, found)
+    result.promise = Promise(min_speedup, tolerance, None)
+    result.summary = result.summarize(found) if found.pairs else None
+    result.verdicts, run.wall_s = decide(result, run.mode, None), found.wall_s
+    run.cases[case.id] = result
+    return CallablesCompared(run)
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _permute(arguments: tuple[Any, ...], index: int) -> Any:
+    """The arguments with the values of each floating-point tensor in another order for each index."""
+    generator = torch.Generator().manual_seed(index)
+
+    def permute(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or not index:
+            return tensor.clone()
+        order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
+        return tensor.detach().flatten()[order].view(tensor.shape)
+
+    return map_tensors(permute, arguments)
