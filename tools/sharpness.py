@@ -20,7 +20,7 @@ from gpugate.results.summary import History
 from gpugate.statistics.policy import SHARP
 from gpugate.store import baseline
 from gpugate.store.json_file import write_atomically
-from gpugate.store.source_code import collect_code
+from gpugate.store.source_hash import parse_module
 from tools import simulated_nights as nights
 from tools.machines import H200, MACHINES, ROOT, Machine
 
@@ -96,8 +96,9 @@ def _case(case_id: str, then: History, checks: int) -> CaseSharpness:
 
 def hash_rules(machine: Machine) -> str:
     """Computes 16 hex digits of SHA-256 over the records, the promises and the code of RULES, but for its comments."""
-    code = collect_code((path.stem, "<module>", path) for path in (ROOT / name for name in RULES))
-    parts = [*sorted(code.statements), repr(sorted(nights.load_promises(machine).items()))]
+    modules = [parse_module((ROOT / name).read_text(encoding="utf-8"), "") for name in RULES]
+    parts = sorted({one.text for module in modules for one in module.statements})
+    parts.append(repr(sorted(nights.load_promises(machine).items())))
     parts += [path.read_text(encoding="utf-8") for path in sorted(machine.baselines.rglob("*.json"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

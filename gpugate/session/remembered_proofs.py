@@ -117,11 +117,10 @@ class RememberedProofs:
         import torch
 
         from gpugate.measurement.ranks import count_ranks
-        from gpugate.measurement.run import run_proofs
 
         names = [proof.name for proof in case.optimization.proofs]
         ranks = count_ranks(torch.device(case.device_kind)) if case.spans_gpus else 1
-        code = [case.id, case.workload.seed, ranks, names, proof_hash(case, run_proofs)]
+        code = [case.id, case.workload.seed, ranks, names, proof_hash(case)]
         environment = to_json(replace(self.run.environment, gpu_index=None))
         text = json.dumps([code, environment, self._installed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

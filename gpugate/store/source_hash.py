@@ -1,52 +1,118 @@
-"""Hashes of code: of a workload's functions, so that an edit is no slower machine, and of an optimization's proofs."""
+"""Hashes of code: of a workload's functions, so that an edit is no slower machine, and of an optimization's proofs.
+
+A hash is of the top-level statements that the functions may need: of their modules and of all modules of the project
+that these import, also inside functions, a statement counts that binds a name which a counted one mentions. Scopes are
+not looked at, so a name may bring more than one statement, and never less than the needed one. Promises, comments,
+docstrings and the order of statements do not count; nor do names that are looked up as texts, and gpugate itself.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpugate.store.source_code import Code, collect_code
-from gpugate.workload import Case, Workload
+import gpugate
 
+if TYPE_CHECKING:
+    from gpugate.workload import Case, Workload
+
+_ENGINE = Path(gpugate.__file__).parent
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _INSTALLED = ("site-packages", "dist-packages")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+class _Statement(NamedTuple):
+    """A statement of a module. One that binds no name counts always: it does something when the module is imported."""
+
+    text: str
+    binds: frozenset[str]
+    mentions: frozenset[str]
+
+
+class _Module(NamedTuple):
+    statements: tuple[_Statement, ...]
+    imports: frozenset[tuple[str, ...]]  # of each import the names that may be a module, the longest first
+
+    @property
+    def binds(self) -> set[str]:
+        return set().union(*(one.binds for one in self.statements))
 
 
 def source_hash(workload: Workload) -> str:
-    """Computes 16 hex digits of SHA-256 over the work of a workload, wherever in its package the code stands.
+    """Computes 16 hex digits of SHA-256 over the work of a workload, wherever in the project the code stands.
 
-    The work is the code of the workload's functions (see `gpugate.store.source_code`), their arguments in
-    `functools.partial`, and the items per step. Promises, contracts, comments, docstrings and module names are no work.
+    The work is the code of the workload's functions, their arguments in `functools.partial`, and the items per step.
     """
-    return _hash(collect_code(roots(workload)), _functions(workload), workload)
+    return _hash(_functions(workload), workload)
 
 
-def proof_hash(case: Case, run_proofs: Callable[..., Any]) -> str:
-    """Computes the hash of the work of the case's workload, of its proofs, and of `run_proofs`, which runs them.
+def proof_hash(case: Case) -> str:
+    """Computes the hash of the work of the case's workload and of its proofs.
 
-    A missed edit would be a wrong proof, not only a wrong note. So the code is followed into every package that is not
-    installed, since a version does not show its edits, and functions count with the values that they captured.
+    A missed edit would be a wrong proof, not only a wrong note: functions count with the values that they captured.
     """
-    functions = [*_functions(case.workload), *(proof.show for proof in case.optimization.proofs), run_proofs]
-    packages, values = _packages(functions), _with_captured(functions)
-    places = _places(values, lambda package: package in packages or _find_uninstalled(package) is not None)
-    return _hash(collect_code(places, _find_uninstalled), values, case.workload)
+    functions = [*_functions(case.workload), *(proof.show for proof in case.optimization.proofs)]
+    return _hash(_with_captured(functions), case.workload)
 
 
-def _hash(code: Code, values: Sequence[Any], workload: Workload) -> str:
-    parts = [*sorted(code.statements), *sorted(code.imported), repr([_words(value) for value in values])]
+def _hash(values: Sequence[Any], workload: Workload) -> str:
+    own = {str(getattr(_unwrap_partial(one), "__module__", "")).split(".")[0] for one in _functions(workload)}
+    parts = [*sorted(_collect(values, own)), repr([_words(value) for value in values])]
     parts.append(repr(sorted((kind, size.items) for kind, size in workload.sizes.items())))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _collect(values: Sequence[Any], own: set[str]) -> set[str]:
+    """Collects the texts of the statements that functions and classes in the values may need."""
+    roots, modules, names = dict[str, Path | None](), dict[Path, _Module](), set[str]()
+    for module, name, path in filter(None, map(_place, _within(values))):
+        if module.split(".")[0] in own or _is_of_project(path):
+            above = path.parent if path.name == "__init__.py" else path
+            roots.setdefault(module.split(".")[0], above.parents[module.count(".")])
+            bound = _import_closure(path, module, roots, modules).binds
+            names |= {name} if name in bound else bound  # a lambda stands for its whole module
+    statements = {one for module in modules.values() for one in module.statements}
+    counted = set[_Statement]()
+    while more := {one for one in statements - counted if not one.binds or not names.isdisjoint(one.binds)}:
+        counted |= more
+        names.update(*(one.mentions for one in more))
+    return {one.text for one in counted}
+
+
+def _import_closure(path: Path, module: str, roots: dict[str, Path | None], modules: dict[Path, _Module]) -> _Module:
+    """Reads a module, and the modules of the project that it imports, into `modules`; returns the module."""
+    if path not in modules:
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        modules[path] = parse_module(path.read_text(encoding="utf-8"), package)
+        for candidates in modules[path].imports:
+            files = ((one, file) for one in candidates if (file := _find_file(one, roots)) is not None)
+            for name, file in islice(files, 1):
+                _import_closure(file, name, roots, modules)
+    return modules[path]
+
+
+def _find_file(module: str, roots: dict[str, Path | None]) -> Path | None:
+    """Finds the file of a module of the project; None for a namespace, a name, and a module of another project."""
+    first, *further = module.split(".")
+    if first not in roots:
+        roots[first] = _find_uninstalled(first)
+    if (root := roots[first]) is None:
+        return None
+    path = root.joinpath(first, *further)
+    return next((one for one in (path / "__init__.py", path.with_name(f"{path.name}.py")) if one.is_file()), None)
 
 
 def _find_uninstalled(package: str) -> Path | None:
@@ -54,12 +120,14 @@ def _find_uninstalled(package: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    folders = spec.submodule_search_locations
-    path = Path(folders[0]) if folders else Path(spec.origin or "")
-    return None if is_installed(path) or not path.exists() else path.parent
+        spec = None
+    folders = spec.submodule_search_locations if spec is not None else None
+    path = Path(folders[0] if folders else (spec and spec.origin) or "missing")
+    return path.parent if path.exists() and _is_of_project(path) else None
+
+
+def _is_of_project(path: Path) -> bool:
+    return not is_installed(path) and not path.is_relative_to(_ENGINE)
 
 
 def is_installed(path: Path) -> bool:
@@ -67,20 +135,72 @@ def is_installed(path: Path) -> bool:
     return path.is_relative_to(sysconfig.get_path("stdlib")) or bool(set(_INSTALLED) & set(path.parts))
 
 
-def roots(workload: Workload) -> list[tuple[str, str, Path]]:
-    """Lists the functions and classes of the workload's own packages, each as module, top-level name and file."""
-    functions = _functions(workload)
-    packages = _packages(functions)
-    return _places(functions, packages.__contains__)
+@cache
+def parse_module(text: str, package: str) -> _Module:
+    """Reads the statements of a module and its imports."""
+    tree = ast.parse(text)
+    imports = [one for node in ast.walk(tree) for one in _list_imports(node, package)]
+    top = package.split(".")[0]
+    outside = {
+        alias.asname or alias.name.split(".")[0]
+        for node in tree.body
+        for alias in (node.names if isinstance(node, ast.Import | ast.ImportFrom) else ())
+        if not any(name.split(".")[0] == top for names in _list_imports(node, package) for name in names)
+    }
+    return _Module(tuple(one for node in tree.body for one in _read_statements(node, outside)), frozenset(imports))
 
 
-def _places(values: Sequence[Any], is_own: Callable[[str], bool]) -> list[tuple[str, str, Path]]:
-    found = {one for one in map(_place, _within(values)) if one is not None and is_own(one[0].split(".")[0])}
-    return sorted(found)
+def _list_imports(node: ast.AST, package: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(node, ast.Import):
+        yield from ((alias.name,) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        around = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+        base = ".".join([*around, *([node.module] if node.module else [])])
+        yield from ((f"{base}.{alias.name}", base) for alias in node.names)
 
 
-def _packages(functions: Sequence[Any]) -> set[str]:
-    return {_package(_unwrap_partial(function)) for function in functions}
+def _read_statements(node: ast.stmt, outside: set[str]) -> Iterator[_Statement]:
+    """Yields the statement; for an import one for each of its names, and for a docstring none.
+
+    A definition belongs also to its decorator, unless that is from `outside`: `@operator.register` to `operator`.
+    """
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        origin = f"{'.' * node.level}{node.module or ''}" if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            name = alias.asname or alias.name.split(".")[0]
+            yield _Statement(f"{origin} {alias.name} as {name}", frozenset([name]), frozenset([alias.name]))
+    elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        inner = list(ast.walk(node))
+        binds = {one.name for one in inner if isinstance(one, _DEFINITIONS)}
+        if isinstance(node, _DEFINITIONS):
+            binds = {node.name, *(ast.unparse(one).split(".")[0] for one in node.decorator_list)} - outside
+        else:
+            binds |= {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            binds |= {one.asname or one.name.split(".")[0] for one in inner if isinstance(one, ast.alias)}
+        for one in inner:
+            if isinstance(one, _DEFINITIONS) and ast.get_docstring(one) is not None:
+                del one.body[0]
+        mentions = {name for one in inner for name in _names(one)}
+        yield _Statement(_dump(node), frozenset(binds), frozenset(mentions))
+
+
+def _dump(value: Any) -> str:
+    """Writes a node as `ast.dump` does, without its empty fields, which depend on the version of Python."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_dump, value))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    given = (f"{name}={_dump(one)}" for name, one in ast.iter_fields(value) if one not in (None, []))
+    return f"{type(value).__name__}({', '.join(given)})"
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+    elif isinstance(node, ast.alias):
+        yield node.name.split(".")[-1]
 
 
 def _with_captured(functions: Sequence[Any]) -> list[Any]:
@@ -110,10 +230,6 @@ def _functions(workload: Workload) -> list[Any]:
 
 def _unwrap_partial(function: Any) -> Any:
     return _unwrap_partial(function.func) if isinstance(function, partial) else function
-
-
-def _package(function: Any) -> str:
-    return str(function.__module__).split(".")[0]
 
 
 def _within(value: Any) -> Iterator[Any]:

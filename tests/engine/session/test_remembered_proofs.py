@@ -148,7 +148,7 @@ def test_without_a_folder_nothing_is_remembered() -> None:
 
 
 def test_code_that_cannot_be_read_is_proved_and_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(case: Case, run_proofs: object) -> str:
+    def fail(case: Case) -> str:
         raise SyntaxError
 
     monkeypatch.setattr("gpugate.session.remembered_proofs.proof_hash", fail)
