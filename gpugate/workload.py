@@ -117,6 +117,9 @@ class Side:
 
     `layers` is for a compiled engine, such as TensorRT's: the names of its layers, each after the operators that were
     fused into it. Their number is a counter, and an autopsy names what is fused no more.
+
+    `waits_ms` is for a server: the waits of its users in the steps since the last call, such as from one token of a
+    text to the next, in milliseconds. Their 99th percentile is a counter.
     """
 
     step: Callable[[Any], Any]
@@ -130,6 +133,7 @@ class Side:
     round_steps: int = 1
     expected_step: Callable[[Any], Any] | None = None
     layers: Callable[[], Sequence[str]] | None = None
+    waits_ms: Callable[[], Sequence[float]] | None = None
 
 
 Build = Callable[[Context], Side]

@@ -25,6 +25,7 @@ CHECKED_ONLY = (
     "llm-decode-1k-small/",
     "llm-decode-small/whole-step/",
     "llm-prefill-small/",
+    "llm-serving/",
     "low-precision/",
     "memory-access/",
     "migration/",

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic, process_time_ns, thread_time_ns
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpugate.counter_names import COMPILER_COUNTERS
@@ -49,6 +50,7 @@ class CpuCounters:
         self._own_ns = self._workers_ns = self._stepping_ns = self._wall_ns = self._steps = 0
         self._has_workers, self._threads = False, 1
         self._lost: str | None = None
+        self.waits_ms: list[float] = []  # of those that the side serves
 
     def begin(self, workers: Collection[int] = ()) -> None:
         """Begins a block of a side with these worker processes."""
@@ -90,6 +92,8 @@ class CpuCounters:
         if not self._steps:
             return {}
         counted = {name: round(total / self._steps, 3) for name, total in self._totals.items()}
+        if self.waits_ms:
+            counted["wait_p99_ms"] = round_stored(float(np.quantile(self.waits_ms, 0.99)))
         if self._lost is not None:
             return counted
         times_ns = {"cpu_ms": self._own_ns + self._workers_ns, "workers_cpu_ms": self._workers_ns}

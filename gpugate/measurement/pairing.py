@@ -132,6 +132,7 @@ class Pairing:
         cpu, stock = self.cpu[side is self.both.optimized], side.side.stock_steps
         cpu.begin(self.workers - self._other(side).workers)
         step_ms = side.timed_block(self.inputs, self.timer.time_ms)
+        cpu.waits_ms += side.take_waits_ms()
         if not stock:
             cpu.end(side.steps_per_block, step_ms)
         clock = self.read_clock()

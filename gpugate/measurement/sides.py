@@ -118,8 +118,13 @@ class BuiltSide:
             self.take_stock(inputs)
             if isinstance(self.side, RankedSide):
                 self.side.align()
+            self.take_waits_ms()  # those of earlier steps
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
+
+    def take_waits_ms(self) -> Sequence[float]:
+        """Returns the waits of the steps since the last call; none of a side that serves nobody."""
+        return self.side.waits_ms() if self.side.waits_ms is not None else ()
 
     def restore_next(self, inputs: Sequence[Any], steps: int) -> None:
         """Gives the sets of the next steps their contents back, the first one first, as it is read first."""
@@ -209,9 +214,10 @@ def _check_side(side: object) -> Side:
     """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
     if not isinstance(side, Side):
         raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
-    for name in ("step", "finish", "engaged", "close", "cached_step", "expected_step", "layers"):
+    optional = "cached_step", "expected_step", "layers", "waits_ms"
+    for name in ("step", "finish", "engaged", "close", *optional):
         given = getattr(side, name)
-        if not (callable(given) or (name in ("cached_step", "expected_step", "layers") and given is None)):
+        if not (callable(given) or (name in optional and given is None)):
             raise TypeError(f"{name} of its Side is {reprlib.repr(given)}, which cannot be called: give a function")
     return side
 

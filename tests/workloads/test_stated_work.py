@@ -20,6 +20,7 @@ ELSEWHERE = (
         "activation-memory",
         "attention-",
         "llm-decode-1k",
+        "llm-serving",  # the tokens that every side reads are stated
     ),  # all pairs of tokens are counted, and those that attend are stated
 )
 COUNTED = [

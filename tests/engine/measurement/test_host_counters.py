@@ -88,6 +88,14 @@ def without_cpu_time(found: CpuCounters, problem: str) -> bool:
     return found.problem == problem and "minor_faults" in counted and not {"cpu_ms", "spinning"} & counted.keys()
 
 
+def test_the_wait_of_a_server_is_its_99th_percentile(machine: Machine) -> None:
+    found = CpuCounters()
+    machine.run_block(found, 2.0, 2.0, 20.0)
+    assert "wait_p99_ms" not in found.per_step()
+    found.waits_ms += range(101)
+    assert found.per_step()["wait_p99_ms"] == 99.0
+
+
 def test_a_worker_that_ends_in_a_block_leaves_the_cpu_time_unmeasured(machine: Machine) -> None:
     found = CpuCounters()
     found.begin((7, 8))

@@ -60,6 +60,15 @@ def pairing(readings: Iterable[ClockReading], reference_first: bool) -> tuple[Pa
     return Pairing(both, [None], ScriptedTimer(order), lambda: next(read), reference_first), order
 
 
+def test_the_waits_of_a_side_are_those_of_its_timed_steps() -> None:
+    taken, order = pairing([COOL] * 6, True)
+    side, waits = taken.both.optimized.side, [5.0]  # of a step before the first timed block
+    side.step = lambda inputs: (order.append("fast"), waits.append(float(len(order))))
+    side.waits_ms = lambda: [waits.pop() for _ in range(len(waits))]
+    taken.take(2, always)
+    assert [one.waits_ms for one in taken.cpu] == [[], [2.0, 3.0]]
+
+
 CAPPED = ClockReading(1860, capped=True)
 
 
