@@ -24,7 +24,7 @@ from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.units import percent
-from tools.trust.trials import TrustError
+from tools.trust.selection import TrustError
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context

@@ -1,1 +1,1 @@
-"""The reliability of the gate on this machine: its rate of false alarms, and the slowdowns that it misses."""
+"""The reliability of duets on this machine: their rate of false alarms, and the slowdowns that they miss."""

@@ -1,4 +1,4 @@
-"""`python -m tools.trust`: trials of the gate and of duets on this machine, and a report of their alarms."""
+"""`python -m tools.trust`: trials of duets on this machine, and a report of their alarms."""
 
 import sys
 

@@ -13,7 +13,6 @@ from gpugate.report.table import Table, columns, plain
 from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
-from tools.trust.analysis import workload_and_device
 from tools.trust.duets import DuetTrial
 from tools.trust.rates import Rate, rate_of
 
@@ -51,6 +50,12 @@ class DuetTrust:
     undecided: int
     processes: float
     median_s: float
+
+
+def workload_and_device(case_id: str) -> str:
+    """`resnet50-inference/cuda` of `resnet50-inference/fp16/cuda`."""
+    workload, *rest = case_id.rsplit("/", 2)
+    return f"{workload}/{rest[-1]}" if rest else case_id
 
 
 def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:

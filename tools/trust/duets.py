@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import secrets
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,10 +23,7 @@ from gpugate.store.json_file import JsonFile, NextSteps
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, number_of
 from tools.archive import list_files
-from tools.trust import trials
-from tools.trust.fresh_worker import run_worker
-from tools.trust.plan import Plan
-from tools.trust.trials import Conditions, TrialsFile, TrustError
+from tools.trust.selection import Conditions, TrustError, select
 
 BUSY = (sys.executable, "-I", "-S", "-c", "while True: pass")
 _NAME = re.compile(r"duets-([0-9a-f]+)\.json")
@@ -110,7 +106,7 @@ def take_duets(orders: DuetOrders, folder: Path) -> None:
     of other conditions than the trials in the folder, and CompareError where a process measures no case.
     """
     earlier = read_duets(folder)
-    selected = _select(orders)
+    selected = select(orders.words, orders.budget_s)
     _check_same(earlier, selected.conditions, orders.busy_cores, "this run")
     counts = Counter((name, trial.slow_percent) for trial in earlier for name in trial.case_ids)
     left_out: dict[str, str] = dict(selected.skipped)
@@ -161,14 +157,6 @@ def keep_busy(cores: int) -> Iterator[None]:
         for _ in range(cores):
             stack.enter_context(start_child(program_command(BUSY)))
         yield
-
-
-def _select(orders: DuetOrders) -> TrialsFile:
-    """The selected cases and their conditions, by a process of trials that has none to take."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
-        output = Path(folder, "selected.json")
-        run_worker(Plan(str(output), 1, 1, orders.budget_s, aa_trials=0, slowdowns=()), orders.words)
-        return trials.FILE.read(output)
 
 
 def _keep_times(process: DuetProcess) -> DuetProcess:
