@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -19,11 +19,8 @@ from rich.progress import track
 
 from gpugate.workload import Context
 from workloads.driving import checkpoint
-from workloads.driving.delivery import BatchOrder, order_table
-from workloads.driving.loading import Blocking, Collated, Gathered, Pinned, PinnedBatches, Prefetched, Source
-from workloads.driving.pipeline import frames_of
-from workloads.driving.reading import FrameSet, HostBatches, read_raw
-from workloads.driving.training import Recipe, Trainer
+from workloads.driving.loading import FrameSet, Source, batch_order, blocking, order_table, pinned, prefetched
+from workloads.driving.training import Recipe, Trainer, frames_of
 
 WARM_UP = 10  # steps whose time does not count
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -60,9 +57,9 @@ def _train(asked: argparse.Namespace, device: torch.device) -> None:
     frames = frames_of(Context(device, asked.batch, asked.seed, asked.cache))
     trainer = Trainer(frames.rig, Recipe(PRECISIONS[asked.precision]), asked.seed, device)
     position = checkpoint.resume(asked.resume, trainer) if asked.resume else 0
-    order = BatchOrder(order_table(len(frames), asked.seed), asked.batch, position)
+    order = batch_order(order_table(len(frames), asked.seed), asked.batch, position)
     losses, began = [], 0.0
-    with closing(_source(asked, FrameSet(frames, read_raw), order, device)) as source:
+    with closing(_source(asked, FrameSet(frames), order, device)) as source:
         for step in track(range(asked.steps), "training", console=Console(stderr=True)):
             if step == min(WARM_UP, asked.steps - 1):
                 began = _now(device)
@@ -75,17 +72,15 @@ def _train(asked: argparse.Namespace, device: torch.device) -> None:
         checkpoint.save(asked.checkpoint, trainer, position + asked.steps * asked.batch)
 
 
-def _source(asked: argparse.Namespace, frame_set: FrameSet, order: BatchOrder, device: torch.device) -> Source:
+def _source(asked: argparse.Namespace, frame_set: FrameSet, order: Iterator[list[int]], device: torch.device) -> Source:
     """The way of the batches to the device, as the cases `pinned` and `prefetcher` of the workload have it."""
     if asked.path != "blocking" and device.type != "cuda":
         raise ValueError(f"--path {asked.path} needs a GPU: leave it out")
     if asked.path == "prefetched":
-        gathered = Gathered(frame_set.frames, order)  # cuda only
-        return Prefetched(PinnedBatches(gathered, frame_set.example(asked.batch), ahead=1), device)  # cuda only
-    batches = HostBatches(frame_set, order, asked.num_workers)
-    if asked.path == "blocking":
-        return Blocking(batches, device)
-    return Pinned(PinnedBatches(Collated(batches), frame_set.example(asked.batch), ahead=0), device)  # cuda only
+        return prefetched(frame_set.frames, order, asked.batch, device)  # cuda only
+    if asked.path == "pinned":
+        return pinned(frame_set, order, asked.batch, asked.num_workers, device)  # cuda only
+    return blocking(frame_set, order, asked.num_workers, device)
 
 
 def _now(device: torch.device) -> float:

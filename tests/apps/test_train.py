@@ -8,12 +8,11 @@ import pytest
 import torch
 
 pytest.importorskip("torchvision")
-import workloads.driving.pipeline as driving_pipeline
 from apps.train.__main__ import main
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
-from workloads.driving import checkpoint
-from workloads.driving.scenes import Rig
+from workloads.driving import checkpoint, training
+from workloads.driving.frames import Rig
 from workloads.driving.training import Recipe, Trainer
 
 RIG = Rig(cameras=2, height=32, width=64)
@@ -21,8 +20,8 @@ RIG = Rig(cameras=2, height=32, width=64)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving_pipeline, "SMALL_RIG", RIG)
-    monkeypatch.setitem(driving_pipeline.FRAMES, "cpu", 8)
+    monkeypatch.setattr(training, "SMALL_RIG", RIG)
+    monkeypatch.setitem(training.FRAMES, "cpu", 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torchvision
 from torch import nn
 
-from workloads.driving import model
+from workloads.driving import training
 
 
 class SmallEncoder(nn.Sequential):
@@ -18,8 +18,8 @@ class SmallEncoder(nn.Sequential):
             nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(8),
             nn.ReLU(),
-            nn.Conv2d(8, model.FEATURES, 3, stride=model.STRIDE // 2, padding=1, bias=False),
-            nn.BatchNorm2d(model.FEATURES),
+            nn.Conv2d(8, training.FEATURES, 3, stride=training.STRIDE // 2, padding=1, bias=False),
+            nn.BatchNorm2d(training.FEATURES),
             nn.ReLU(),
             nn.Identity(),
             nn.Identity(),
@@ -31,9 +31,9 @@ def small_encoders() -> Iterator[None]:
     """Inside, every driving model that is built has the small encoder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchvision.models, "resnet18", SmallEncoder)
-        model._initialized.cache_clear()
+        training._initialized.cache_clear()
         yield
-    model._initialized.cache_clear()
+    training._initialized.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,7 +12,7 @@ from tests.support.small_encoder import small_encoders
 from workloads.llm import tokens
 from workloads.llm.model import Shape
 from workloads.parts import resnet50_weights
-from workloads.resnet18_training import step
+from workloads.resnet18_training import training
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 
@@ -40,7 +40,7 @@ def small_models() -> Iterator[None]:
     from torchvision.models.resnet import Bottleneck, ResNet
 
     with small_encoders(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step, "architecture", SmallNet)
+        patch.setattr(training, "architecture", SmallNet)
         patch.setattr(tokens, "SMALL", TINY)
         patch.setattr("torchvision.models.resnet50", partial(ResNet, Bottleneck, [1, 1, 1, 1]))
         patch.setattr(resnet50_weights, "CALIBRATION_PHOTOGRAPHS", 2)

@@ -12,7 +12,7 @@ import torch
 from torchvision.datasets import CIFAR10
 
 from tests.support.bad_checkpoints import Touches
-from workloads.resnet18_training.cifar import VALUES, read_cifar10
+from workloads.resnet18_training.pictures import VALUES, read_cifar10
 
 ROWS = 4  # of the files here, where CIFAR-10's have 10,000
 

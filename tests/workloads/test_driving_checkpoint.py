@@ -16,8 +16,8 @@ import workloads.driving.checkpoint as checkpoint
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
-from workloads.driving.delivery import Batch
-from workloads.driving.scenes import WAYPOINTS, Rig
+from workloads.driving.frames import WAYPOINTS, Rig
+from workloads.driving.loading import Batch
 from workloads.driving.training import Recipe, Trainer
 
 RIG, OTHER_RIG = Rig(2, 32, 64), Rig(3, 32, 64)

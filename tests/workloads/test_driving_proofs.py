@@ -10,20 +10,17 @@ import pytest
 import torch
 
 pytest.importorskip("torchvision")
-import workloads.driving.pipeline as driving_pipeline
 import workloads.driving.proofs as driving_proofs
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint as driving_checkpoint
-from workloads.driving.delivery import Batch
-from workloads.driving.determinism import WORKSPACE, deterministic
-from workloads.driving.loading import Blocking
-from workloads.driving.pipeline import Pipeline, Plan
-from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns
-from workloads.driving.scenes import Rig
-from workloads.driving.training import Recipe, Trainer
+from workloads.driving import training
+from workloads.driving.frames import Rig
+from workloads.driving.loading import Batch, Source
+from workloads.driving.proofs import REPRODUCIBLE, WORKSPACE, copies_intact, deterministic, learns
+from workloads.driving.training import Pipeline, Plan, Recipe, Trainer
 
 REPEATS, RESUMES = REPRODUCIBLE
 PLAN = Plan(batch=4)
@@ -31,8 +28,8 @@ PLAN = Plan(batch=4)
 
 @pytest.fixture
 def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setattr(driving_pipeline, "SMALL_RIG", Rig(cameras=2, height=32, width=64))
-    monkeypatch.setitem(driving_pipeline.FRAMES, "cpu", 8)
+    monkeypatch.setattr(training, "SMALL_RIG", Rig(cameras=2, height=32, width=64))
+    monkeypatch.setitem(training.FRAMES, "cpu", 8)
     monkeypatch.setattr(driving_proofs, "COPIED_BATCHES", 4)
     monkeypatch.setattr(driving_proofs, "MOST_ITERATIONS", 8)  # in bf16 seconds each, where a CPU lacks it
     monkeypatch.setattr(driving_proofs, "FEWEST_ITERATIONS", 8)
@@ -133,33 +130,22 @@ def test_a_curve_apart_from_fp32s_is_disproved(context: Context, monkeypatch: py
 
 
 def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    take, taken = Blocking.take, []
+    make, taken = training.blocking, []
 
-    def late(source: Blocking) -> object:
-        taken.append(take(source))
-        if len(taken) == 3:
-            taken[-1].images[0, 0, 0, 0] ^= 255
-        return taken[-1]
+    def late(*arguments: object) -> Source:
+        source = make(*arguments)
 
-    monkeypatch.setattr(Blocking, "take", late)
+        def take() -> Batch:
+            taken.append(source.take())
+            if len(taken) == 3:
+                taken[-1].images[0, 0, 0, 0] ^= 255
+            return taken[-1]
+
+        return replace(source, take=take)
+
+    monkeypatch.setattr(training, "blocking", late)
     with pytest.raises(DisprovedError, match="1 of 4 batches, the first of them number 2, are not the host's"):
         copies_intact(PLAN).show(context)
-
-
-class Beside(Blocking):
-    """Batches whose copies are said to be under way, or over."""
-
-    def __init__(self, source: Blocking, copying: bool) -> None:
-        self._source, self._copying, self.stock = source, copying, 0
-
-    def take(self) -> Batch:
-        return self._source.take()
-
-    def copying(self) -> bool:
-        return self._copying
-
-    def close(self) -> None:
-        self._source.close()
 
 
 @pytest.mark.parametrize("copying", [True, False])
@@ -170,10 +156,9 @@ def test_copies_that_never_ran_beside_training_show_nothing(
 
     def prefetched(pipeline: Pipeline, context: Context, plan: Plan) -> None:
         init(pipeline, replace(context, device=torch.device("cpu")), replace(plan, path="blocking"))
-        pipeline.source = Beside(pipeline.source, copying)
+        pipeline.source = replace(pipeline.source, copying=lambda: copying)
 
     monkeypatch.setattr(Pipeline, "__init__", prefetched)
-    monkeypatch.setattr(driving_proofs, "Prefetched", Beside)
     proof, on_gpu = copies_intact(replace(PLAN, path="prefetched")), replace(context, device=torch.device("cuda"))
     if copying:
         assert "4 were still being copied" in proof.show(on_gpu)

@@ -13,12 +13,10 @@ import torchvision
 from gpugate.workload import Context
 from tests.support.counted_work import count_work
 from tests.support.small_models import SmallNet
-from workloads.resnet18_training import WORKLOADS, receipts, size, step_size
-from workloads.resnet18_training import step as training_step
-from workloads.resnet18_training.cifar import seeded_pictures
-from workloads.resnet18_training.loop import TrainingLoop, training_side
-from workloads.resnet18_training.rungs import CPU_BOTTOM, WHOLE_STEP, Rung
-from workloads.resnet18_training.step import NHWC, Recipe, Trainer
+from workloads import resnet18_training
+from workloads.resnet18_training import CPU_BOTTOM, WHOLE_STEP, WORKLOADS, receipts, size, training
+from workloads.resnet18_training.pictures import seeded_pictures
+from workloads.resnet18_training.training import NHWC, Recipe, Rung, Trainer, TrainingLoop, training_side
 
 FULL, SMALL = WORKLOADS
 PICTURES = seeded_pictures(0, 64)
@@ -26,12 +24,12 @@ CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
 TINY = replace(CPU_BOTTOM, batch=8, piece=8)
 
 
-ARCHITECTURE = training_step.architecture
+ARCHITECTURE = training.architecture
 
 
 @pytest.fixture(autouse=True)
 def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "architecture", SmallNet)
+    monkeypatch.setattr(training, "architecture", SmallNet)
 
 
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
@@ -53,7 +51,7 @@ def test_size_is_what_pytorch_counts(side_pixels: int, area_ratio: int) -> None:
         model = torchvision.models.resnet18(weights=None, num_classes=10)
         images = torch.empty(2, 3, side_pixels, side_pixels)
     work = count_work(model, images, backward=True)
-    moved = 3 * work.read - images.numel() + 2 * work.written + step_size.WEIGHT_PASSES * work.weights
+    moved = 3 * work.read - images.numel() + 2 * work.written + resnet18_training.WEIGHT_PASSES * work.weights
     assert size(2, area_ratio).flops == work.flops
     assert size(2, area_ratio).bytes == 4 * moved
 
@@ -114,9 +112,9 @@ def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
 
 
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "architecture", ARCHITECTURE)
-    model = training_step.net(CONTEXT, Recipe(layout=NHWC, stem_channels=4))
-    assert sum(weight.numel() for weight in model.parameters()) == step_size.WEIGHTS
+    monkeypatch.setattr(training, "architecture", ARCHITECTURE)
+    model = training.net(CONTEXT, Recipe(layout=NHWC, stem_channels=4))
+    assert sum(weight.numel() for weight in model.parameters()) == resnet18_training.WEIGHTS
     assert model.training
     assert model(torch.randn(2, 4, 32, 32)).shape == (2, 10)
 
@@ -152,11 +150,6 @@ def test_what_is_not_as_the_rung_says_is_noticed() -> None:
     with closing(TrainingLoop(CONTEXT, RUNGS["bf16 channels last"], PICTURES)) as loop:
         loop.trainer.model.conv2.to(memory_format=torch.contiguous_format)
         assert "conv2.weight is not in torch.channels_last" in loop.problem()
-    with closing(TrainingLoop(CONTEXT, RUNGS["workers"], PICTURES)) as loop:
-        loop.source._pieces.unpinned = 3
-        assert loop.problem() == "3 tensors of the loader are pageable"
-        loop.source.close()
-        assert loop.problem() == "0 of 2 worker processes are alive"
     rung = replace(WHOLE_STEP, batch=16, side_pixels=32, autotuned=False, recipe=RUNGS["fused"].recipe)
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
         assert loop.problem() == "no CUDA graph was captured"

@@ -14,12 +14,10 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.parts.prefetcher import Prefetcher
+from workloads.resnet18_training import CPU_BOTTOM, training
 from workloads.resnet18_training import proofs as training_proofs
-from workloads.resnet18_training import step as training_step
-from workloads.resnet18_training.cifar import seeded_pictures
-from workloads.resnet18_training.loop import TrainingLoop
-from workloads.resnet18_training.rungs import CPU_BOTTOM
-from workloads.resnet18_training.step import NHWC, Recipe, Trainer
+from workloads.resnet18_training.pictures import seeded_pictures
+from workloads.resnet18_training.training import NHWC, Recipe, Trainer, TrainingLoop
 
 PICTURES = seeded_pictures(0, 64)
 CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
@@ -35,7 +33,7 @@ BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
 def few_pictures_and_a_small_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_proofs, "training_pictures", lambda context: PICTURES)
     monkeypatch.setattr(training_proofs, "CURVE_ITERATIONS", 3)
-    monkeypatch.setattr(training_step, "architecture", SmallNet)
+    monkeypatch.setattr(training, "architecture", SmallNet)
     training_proofs.loss_curve.cache_clear()
 
 

@@ -28,12 +28,10 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.driving.model import FULL_RIG, SMALL_RIG, parameter_count, training_flops
-from workloads.driving.nvjpeg_probe import why_not
-from workloads.driving.pipeline import Plan, build, build_by_device, stamps
+from workloads.driving.frames import Rig
+from workloads.driving.loading import why_no_jpeg
 from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns, repeats
-from workloads.driving.scenes import Rig
-from workloads.driving.training import Recipe
+from workloads.driving.training import FULL_RIG, SMALL_RIG, Plan, Recipe, build, build_by_device, stamps
 from workloads.parts.compiled import COMPILER
 
 FRAMES_PER_STEP, FRAMES_PER_STEP_ON_CPU, FRAMES_PER_SWEEP_STEP = 16, 4, 128
@@ -42,14 +40,19 @@ WORKERS, WORKERS_ON_CPU = (0, 2, 4, 8, 16), (0, 2)
 BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # a batch whose launches the GPU does not wait for
 
 
+# By rig: the FLOPs of training on a frame, and the parameters of the model; a test counts both again.
+WORK = {FULL_RIG: (307_891_894_272, 12_900_176), SMALL_RIG: (2_678_126_592, 12_893_776)}
+
+
 def size(rig: Rig, frames: int) -> Size:
     """The work and the bytes of one step.
 
-    FLOPs: those of training on the frames, see `training_flops`. Bytes: the frames as uint8, and each weight, gradient
-    and momentum once per step in FP32; activations need not leave the chip.
+    FLOPs: 2 per multiply-add of every convolution and matrix product, forward, and backward for inputs and weights;
+    pictures need no gradient. Bytes: the frames as uint8, and each weight, gradient and momentum once per step in FP32;
+    activations need not leave the chip.
     """
-    state_bytes = 3 * 4 * parameter_count(rig)
-    return Size(items=frames, flops=frames * training_flops(rig), bytes=frames * rig.frame_bytes + state_bytes)
+    flops, parameters = WORK[rig]
+    return Size(items=frames, flops=frames * flops, bytes=frames * rig.frame_bytes + 3 * 4 * parameters)
 
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -82,7 +85,7 @@ ONE_GRAPH_AN_ITERATION = (Limit("graph_launches", at_least=1), Limit("kernel_lau
 AMPERE = Needs(compute_capability=(8, 0))
 AMPERE_COMPILER = replace(COMPILER, compute_capability=(8, 0))
 TORCHVISION = replace(AMPERE, packages=("torchvision",), install="pip install 'gpugate[workloads]'")
-DECODER = replace(TORCHVISION, engine=Engine("nvjpeg", why_not))
+DECODER = replace(TORCHVISION, engine=Engine("nvjpeg", why_no_jpeg))
 
 
 def _cuda(*limits: Limit) -> dict[str, Contract]:

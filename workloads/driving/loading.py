@@ -1,205 +1,282 @@
-"""Sources of batches of driving frames on the device: each returns the next batch, in order, ready for use.
+"""Batches of driving frames on the device: sources of them, their order, and the record of the frames that arrived.
 
 The sources from the slowest to the fastest: blocking copies, page-locked buffers, copies on a stream of their own,
 frames that lie on the device already.
+
+The record is computed on the device, from the tensors that a training step has just used: a frame that was lost,
+doubled, swapped or overwritten while it was copied shows in it.
 """
 
 from __future__ import annotations
 
-import math
+import functools
+import itertools
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from workloads.driving.data import Frames
-from workloads.driving.delivery import Batch, BatchOrder, Place
-from workloads.driving.reading import HostBatches
+from workloads.driving.frames import Frames
+from workloads.parts.loader import HostBatches
 from workloads.parts.prefetcher import Prefetcher
-from workloads.parts.ring import Ring
 
+AHEAD = 1  # batches that each worker has ready, so that little is in stock
 PINNED_SLOTS = 3  # one is filled, one is copied, one is in use
+# torchvision uses the decoding engine, and works without it only where a GPU has none: not where a container hides it.
+TO_DECODE_JPEGS = (
+    "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video, or install a CUDA build of torchvision"
+)
+EPOCHS = 16  # of different order; then they repeat
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # by channel, of pictures between 0 and 1
 
 
-class Source(Protocol):
-    """A source of batches; `stock` is the number of batches that may be ready before they are requested."""
+class Batch(NamedTuple):
+    """Some frames, on the host or on the device; `images` is uint8, or float32 where the host has normalized it."""
 
-    stock: int
-
-    def take(self) -> Batch:
-        """The next batch on the device, ready on the current stream; it may be overwritten once the next is taken."""
-
-    def why_not(self) -> str | None:
-        """The reason why batches did not come as they should, in words, or None."""
-
-    def close(self) -> None:
-        """Ends workers, frees buffers."""
+    images: Tensor  # [batch, cameras, 3, height, width]
+    commands: Tensor  # int64 [batch]
+    waypoints: Tensor  # float32 [batch, WAYPOINTS, 2]
+    indices: Tensor  # int64 [batch], the frame numbers
 
 
-class Blocking:
+def order_table(frames: int, seed: int) -> Tensor:
+    """The order of training, int64 [EPOCHS * frames]: every epoch is a permutation of its own."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.cat([torch.randperm(frames, generator=random) for _ in range(EPOCHS)])
+
+
+def batch_order(table: Tensor, batch: int, start: int = 0) -> Iterator[list[int]]:
+    """Endless lists of frame numbers, beginning at position `start` of the table."""
+    numbers = table.tolist()
+    for position in itertools.count(start, batch):
+        yield [numbers[(position + place) % len(numbers)] for place in range(batch)]
+
+
+class Place:
+    """A place in the order that lives on the device, so that no step waits for the host or copies from it."""
+
+    def __init__(self, table: Tensor, batch: int, device: torch.device) -> None:
+        self._table = table.to(device)
+        self._offsets = torch.arange(batch, device=device)
+        self.position = torch.zeros((), dtype=torch.int64, device=device)
+
+    def next(self) -> Tensor:
+        """The next frame numbers of the order, int64 [batch]."""
+        turn = self._table[(self.position + self._offsets) % len(self._table)]
+        self.position += len(self._offsets)
+        return turn
+
+
+class Delivery:
+    """Checks every batch against the order and the frames' checksums.
+
+    `sums` is int64 [frames, cameras]. A picture's sum may differ by `levels` per byte, since another JPEG decoder
+    rounds differently; everything else must be exact.
+    """
+
+    def __init__(self, table: Tensor, sums: Tensor, batch: int, device: torch.device, levels: float = 0.0) -> None:
+        self._place, self._sums, self._levels = Place(table, batch, device), sums.to(device), levels
+
+    @property
+    def state(self) -> Tensor:
+        """The tensor that a record changes: int64 [], the place in the order."""
+        return self._place.position
+
+    def skip(self) -> None:
+        """Skips one batch, which was used for another purpose."""
+        self._place.next()
+
+    def record(self, batch: Batch, loss: Tensor) -> Tensor:
+        """float32 [batch, 3], each 1 or 0: the frame is the expected one, it is intact, and its loss is finite."""
+        expected = self._place.next()
+        off = (picture_sums(batch.images) - self._sums[expected]).abs()
+        intact = (off <= self._levels * batch.images[0, 0].numel()).all(1)
+        finite = loss.isfinite().expand_as(intact)
+        return torch.stack((batch.indices == expected, intact, finite), dim=1).float()
+
+
+def picture_sums(images: Tensor) -> Tensor:
+    """int64 [batch, cameras]: the sum of every picture's bytes; for a normalized picture, of its original bytes."""
+    if images.dtype == torch.uint8:
+        return images.flatten(2).sum(2, dtype=torch.int64)
+    mean, std = _by_channel(MEAN, images), _by_channel(STD, images)
+    # Exact: a byte is recovered to much better than 0.5, and sums of bytes are far below 2^53.
+    return torch.addcmul(mean, images, std).round_().flatten(2).sum(2, dtype=torch.float64).to(torch.int64)
+
+
+def normalized(images: Tensor) -> Tensor:
+    """float32 of the same shape [..., 3, height, width], zero mean and unit variance; also what the host computes."""
+    return (images.float() - _by_channel(MEAN, images)) / _by_channel(STD, images)
+
+
+def _by_channel(values: tuple[float, float, float], images: Tensor) -> Tensor:
+    """float32 [3, 1, 1] in bytes, on the images' device, filled there: nothing crosses the bus."""
+    return torch.stack([torch.full((1, 1), 255 * value, device=images.device) for value in values])
+
+
+@dataclass(frozen=True)
+class FrameSet(Dataset[Batch]):
+    """Single frames in the form that `read` names: uint8 or float32 [cameras, 3, height, width]."""
+
+    frames: Frames
+    read: Literal["normalized", "bytes", "jpeg"] = "bytes"
+
+    def __getitem__(self, frame: int) -> Batch:
+        frames = self.frames
+        pictures = frames.decoded(frame) if self.read == "jpeg" else frames.raw[frame]
+        pictures = normalized(pictures) if self.read == "normalized" else pictures
+        return Batch(pictures, frames.commands[frame], frames.waypoints[frame], torch.tensor(frame))
+
+
+def _stacked(frames: list[Batch]) -> Batch:
+    return Batch(*map(torch.stack, zip(*frames, strict=True)))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of batches on the device.
+
+    `take` returns the next batch, ready on the current stream; it may be overwritten once the next is taken. `close`
+    ends workers and frees buffers. `stock` is the number of batches that may be ready before they are requested,
+    `state` every tensor on the device that `take` changes. `copying` returns True while the batch after the current one
+    is still being copied.
+    """
+
+    take: Callable[[], Batch]
+    close: Callable[[], object]
+    stock: int = 0
+    state: tuple[Tensor, ...] = ()
+    copying: Callable[[], bool] = lambda: False
+
+
+def blocking(frame_set: FrameSet, order: Iterator[list[int]], workers: int, device: torch.device) -> Source:
     """Pageable copies, each of which waits for all earlier work of the device."""
-
-    def __init__(self, batches: HostBatches, device: torch.device) -> None:
-        self._batches, self._device, self.stock = batches, device, batches.stock
-
-    def take(self) -> Batch:
-        return Batch(*(tensor.to(self._device) for tensor in next(self._batches)))
-
-    def why_not(self) -> str | None:
-        alive, wanted = self._batches.workers_alive(), self._batches.workers
-        return None if alive == wanted else f"{alive} of {wanted} worker processes are alive"
-
-    def close(self) -> None:
-        self._batches.close()
+    batches = HostBatches(frame_set, order, workers, AHEAD, collate=_stacked)
+    return Source(lambda: Batch(*(tensor.to(device) for tensor in next(batches))), batches.close, stock=AHEAD * workers)
 
 
-@dataclass
-class _Staged:  # cuda only
-    """Page-locked buffers, and the event after which the device no longer reads them."""
+def pinned(
+    frame_set: FrameSet, order: Iterator[list[int]], batch: int, workers: int, device: torch.device
+) -> Source:  # cuda only
+    """Non-blocking copies out of page-locked memory, on the stream that computes.
 
-    batch: Batch
-    done: torch.cuda.Event = field(default_factory=lambda: torch.cuda.Event())  # type: ignore[no-untyped-call]
+    Filling the buffers is one more copy on the host, of the batches that a loader has stacked.
+    """
+    batches = HostBatches(frame_set, order, workers, AHEAD, collate=_stacked)
 
-
-class Collated:
-    """Fills page-locked buffers with the batches that a loader has stacked: one more copy on the host."""
-
-    def __init__(self, batches: HostBatches) -> None:
-        self._batches = batches
-
-    def fill(self, target: Batch) -> None:
-        for buffer, tensor in zip(target, next(self._batches), strict=True):
+    def fill(buffers: Batch) -> None:
+        for buffer, tensor in zip(buffers, next(batches), strict=True):
             buffer.copy_(tensor)
 
-    def close(self) -> None:
-        self._batches.close()
+    def close() -> None:
+        torch.cuda.synchronize(device)
+        batches.close()
+
+    staged = _staged(fill, _stacked([frame_set[0]] * batch), ahead=0)
+    return Source(lambda: Batch(*(tensor.to(device, non_blocking=True) for tensor in next(staged))), close)
 
 
-class Gathered:
-    """Fills page-locked buffers with frames straight from the file: the only copy on the host."""
+def prefetched(frames: Frames, order: Iterator[list[int]], batch: int, device: torch.device) -> Source:  # cuda only
+    """Copies out of page-locked memory on a stream of their own, while the previous batch is used.
 
-    def __init__(self, frames: Frames, order: BatchOrder) -> None:
-        self._frames, self._order = frames, iter(order)
+    The buffers are filled with frames straight from the file: the only copy on the host.
+    """
 
-    def fill(self, target: Batch) -> None:
-        target.indices.copy_(torch.tensor(next(self._order)))
-        frames = self._frames
-        for buffer, stored in zip(target[:3], (frames.raw, frames.commands, frames.waypoints), strict=True):
-            torch.index_select(stored, 0, target.indices, out=buffer)
+    def fill(buffers: Batch) -> None:
+        buffers.indices.copy_(torch.tensor(next(order)))
+        for buffer, stored in zip(buffers[:3], (frames.raw, frames.commands, frames.waypoints), strict=True):
+            torch.index_select(stored, 0, buffers.indices, out=buffer)
 
-    def close(self) -> None:
-        """There is nothing to release."""
+    prefetcher = Prefetcher(_staged(fill, _stacked([FrameSet(frames)[0]] * batch), ahead=1), device)
+    return Source(lambda: Batch(*prefetcher.take()), prefetcher.close, stock=1, copying=prefetcher.copying)
 
 
-class PinnedBatches(Iterator[Batch]):  # cuda only
-    """A ring of page-locked buffers that `filling` fills in turn.
+def _staged(fill: Callable[[Batch], None], example: Batch, ahead: int) -> Iterator[Batch]:  # cuda only
+    """Batches in a ring of page-locked buffers that `fill` fills in turn.
 
     `ahead` is the number of batches that the consumer requests before it has enqueued all work that reads the first of
     them, apart from the batch that it requests. A buffer is filled again when the device has finished with its last
     content.
     """
-
-    def __init__(self, filling: Collated | Gathered, example: Batch, ahead: int) -> None:
-        self._filling, self._ahead = filling, ahead
-        self._ring = Ring([_Staged(_pinned_like(example)) for _ in range(PINNED_SLOTS)], _wait)
-        self._lent: deque[_Staged] = deque()
-
-    def __next__(self) -> Batch:
-        if len(self._lent) > self._ahead:
-            self._lent.popleft().done.record()
-        staged = self._ring.take()
-        self._filling.fill(staged.batch)
-        self._lent.append(staged)
-        return staged.batch
-
-    def why_not(self) -> str | None:
-        pageable = sum(not buffer.is_pinned() for staged in self._ring.slots for buffer in staged.batch)
-        return f"{pageable} of the host buffers are pageable" if pageable else None
-
-    def close(self) -> None:
-        self._filling.close()
-
-
-def _wait(staged: _Staged) -> None:  # cuda only
-    staged.done.synchronize()  # also where the event is over, so that every step has the same number of waiting calls
+    slots = [(_pinned_like(example), torch.cuda.Event()) for _ in range(PINNED_SLOTS)]  # type: ignore[no-untyped-call]
+    lent: deque[torch.cuda.Event] = deque()
+    for buffers, done in itertools.cycle(slots):
+        if len(lent) > ahead:
+            lent.popleft().record()
+        done.synchronize()  # also where the event is over: each step waits as often
+        fill(buffers)
+        lent.append(done)
+        yield buffers
 
 
 def _pinned_like(batch: Batch) -> Batch:  # cuda only
     return Batch(*(torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in batch))
 
 
-class Pinned:  # cuda only
-    """Non-blocking copies out of page-locked memory, on the stream that computes."""
-
-    stock = 0
-
-    def __init__(self, batches: PinnedBatches, device: torch.device) -> None:
-        self._batches, self._device = batches, device
-
-    def take(self) -> Batch:
-        return Batch(*(tensor.to(self._device, non_blocking=True) for tensor in next(self._batches)))
-
-    def why_not(self) -> str | None:
-        return self._batches.why_not()
-
-    def close(self) -> None:
-        torch.cuda.synchronize(self._device)
-        self._batches.close()
-
-
-class Prefetched:  # cuda only
-    """Copies out of page-locked memory on a stream of their own, while the previous batch is used."""
-
-    stock = 1
-
-    def __init__(self, batches: PinnedBatches, device: torch.device) -> None:
-        self._batches, self._prefetcher = batches, Prefetcher(batches, device)
-
-    def take(self) -> Batch:
-        return Batch(*self._prefetcher.take())
-
-    def copying(self) -> bool:
-        """True while the batch after the current one is still being copied."""
-        return self._prefetcher.copying()
-
-    def why_not(self) -> str | None:
-        return self._batches.why_not()
-
-    def close(self) -> None:
-        self._prefetcher.close()
-        self._batches.close()
-
-
-class Resident:
+def resident(frames: Frames, table: Tensor, batch: int, device: torch.device) -> Source:
     """All frames lie on the device, as bytes, and so does the order: no step copies anything or waits for the host."""
+    images, commands, waypoints = (each.to(device) for each in (frames.raw, frames.commands, frames.waypoints))
+    place = Place(table, batch, device)
 
-    stock = 0
+    def take() -> Batch:
+        turn = place.next()
+        labels = commands.index_select(0, turn), waypoints.index_select(0, turn)
+        return Batch(images.index_select(0, turn), *labels, turn)
 
-    def __init__(self, frames: Frames, table: Tensor, batch: int, device: torch.device) -> None:
-        self._images, self._commands = frames.raw.to(device), frames.commands.to(device)
-        self._waypoints = frames.waypoints.to(device)
-        self._place = Place(table, batch, device)
-
-    @property
-    def state(self) -> Tensor:
-        """The tensor that a batch changes: int64 [], the place in the order."""
-        return self._place.position
-
-    def take(self) -> Batch:
-        turn = self._place.next()
-        labels = self._commands.index_select(0, turn), self._waypoints.index_select(0, turn)
-        return Batch(self._images.index_select(0, turn), *labels, turn)
-
-    def why_not(self) -> str | None:
-        return None
-
-    def close(self) -> None:
-        """There is nothing to release: the device's allocator knows all memory in use."""
+    return Source(take, lambda: None, state=(place.position,))
 
 
-def stock_steps(source: Source, iterations: int) -> int:
-    """The number of steps whose batches may be in stock, rounded up."""
-    return math.ceil(source.stock / iterations)
+def nvjpeg(frames: Frames, order: Iterator[list[int]], device: torch.device) -> Source:  # cuda only
+    """JPEGs cross the bus and the GPU decodes them, where `why_no_jpeg` finds no obstacle."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def decoded(numbers: list[int]) -> Tensor:
+        """uint8 [frames, cameras, 3, height, width]; raises ValueError naming a file that is corrupt."""
+        encoded = [jpeg for number in numbers for jpeg in frames.jpegs(number)]
+        try:
+            pictures = torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, device))
+        except RuntimeError:
+            for number in numbers:
+                frames.decoded(number)  # the GPU's decoder names no file: this call raises for the corrupt one
+            raise
+        return pictures.view(len(numbers), *frames.raw.shape[1:])
+
+    def take() -> Batch:
+        numbers = next(order)
+        indices = torch.tensor(numbers)
+        labels = (frames.commands[indices], frames.waypoints[indices], indices)
+        current = torch.cuda.current_stream(device)
+        # torchvision decodes on a stream of its own and never waits for the last user of the memory of its results. On
+        # our stream, with its own share of the allocator, that user can only be the stacking of an earlier batch.
+        stream.synchronize()
+        with torch.cuda.stream(stream):
+            batch = Batch(decoded(numbers), *(label.to(device) for label in labels))
+        current.wait_stream(stream)
+        for tensor in batch:
+            tensor.record_stream(current)
+        return batch
+
+    return Source(take, lambda: torch.cuda.synchronize(device))
+
+
+@functools.cache
+def why_no_jpeg(gpu: int) -> str | None:
+    """One sentence why this GPU, by CUDA's index, decodes no JPEG, with the next step; None if it decodes.
+
+    One picture is decoded in this process, once: a failing nvJPEG leaves CUDA as it was.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg, encode_jpeg
+
+    grey = encode_jpeg(torch.full((3, 256, 256), 128, dtype=torch.uint8))
+    try:
+        decode_jpeg(grey, ImageReadMode.RGB, device=torch.device("cuda", gpu))
+    except (RuntimeError, AttributeError) as error:  # the latter where torchvision was built without CUDA
+        said = str(error).strip().partition("\n")[0] or "no message"
+        return f"GPU {gpu} decodes no JPEG ({said}): {TO_DECODE_JPEGS}"
+    return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
@@ -14,16 +16,16 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Proof
 from workloads.driving import checkpoint as driving_checkpoint
-from workloads.driving.delivery import Batch, BatchOrder, order_table
-from workloads.driving.determinism import deterministic
-from workloads.driving.loading import Prefetched
-from workloads.driving.pipeline import Pipeline, Plan, frames_of
-from workloads.driving.training import Recipe, Trainer
+from workloads.driving.loading import Batch, batch_order, order_table
+from workloads.driving.training import Pipeline, Plan, Recipe, Trainer, frames_of
 
+WORKSPACE, WORKSPACE_SIZE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+UNABLE = "does not have a deterministic implementation"
 REPEATED_FRAMES = 2  # in a batch of the runs that are repeated
 BEFORE, AFTER = 3, 3  # iterations on either side of an interruption
 TIMED_FRAMES, TIMED_ITERATIONS = {"cuda": 8, "cpu": 2}, {"cuda": 10, "cpu": 3}  # for the cost of deterministic mode
@@ -104,7 +106,7 @@ def _copies_intact(plan: Plan, context: Context) -> str:
         pipeline.prepare()
         for _ in range(COPIED_BATCHES):
             taken.append(pipeline.iterate()[0])
-            beside += isinstance(pipeline.source, Prefetched) and pipeline.source.copying()
+            beside += pipeline.source.copying()
         pipeline.finish()
         records = torch.stack(taken)  # [batches, batch, 3]
         wrong = [number for number, record in enumerate(records.tolist()) if not all(map(all, record))]
@@ -165,7 +167,7 @@ class _Run:
         return trainer
 
     def train(self, trainer: Trainer, position: int, iterations: int) -> None:
-        for numbers in islice(BatchOrder(self._table, REPEATED_FRAMES, position), iterations):
+        for numbers in islice(batch_order(self._table, REPEATED_FRAMES, position), iterations):
             trainer.train(self._batch(torch.tensor(numbers)))
         self._finish()
 
@@ -216,3 +218,32 @@ def _demand_equal(wanted: dict[str, Tensor], found: dict[str, Tensor], whose: st
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) and bool(one.isfinite().all())
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Inside, torch chooses deterministic algorithms; an operation that has none raises DisprovedError at the end.
+
+    torch reads cuBLAS's variable once a process, at the first matrix product, which may be over: torch would then
+    refuse every later product. The guarantee of the variable holds here without it: torch sets a workspace of its own
+    for every cuBLAS handle and stream, and a single stream runs here. So operations warn instead of refusing, and all
+    warnings count but cuBLAS's.
+    """
+    torch_before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    autotuned, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            os.environ[WORKSPACE] = WORKSPACE_SIZE
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.backends.cudnn.benchmark = False  # autotuning might choose another algorithm in the next run
+            yield
+    finally:
+        torch.use_deterministic_algorithms(torch_before[0], warn_only=torch_before[1])
+        torch.backends.cudnn.benchmark = autotuned
+        os.environ.pop(WORKSPACE, None)
+        if workspace is not None:
+            os.environ[WORKSPACE] = workspace
+    unable = sorted({str(each.message).split(maxsplit=1)[0] for each in said if UNABLE in str(each.message)})
+    if unable:
+        raise DisprovedError(f"deterministic mode leaves {', '.join(unable)} as it is: use another operation")

@@ -1,24 +1,118 @@
-"""One training iteration of the driving model by a recipe: forward, loss, backward and the optimizer."""
+"""The end-to-end driving model, one training iteration by a recipe, and a side that trains on batches of a source.
+
+Eight cameras and a command go in, waypoints come out. The same ResNet-18 encodes every camera's picture; the mean over
+the remaining height makes each column of features a token. A transformer fuses the tokens of all cameras with the token
+of the command, whose output becomes the waypoints.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from workloads.driving.delivery import Batch
-from workloads.driving.model import driving_model
-from workloads.driving.scenes import Rig
+from gpugate.workload import Context, Side
+from workloads.driving.frames import COMMANDS, WAYPOINTS, Frames, Rig, stored_frames
+from workloads.driving.loading import (
+    Batch,
+    Delivery,
+    FrameSet,
+    Source,
+    batch_order,
+    blocking,
+    normalized,
+    nvjpeg,
+    order_table,
+    pinned,
+    prefetched,
+    resident,
+)
 from workloads.parts.compiled import compile_counted, miscount
+from workloads.parts.graph_capture import capture_iteration
+from workloads.parts.padded_stem import PaddedStem, padded_channels
+from workloads.parts.random_inputs import host_generator
 from workloads.parts.stages import stage
 
+FULL_RIG = Rig(cameras=8, height=256, width=704)
+SMALL_RIG = Rig(cameras=2, height=64, width=96)  # small enough for a CPU to train on in a tenth of a second
+STRIDE, FEATURES = 32, 512  # of ResNet-18: pixels per feature, and channels
+WIDTH, HEADS, LAYERS = 256, 8, 2
+DROPOUT = 0.1
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 # Low enough that the first gradients do not overflow FP16: the update would be skipped.
 FIRST_LOSS_SCALE = 2.0**12
+FRAMES = {"cuda": 192, "cpu": 48}  # 830 MB and 2 MB as bytes
+NVJPEG_LEVELS = 1.0  # the rounding and the upsampling of colour differ from the host's, on average by much less
+
+Iteration = tuple[Tensor, Tensor]  # the record of its frames, float32 [batch, 3], and its loss, float32 []
+
+
+class DrivingModel(nn.Module):
+    """images [batch, cameras, 3, height, width], commands int64 [batch] -> float32 [batch, WAYPOINTS, 2].
+
+    uint8 images are normalized here, on the device; float32 images must be normalized already. The encoder runs in the
+    `dtype` and `layout` of its input; autocast decides any further precision.
+    """
+
+    def __init__(self, rig: Rig) -> None:
+        from torchvision.models import resnet18
+
+        super().__init__()
+        self.dtype, self.layout, self.missing_channels = torch.float32, torch.contiguous_format, 0
+        self.encoder = nn.Sequential(*list(resnet18(weights=None).children())[:-2])  # without pooling and classifier
+        self.to_token = nn.Linear(FEATURES, WIDTH)
+        self.command = nn.Embedding(len(COMMANDS), WIDTH)
+        self.camera = nn.Parameter(0.02 * torch.randn(rig.cameras, 1, WIDTH))
+        self.column = nn.Parameter(0.02 * torch.randn(rig.width // STRIDE, WIDTH))
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, DROPOUT, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.fusion = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        for one in self.fusion.layers:
+            # cuDNN's attention, which torch prefers on Hopper, rounds its dropout to sixteenths: attention gets no
+            # dropout.
+            one.self_attn.dropout = 0.0
+        self.to_waypoints = nn.Linear(WIDTH, 2 * WAYPOINTS)
+
+    def forward(self, images: Tensor, commands: Tensor) -> Tensor:
+        batch, cameras = images.shape[:2]
+        pictures = images.flatten(0, 1)
+        if pictures.dtype == torch.uint8:
+            pictures = normalized(pictures)
+        pictures = padded_channels(pictures, self.missing_channels).to(self.dtype, memory_format=self.layout)
+        features = self.encoder(pictures)  # [batch*cameras, 512, h/32, w/32]
+        tokens = self.to_token(features.mean(2).transpose(1, 2))  # [batch*cameras, w/32, WIDTH]
+        tokens = tokens.unflatten(0, (batch, cameras)) + self.camera + self.column
+        told = self.command(commands)[:, None]  # [batch, 1, WIDTH]
+        fused = self.fusion(torch.cat((told, tokens.flatten(1, 2)), dim=1))  # [batch, 1 + cameras*w/32, WIDTH]
+        waypoints: Tensor = self.to_waypoints(fused[:, 0]).float()
+        return waypoints.view(batch, WAYPOINTS, 2)
+
+    def pad_stem(self, channels: int) -> None:
+        """Widens the first convolution to `channels` input channels; the channels beyond the colours are zeros."""
+        self.encoder[0] = PaddedStem(self.encoder[0], channels)  # type: ignore[arg-type]
+        self.missing_channels = channels - 3
+
+
+def driving_model(rig: Rig, seed: int) -> DrivingModel:
+    """A new copy of the seeded model, on the host: a change to it affects no other copy."""
+    return copy.deepcopy(_initialized(rig, seed))
+
+
+@functools.lru_cache(maxsize=2)
+def _initialized(rig: Rig, seed: int) -> DrivingModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return DrivingModel(rig)
 
 
 @dataclass(frozen=True)
@@ -111,3 +205,130 @@ class Trainer:
             return waypoints
 
         return compile_counted(forward, self.graphs)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a side. `read` is the form in which the host reads a frame on the paths `blocking` and `pinned`."""
+
+    path: Literal["blocking", "pinned", "prefetched", "nvjpeg", "resident"] = "blocking"
+    read: Literal["normalized", "bytes", "jpeg"] = "bytes"
+    workers: int = 0
+    batch: int = 8
+    recipe: Recipe = Recipe()
+    captured: bool = False  # the whole iteration as one CUDA graph, where the context allows it
+
+
+def frames_of(context: Context) -> Frames:
+    rig = FULL_RIG if context.device.type == "cuda" else SMALL_RIG
+    return stored_frames(context.cache_dir, rig, FRAMES[context.device.type], context.seed)
+
+
+def stamps(context: Context, index: int) -> Tensor:
+    """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
+
+    The frames of a step are no input: they come from a loader that reads ahead. A step multiplies its record by the
+    stamps, so that it cannot return the record of an earlier step.
+    """
+    return (1 + torch.rand(context.items, generator=host_generator(context, index))).to(context.device)
+
+
+def build_by_device(plan: Plan, context: Context) -> Side:
+    """Builds a side like `build`, by the plan's recipe on a GPU and in FP32 on a CPU."""
+    return build(plan if context.device.type == "cuda" else replace(plan, recipe=Recipe()), context)
+
+
+def build(plan: Plan, context: Context) -> Side:
+    """Builds a side of the plan; raises ValueError or OSError, in one sentence, where the frames are not available."""
+    torch.backends.cudnn.benchmark = plan.recipe.autotuned
+    pipeline = Pipeline(context, plan)
+    try:
+        pipeline.prepare()
+    except BaseException:
+        pipeline.close()
+        raise
+    return Side(
+        pipeline.step,
+        finish=pipeline.finish,
+        engaged=pipeline.trainer.why_not,
+        close=pipeline.close,
+        stock_steps=math.ceil(pipeline.source.stock / pipeline.iterations),
+        cached_step=None if plan.path == "resident" else pipeline.cached_step,
+    )
+
+
+class Pipeline:
+    """Batches, a trainer, and the record of delivery; one step has as many iterations as its frames need."""
+
+    def __init__(self, context: Context, plan: Plan) -> None:
+        batch = min(plan.batch, context.items)
+        if context.items % batch:
+            raise ValueError(f"a step of {context.items} frames is no whole number of batches of {batch}: change one")
+        self.iterations, self.device = context.items // batch, context.device
+        self._captures = plan.captured and context.capture_graphs
+        frames = frames_of(context)
+        table = order_table(len(frames), context.seed)
+        self.trainer = Trainer(frames.rig, plan.recipe, context.seed, self.device)
+        sums = frames.jpeg_sums if plan.path == "nvjpeg" or plan.read == "jpeg" else frames.raw_sums
+        levels = NVJPEG_LEVELS if plan.path == "nvjpeg" else 0.0
+        make_delivery = partial(Delivery, table, sums, batch, self.device, levels)
+        self._delivery, self._idle_delivery = make_delivery(), make_delivery()
+        self._kept: list[Batch] = []
+        self.iterate: Callable[[], Iteration] = self._iterate
+        self.source = _source(plan, frames, table, batch, self.device)
+
+    def prepare(self) -> None:
+        """Captures the iteration where the plan asks for a graph; the state of the pipeline is restored afterwards."""
+        if not self._captures:
+            return
+        state = [*self.trainer.state().values(), self._delivery.state, *self.source.state]  # cuda only
+        replay = capture_iteration(self._iterate, state, self.trainer.scaler, self.device)  # cuda only
+        self.iterate = lambda: _copied(replay())  # cuda only
+
+    def step(self, stamps: Tensor) -> Tensor:
+        """Trains; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's stamp.
+
+        The stamps arrive with the step, so that the output of an earlier step is never right again.
+        """
+        records = [self.iterate()[0] for _ in range(self.iterations)]
+        return torch.cat(records) * stamps[:, None]
+
+    def cached_step(self) -> Tensor:
+        """Runs the same iterations on batches that stay on the device."""
+        while len(self._kept) < self.iterations:
+            self._kept.append(Batch(*(tensor.clone() for tensor in self.source.take())))
+            self._delivery.skip()
+        return torch.cat([self._idle_delivery.record(batch, self.trainer.train(batch)) for batch in self._kept])
+
+    def finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # cuda only
+
+    def close(self) -> None:
+        self.source.close()
+        self._kept.clear()
+
+    def _iterate(self) -> Iteration:
+        with stage("next batch"):
+            batch = self.source.take()
+        loss = self.trainer.train(batch)
+        return self._delivery.record(batch, loss), loss
+
+
+def _source(plan: Plan, frames: Frames, table: Tensor, batch: int, device: torch.device) -> Source:
+    order, frame_set = batch_order(table, batch), FrameSet(frames, plan.read)
+    if plan.path == "resident":
+        return resident(frames, table, batch, device)
+    if plan.path == "blocking":
+        return blocking(frame_set, order, plan.workers, device)
+    if plan.path == "pinned":
+        return pinned(frame_set, order, batch, plan.workers, device)  # cuda only
+    if plan.path == "nvjpeg":
+        return nvjpeg(frames, order, device)  # cuda only
+    return prefetched(frames, order, batch, device)  # cuda only
+
+
+def _copied(iteration: Iteration) -> Iteration:  # cuda only
+    """Copies of both tensors, which the next replay overwrites."""
+    record, loss = iteration
+    return record.clone(), loss.clone()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 # Compilation, cuDNN's choice of algorithms, and lazy buffers come before the capture.
 WARM_UP_CALLS = 3
@@ -49,6 +50,32 @@ def recorded(work: Callable[[], _Done], stream: torch.cuda.Stream) -> tuple[torc
     finally:
         if collecting:
             gc.enable()
+
+
+def capture_iteration(
+    work: Callable[[], _Done],
+    state: Sequence[Tensor],
+    scaler: torch.amp.GradScaler,  # type: ignore[name-defined]
+    device: torch.device,
+) -> Callable[[], _Done]:  # cuda only
+    """Replays a training iteration that `work` does; every replay overwrites the tensors that it returns.
+
+    `work` runs a few times before the capture: `state`, all tensors that it changes, and the loss scale are restored
+    afterwards. Loss scaling stays right within a graph: the device decides whether a gradient overflowed, the fused
+    update reads that and the scale on the device, and the scale is updated in place.
+    """
+    before, scale_before = [tensor.detach().clone() for tensor in state], scaler.state_dict()
+    graph, done = recorded(work, torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for tensor, value in zip(state, before, strict=True):
+            tensor.copy_(value)
+    scaler.load_state_dict(scale_before)
+
+    def replay() -> _Done:
+        graph.replay()
+        return done
+
+    return replay
 
 
 def _put_back(device: torch.device, pool: tuple[int, int]) -> None:  # cuda only

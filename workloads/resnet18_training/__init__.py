@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Workload
+import torch
+
+from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Size, Workload
 from workloads.parts.compiled import COMPILER
-from workloads.resnet18_training import rungs
-from workloads.resnet18_training.cifar import CIFAR10_SETTING
-from workloads.resnet18_training.loop import receipts, train
+from workloads.resnet18_training.pictures import CIFAR10_SETTING
 from workloads.resnet18_training.proofs import (
     batches_arrive,
     close_losses,
@@ -32,11 +32,54 @@ from workloads.resnet18_training.proofs import (
     learns_pictures,
     same_losses,
 )
-from workloads.resnet18_training.rungs import LARGE, LARGE_ON_CPU, Rung
-from workloads.resnet18_training.step_size import AREA_RATIO, size
+from workloads.resnet18_training.training import NHWC, Recipe, Rung, receipts, train
 
-ITEMS, ITEMS_ON_CPU = LARGE, LARGE_ON_CPU  # of one step on every rung: one large batch, or several small ones
+ITEMS, ITEMS_ON_CPU = 512, 32  # pictures of one step on every rung: one large batch, or several small ones
+# For one picture of 224 x 224, forward and backward: a test counts them again. A picture of 32 x 32 has 1/49 of each,
+# except for the last layer.
+FLOPS, LAST_LAYER_FLOPS = 10_645_370_880, 30_720
+VALUES_READ, VALUES_WRITTEN, IMAGE_VALUES = 2_183_168, 2_483_722, 150_528  # by layers with weights, forward
+LAST_LAYER_READ, LAST_LAYER_WRITTEN = 512, 10
+WEIGHTS = 11_181_642
+WEIGHT_PASSES = 8  # read forward, backward and by the update; gradient and momentum written and read; weights written
+AREA_RATIO = 49
 
+
+def size(items: int, area_ratio: int = 1) -> Size:
+    """The least work of one step, in FP32 and with one update.
+
+    FLOPs: 2 per multiply-add, forward and for both gradients. Bytes: inputs and outputs of the layers with weights,
+    forward; backward the gradient of their outputs, again their inputs, and the gradient of these, except that of the
+    image.
+    """
+    flops = (FLOPS - LAST_LAYER_FLOPS) / area_ratio + LAST_LAYER_FLOPS
+    read = (VALUES_READ - LAST_LAYER_READ) / area_ratio + LAST_LAYER_READ
+    written = (VALUES_WRITTEN - LAST_LAYER_WRITTEN) / area_ratio + LAST_LAYER_WRITTEN
+    values = items * (3 * read + 2 * written - IMAGE_VALUES / area_ratio) + WEIGHT_PASSES * WEIGHTS
+    return Size(items=items, flops=items * flops, bytes=4.0 * values)
+
+
+# Each rung is the rung before it with one change.
+BOTTOM = Rung()
+WORKERS = replace(BOTTOM, workers=8)
+PINNED = replace(WORKERS, pinned=True)
+NON_BLOCKING = replace(PINNED, non_blocking=True)
+UINT8 = replace(NON_BLOCKING, uint8=True)
+LARGE_BATCH = replace(UINT8, batch=ITEMS)
+HALF = replace(LARGE_BATCH, recipe=Recipe(half=torch.float16))
+COMPILED = replace(HALF, recipe=Recipe(half=torch.float16, compiled=True))
+COPY_STREAM = replace(COMPILED, prefetched=True)
+CHANNELS_LAST = replace(COPY_STREAM, autotuned=True, recipe=replace(COMPILED.recipe, layout=NHWC))
+RESIDENT = Rung(batch=ITEMS, resident=True, autotuned=True, recipe=replace(CHANNELS_LAST.recipe, stem_channels=4))
+WHOLE_STEP = replace(
+    RESIDENT, whole_graph=True, recipe=replace(RESIDENT.recipe, fused_update=True, gathered_pool=True, tuned=True)
+)
+
+CPU_BOTTOM = Rung(batch=8, piece=8, side_pixels=32)
+CPU_WORKERS = replace(CPU_BOTTOM, workers=2)
+CPU_HALF = replace(CPU_WORKERS, recipe=Recipe(half=torch.bfloat16))
+CPU_LARGE_BATCH = replace(CPU_HALF, batch=ITEMS_ON_CPU)
+CPU_COMPILED = replace(CPU_LARGE_BATCH, recipe=Recipe(half=torch.bfloat16, compiled=True))
 
 # The promise is 350 of 360. At 224 in bfloat16, batches of 32 reach 348 after 160, 352 after 240: half is too few.
 DIGIT_ITERATIONS = {32: 400, ITEMS: 90}
@@ -44,12 +87,12 @@ PICTURE_ITERATIONS = {8: 60, ITEMS_ON_CPU: 30}
 
 
 def _learns(rung: Rung) -> Proof:
-    if rung.side_pixels == rungs.BOTTOM.side_pixels:
+    if rung.side_pixels == BOTTOM.side_pixels:
         return Proof("learns digits", partial(learns_digits, rung=rung, iterations=DIGIT_ITERATIONS[rung.batch]))
     return Proof("learns pictures", partial(learns_pictures, rung=rung, iterations=PICTURE_ITERATIONS[rung.batch]))
 
 
-def _same(rung: Rung, below: Rung = rungs.BOTTOM) -> Proof:
+def _same(rung: Rung, below: Rung = BOTTOM) -> Proof:
     return Proof("same losses", partial(same_losses, rung=rung, below=below))
 
 
@@ -137,28 +180,28 @@ NO_SLOWER = {"cuda": 0.85}
 LADDER = (
     _rung(
         "workers-8",
-        rungs.WORKERS,
+        WORKERS,
         BASELINE,
         {"sm_90": 1.5, "cuda": 1.2},
-        (_same(rungs.WORKERS), _learns(rungs.WORKERS)),
+        (_same(WORKERS), _learns(WORKERS)),
     ),
-    _rung("pinned", rungs.PINNED, "workers-8", {"sm_90": 1.1, "cuda": 0.97}, (_same(rungs.PINNED),), ALL_PINNED),
+    _rung("pinned", PINNED, "workers-8", {"sm_90": 1.1, "cuda": 0.97}, (_same(PINNED),), ALL_PINNED),
     _rung(
         "non-blocking",
-        rungs.NON_BLOCKING,
+        NON_BLOCKING,
         "pinned",
         {"sm_90": 0.95, "cuda": 0.90},
-        (_same(rungs.NON_BLOCKING),),
+        (_same(NON_BLOCKING),),
         ALL_PINNED,
         NO_SYNC,
         why=HOST_GOES_ON,
     ),
     _rung(
         "uint8-v2",
-        rungs.UINT8,
+        UINT8,
         "non-blocking",
         {"cuda": 1.0},
-        _close(rungs.UINT8),
+        _close(UINT8),
         ALL_PINNED,
         NO_SYNC,
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
@@ -166,20 +209,20 @@ LADDER = (
     ),
     _rung(
         "batch-512",
-        rungs.LARGE_BATCH,
+        LARGE_BATCH,
         "uint8-v2",
         {"sm_90": 1.0, "cuda": 0.97},
-        _close(rungs.LARGE_BATCH),
+        _close(LARGE_BATCH),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.25),
         why=FEW_LAUNCHES,
     ),
     _rung(
         "amp-fp16",
-        rungs.HALF,
+        HALF,
         "batch-512",
         {"cuda": 1.0},
-        _close(rungs.HALF),
+        _close(HALF),
         ALL_PINNED,
         costs=(Limit("peak_bytes", at_most_of_reference=0.7),),
         on_sm_90=(_gain_on_cached_data(1.3),),
@@ -187,10 +230,10 @@ LADDER = (
     ),
     _rung(
         "compile",
-        rungs.COMPILED,
+        COMPILED,
         "amp-fp16",
         {"cuda": 1.0},
-        _close(rungs.COMPILED),
+        _close(COMPILED),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.9),
         # Of the reference's 2.42 ms, the mean of its longest kernels, it kept 0.62 on an H200.
@@ -199,39 +242,39 @@ LADDER = (
     ),
     _rung(
         "copy-stream",
-        rungs.COPY_STREAM,
+        COPY_STREAM,
         "compile",
         {"sm_90": 1.0, "cuda": 0.90},
-        (_same(rungs.COPY_STREAM, rungs.COMPILED), *_close(rungs.COPY_STREAM), _arrives(rungs.COPY_STREAM)),
+        (_same(COPY_STREAM, COMPILED), *_close(COPY_STREAM), _arrives(COPY_STREAM)),
         ALL_PINNED,
         *COPIES_OVERLAP,
         why=WHILE_IT_TRAINS,
     ),
     _rung(
         "channels-last",
-        rungs.CHANNELS_LAST,
+        CHANNELS_LAST,
         "copy-stream",
         NO_SLOWER,
-        (*_close(rungs.CHANNELS_LAST), _arrives(rungs.CHANNELS_LAST)),
+        (*_close(CHANNELS_LAST), _arrives(CHANNELS_LAST)),
         ALL_PINNED,
         *COPIES_OVERLAP,
         why=AUTOTUNED,
     ),
     _rung(
         "resident-uint8",
-        rungs.RESIDENT,
+        RESIDENT,
         "channels-last",
         {"sm_90": 1.0, "cuda": 0.97},
-        _close(rungs.RESIDENT),
+        _close(RESIDENT),
         Limit("host_to_device_copies", at_most=0),
         why=NOTHING_HIDDEN,
     ),
     _rung(
         "whole-step-graph",
-        rungs.WHOLE_STEP,
+        WHOLE_STEP,
         "resident-uint8",
         {"sm_90": 1.05, "cuda": 0.97},
-        _close(rungs.WHOLE_STEP),
+        _close(WHOLE_STEP),
         Limit("graph_launches", at_least=1, at_most=1),
         NO_SYNC,
         why=ONE_LAUNCH,
@@ -263,20 +306,20 @@ FEW_PRODUCTS = "in batches of 8 the products are so few that converting the weig
 ON_CPU = (
     Optimization(
         "workers-2",
-        partial(train, rung=rungs.CPU_WORKERS),
+        partial(train, rung=CPU_WORKERS),
         {"cpu": 0.7},
-        proofs=(_same(rungs.CPU_WORKERS, rungs.CPU_BOTTOM),),
+        proofs=(_same(CPU_WORKERS, CPU_BOTTOM),),
         why=SHARED_CORES,
     ),
-    _on_cpu("amp-bf16", rungs.CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
-    _on_cpu("batch-32", rungs.CPU_LARGE_BATCH, "amp-bf16", 1.5),
-    _on_cpu("compile", rungs.CPU_COMPILED, "batch-32", 0.5, BF16_COMPILER, FEW_TO_FUSE),
+    _on_cpu("amp-bf16", CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
+    _on_cpu("batch-32", CPU_LARGE_BATCH, "amp-bf16", 1.5),
+    _on_cpu("compile", CPU_COMPILED, "batch-32", 0.5, BF16_COMPILER, FEW_TO_FUSE),
 )
 
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         name="resnet18-training",
-        baseline=partial(train, rung=rungs.BOTTOM),
+        baseline=partial(train, rung=BOTTOM),
         inputs=receipts,
         sizes={"cuda": size(ITEMS)},
         optimizations=(*LADDER, WHOLE_LADDER),
@@ -287,7 +330,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="resnet18-training-small",
-        baseline=partial(train, rung=rungs.CPU_BOTTOM),
+        baseline=partial(train, rung=CPU_BOTTOM),
         inputs=receipts,
         sizes={"cpu": size(ITEMS_ON_CPU, AREA_RATIO)},
         optimizations=ON_CPU,

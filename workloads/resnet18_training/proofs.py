@@ -9,20 +9,30 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from workloads.parts.prefetcher import Prefetcher
-from workloads.resnet18_training.cifar import PICTURES, Pictures, seeded_pictures, training_pictures
-from workloads.resnet18_training.data import Pieces, PreparedPictures, checked, padded
-from workloads.resnet18_training.digits import digits
-from workloads.resnet18_training.loop import TrainingLoop
-from workloads.resnet18_training.resident_pictures import byte_sums, byte_sums_on_host, image_maker
-from workloads.resnet18_training.rungs import WORKERS, Rung
-from workloads.resnet18_training.sample_order import PADDING, sample_order
-from workloads.resnet18_training.step import Trainer
+from workloads.resnet18_training.pictures import (
+    CHANNELS,
+    PADDING,
+    PICTURES,
+    SIDE_PIXELS,
+    Pictures,
+    PreparedPictures,
+    byte_sums,
+    byte_sums_on_host,
+    checked,
+    load_pieces,
+    padded,
+    sample_order,
+    seeded_pictures,
+    training_pictures,
+)
+from workloads.resnet18_training.training import Rung, Trainer, TrainingLoop
 
 CURVE_ITERATIONS = 20
 SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, by cuDNN's deterministic algorithms
@@ -30,11 +40,14 @@ SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, b
 # rounds eight times as far as FP16; later losses also differ by what training makes of it, so their mean is compared.
 CLOSE_FIRST = {None: 1e-3, torch.float16: 0.01, torch.bfloat16: 0.05}
 CLOSE_MEAN = {None: 0.1, torch.float16: 0.1, torch.bfloat16: 0.3}
+MANY_WORKERS = 8
 LEARNED = 0.97
 AVERAGED_FROM = 0.5  # of the iterations: the weights of those after it are averaged
 SETTLING, SETTLING_BATCH = 1024, 256  # pictures
 CHECKED_BATCHES = 12
 LINGERING_CYCLES = 400_000_000  # 0.2 s at 2 GHz: 8 workers prepare 512 pictures in less
+BRIGHTEST = 16  # of scikit-learn's values
+UNSEEN = 5  # every so many digits, one is kept for the test; the file mixes the writers
 HELD_OUT = 512  # seeded pictures that no training has seen
 
 
@@ -53,7 +66,7 @@ def same_losses(context: Context, rung: Rung, below: Rung) -> str:
 
 def close_losses(context: Context, rung: Rung) -> str:
     """Proves that the losses of `rung` follow those of plain FP32 training on the same batches."""
-    workers = WORKERS.workers if rung.resident else rung.workers  # their number changes no loss, only the time
+    workers = MANY_WORKERS if rung.resident else rung.workers  # their number changes no loss, only the time
     plain = Rung(batch=rung.batch, piece=rung.piece, side_pixels=rung.side_pixels, workers=workers)
     losses, expected = loss_curve(context, rung, CURVE_ITERATIONS), loss_curve(context, plain, CURVE_ITERATIONS)
     first = abs(losses[0] - expected[0]) / expected[0]
@@ -72,6 +85,26 @@ def learns_digits(context: Context, rung: Rung, iterations: int) -> str:
     """
     seen, unseen = digits()
     return _learned(context, rung, iterations, seen, unseen, "digits", mirrored=False)
+
+
+def digits() -> tuple[Pictures, Pictures]:
+    """1,437 digits to train on and 360 to test with: 8 x 8 resized to 32 x 32, three equal channels.
+
+    Raises ImportError, in one sentence, without scikit-learn.
+    """
+    try:
+        from sklearn.datasets import load_digits  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError as error:
+        raise ImportError(
+            "scikit-learn, whose handwritten digits are learned, is missing: pip install scikit-learn"
+        ) from error
+    found = load_digits()
+    small = torch.from_numpy(found.images).float().div(BRIGHTEST)[:, None]  # [1797, 1, 8, 8]
+    large = F.interpolate(small, size=SIDE_PIXELS, mode="bilinear", align_corners=False).mul(255).round()
+    pixels = large.to(torch.uint8).expand(-1, CHANNELS, -1, -1).contiguous()
+    labels = torch.from_numpy(found.target).long()
+    unseen = torch.arange(len(labels)) % UNSEEN == 0
+    return Pictures(pixels[~unseen], labels[~unseen]), Pictures(pixels[unseen], labels[unseen])
 
 
 def learns_pictures(context: Context, rung: Rung, iterations: int) -> str:
@@ -95,7 +128,7 @@ def batches_arrive(context: Context, rung: Rung) -> str:
     prepared = PreparedPictures(pictures, order, rung.side_pixels, rung.uint8)
     sent: list[Tensor] = []
     beside = 0
-    with closing(Pieces(prepared, rung.piece, rung.workers, rung.pinned)) as pieces:
+    with closing(load_pieces(prepared, rung.piece, rung.workers, rung.pinned)) as pieces:
         each = rung.batch // rung.piece
         with closing(Prefetcher(_summed(pieces, sent), context.device, each)) as prefetcher:
             found = []
@@ -203,11 +236,9 @@ def accuracy(loop: TrainingLoop, model: nn.Module, pictures: Pictures) -> float:
 
 
 def _images(loop: TrainingLoop, pictures: Pictures) -> Tensor:
-    rung, device = loop.rung, loop.device
-    make_images = image_maker(pictures, rung.side_pixels, rung.recipe, device)
-    ids = torch.arange(len(pictures), device=device)
-    middle = torch.full_like(ids, PADDING)
-    return make_images(padded(pictures.pixels).to(device), ids, middle, middle, torch.zeros_like(ids).bool())
+    ids = torch.arange(len(pictures), device=loop.device)
+    middle, pixels = torch.full_like(ids, PADDING), padded(pictures.pixels).to(loop.device)
+    return loop.make_images_of(pictures)(pixels, ids, middle, middle, torch.zeros_like(ids).bool())
 
 
 def _autocast(loop: TrainingLoop) -> torch.autocast:

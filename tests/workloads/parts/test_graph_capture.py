@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.parts import whole_step
+from workloads.parts import graph_capture
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done = [work() for _ in range(4)]
         return SimpleNamespace(replay=lambda: seen.append("replay")), done[-1]
 
-    monkeypatch.setattr(whole_step, "recorded", recorded)
+    monkeypatch.setattr(graph_capture, "recorded", recorded)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     return seen
 
@@ -39,7 +39,7 @@ def test_state_and_loss_scale_are_as_they_were_in_the_same_memory(replays: list[
         scaler.update()
         return loss
 
-    replay = whole_step.captured(work, [weight], scaler, torch.device("cpu"))
+    replay = graph_capture.capture_iteration(work, [weight], scaler, torch.device("cpu"))
     assert weight.tolist() == [1, 1, 1]
     assert weight.data_ptr() == where
     assert scaler.get_scale() == 8
