@@ -20,6 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from gpugate.workload import (
     BASELINE,
+    Build,
     Context,
     Contract,
     DeviceKind,
@@ -189,10 +190,10 @@ def size(kind: DeviceKind) -> Size:
     return Size(items=new, flops=2.0 * layers * read, bytes=float(LONGEST[kind] * layers * DTYPE[kind].itemsize))
 
 
-def _rung(name: str, below: str, gain: float, why: str, limit: Limit, **policy: bool) -> Optimization:
+def _rung(name: str, build: Build, below: str, gain: float, limit: Limit, why: str) -> Optimization:
     return Optimization(
         name,
-        partial(serving, **policy),
+        build,
         {"cuda": gain, "cpu": 0.7 * gain},  # on a CPU, a row without a text costs as much as any other
         "bfloat16",
         compared_with=below,
@@ -203,12 +204,11 @@ def _rung(name: str, below: str, gain: float, why: str, limit: Limit, **policy: 
 
 
 FEWER_PASSES, SHORTER_WAITS = (Limit(name, at_most_of_reference=0.8) for name in ("kernels", "wait_p99_ms"))
+IN_CHUNKS, WITH_PREFIX = partial(serving, chunked=True), partial(serving, chunked=True, shares=True)
 RUNGS = (
-    _rung("continuous", BASELINE, 1.3, "a static batch computes rows whose answers are complete", FEWER_PASSES),
-    _rung("chunked", "continuous", 0.6, "each chunk reads all weights once more", SHORTER_WAITS, chunked=True),
-    _rung(
-        "prefix-cache", "chunked", 1.1, "a known beginning is not read again", FEWER_PASSES, chunked=True, shares=True
-    ),
+    _rung("continuous", serving, BASELINE, 1.3, FEWER_PASSES, "a static batch computes rows without a text"),
+    _rung("chunked", IN_CHUNKS, "continuous", 0.6, SHORTER_WAITS, "each chunk reads all weights once more"),
+    _rung("prefix-cache", WITH_PREFIX, "chunked", 1.1, FEWER_PASSES, "a known beginning is not read again"),
 )
 SIZES: dict[DeviceKind, Size] = {"cuda": size("cuda"), "cpu": size("cpu")}
 STATIC = partial(serving, waits_for_all=True)
