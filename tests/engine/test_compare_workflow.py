@@ -106,6 +106,49 @@ def test_undecided_cases_alone_have_a_status_that_docker_has_not(
     assert ended.stderr.splitlines()[0] == str(tmp_path / "home/versions")
 
 
+PROJECT = yaml.safe_load((ROOT / ".github/workflows/compare-project.yml").read_text(encoding="utf-8"))
+GITLAB = yaml.safe_load((ROOT / "deploy/gitlab/compare.yml").read_text(encoding="utf-8"))[".gpugate-compare"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "on_github", "on_gitlab"),
+    [(0, "SAME", 0, 0), (1, "SLOWER", 1, 1), (2, "", 2, 2), (125, "SAME", 0, 125), (125, "SLOWER", 1, 1)],
+)
+def test_a_project_of_its_own_compares_with_its_options_and_its_status(
+    tmp_path: Path, status: int, outcome: str, on_github: int, on_gitlab: int
+) -> None:
+    """GitLab lets the status 125 pass, with a warning."""
+    write = f"""
+    for word; do [ "$last" != --json ] || echo '"outcome": "{outcome}"' > "$word"; last="$word"; done
+    printf '%s\\n' "$@" > arguments; echo a table; exit {status}
+    """
+    write_programs(tmp_path, gpugate=write, git="exit 0")
+    options = "-k 'a or b'"
+    (script,) = [step["run"] for step in PROJECT["jobs"]["compare"]["steps"] if step.get("id") == "compare"]
+    variables = {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"), "BASE": "main"}
+    ended = run_script(tmp_path, *STEP, script, OPTIONS=options, **variables)
+    assert ended.returncode == on_github, ended.stderr
+    assert (tmp_path / "arguments").read_text().splitlines()[:4] == ["compare", "origin/main", "-k", "a or b"]
+    assert (tmp_path / "output").read_text() == f"table={base64.b64encode(b'a table' + bytes([10])).decode()}\n"
+    ended = run_script(tmp_path, *STEP, "\n".join(GITLAB["script"]), GPUGATE_OPTIONS=options)
+    assert ended.returncode == on_gitlab, ended.stderr
+    assert (tmp_path / "arguments").read_text().splitlines()[:4] == ["compare", "FETCH_HEAD", "-k", "a or b"]
+    assert GITLAB["allow_failure"] == {"exit_codes": 125}
+
+
+def test_the_callers_of_the_how_to_give_what_the_templates_take() -> None:
+    text = (ROOT / "docs/how-to.md").read_text(encoding="utf-8")
+    github, gitlab = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    assert github["jobs"]["compare"]["with"].keys() == PROJECT[True]["workflow_call"]["inputs"].keys()
+    assert github["jobs"]["compare"]["uses"].partition("@")[0].endswith("/.github/workflows/compare-project.yml")
+    assert gitlab["compare"]["variables"].keys() <= GITLAB["variables"].keys()
+    assert gitlab["compare"]["extends"] == ".gpugate-compare"
+
+
+def test_both_workflows_comment_by_one_script() -> None:
+    assert PROJECT["jobs"]["comment"]["steps"] == COMMENT["steps"]
+
+
 GH = """
 echo "$@" >> calls
 case "$2" in
