@@ -1,7 +1,7 @@
 """Nights whose processes are killed at random moments: each case is measured once, and a kill loses at most one.
 
-`python -m tools.killed_nights` kills 288 times, in half an hour, and writes `results/cpu/killed-nights.json` and the
-page beside it. Its cases take a fraction of a second on a CPU. Three kinds of processes are killed by SIGKILL: a
+`python -m tools.killed_nights` kills 288 times, in half an hour, prints each kill as a line of JSON, and fails where a
+promise is broken. Its cases take a fraction of a second on a CPU. Three kinds of processes are killed by SIGKILL: a
 session of `--perf-shard`, a worker of `-n auto` on two GPUs that the project pretends to have, and the controller of
 such workers. What was killed is started again with `--perf-resume`, until the night is whole.
 
@@ -30,14 +30,11 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main as gpugate
-from gpugate.report.table import Table, columns
 from gpugate.session.merging import check_shard, merge
 from gpugate.session.opening import is_finished
 from gpugate.store import run_file
-from gpugate.store.json_file import write_atomically
 from tests.support.tiny_project import ROOT, SHORT, TinyProject, children, environment, running
 
-DATA = ROOT / "results/cpu/killed-nights.json"
 KILLS = {"shard": 150, "worker": 40, "controller": 10, "gate": 88}
 GPUS = 2
 SINGLE, POINTS = 16, 4  # cases, and points of a sweep
@@ -386,66 +383,19 @@ def kill_nights(kind: str, kills: int, draw: random.Random) -> Iterator[Kill]:
                 kills -= kill.killed != ENDED
 
 
-def page(kills: Sequence[Kill], seed: int, has_ends: bool) -> str:
-    """The page of Markdown about these kills. `has_ends`: they include the sessions that ended with a killed worker."""
-    rows = []
-    for kind in (*KINDS, *([ENDED] if has_ends else [])):
-        of_kind = [kill for kill in kills if kill.killed == kind]
-        during = Counter(kill.during for kill in of_kind)
-        lost = Counter(kill.lost for kill in of_kind)
-        said = "; ".join(f"{number}: {words}" for words, number in sorted(during.items()))
-        rows.append(
-            (kind, str(len(of_kind)), said, ", ".join(f"{number} x {cases}" for cases, number in sorted(lost.items())))
-        )
-    ends = "is a row of its own" if has_ends else "is not in these data, and neither are the cases that its end lost"
-    number = sum(kill.killed != ENDED for kill in kills)
-    table = Table("", columns("killed", "kills", "when", "cases lost"), tuple(rows)).markdown()
-    return f"""# Nights whose processes were killed
-
-`python -m tools.killed_nights --seed {seed}` killed {number} times by SIGKILL, at moments drawn anew each time, and
-wrote this page and the data beside it. After each kill every case that had been finished was in the file of the run. At
-the end of each night every case was there, but for those in which a worker of pytest-xdist was killed and the later
-points of their sweep, and had been measured once besides the measurements that were killed.
-
-{table}
-
-`2: in a case` is two kills of a process that measured a case, `2 x 1` two kills that lost one case each. A kill of a
-controller ends its workers too, each with its running case. A kill in the moment of a worker's start can end the whole
-session, which is resumed; such an end {ends}.
-
-The folder of each killed gate had an older green night, and no kill left that night as the verdict of the folder:
-`verdict 2` is the exit status of `gpugate verdict` for a run that did not end, and `verdict 0` that of a new night that
-was whole before its process was killed.
-"""
-
-
-def main(words: Sequence[str]) -> int:
+def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.killed_nights", description="Kills nights at random moments."
     )
     for kind, number in KILLS.items():
-        text = f"kills of a {kind}; 0 keeps those that the file has (default: {number})"
-        parser.add_argument(f"--{kind}s", type=int, default=number, help=text)
+        parser.add_argument(f"--{kind}s", type=int, default=number, help=f"kills of a {kind} (default: {number})")
     parser.add_argument("--seed", type=int, default=1, help="draws the moments (default: 1)")
-    parser.add_argument("--output", type=Path, default=DATA, help=f"the file of the kills (default: {DATA})")
     arguments = parser.parse_args(words)
-    before = json.loads(arguments.output.read_text(encoding="utf-8")) if arguments.output.exists() else {}
-    stored, has_ends = before.get("kills", []), arguments.workers > 0 or before.get("has_ends", False)
-    kills: list[Kill] = []
     for kind in KINDS:
         draw = random.Random(f"{arguments.seed} {kind}")  # noqa: S311  # moments, no secrets
-        number = getattr(arguments, f"{kind}s")
-        own = (kind, ENDED) if kind == "worker" else (kind,)
-        kills += [] if number else [Kill(**kill) for kill in stored if kill["killed"] in own]
-        for kill in kill_nights(kind, number, draw):
-            kills.append(kill)
-            print(len(kills), *asdict(kill).values(), flush=True)
-    lines = ",\n".join(json.dumps(asdict(kill)) for kill in kills)
-    head = f'"seed": {arguments.seed}, "has_ends": {json.dumps(has_ends)}'
-    write_atomically(arguments.output, f'{{{head}, "kills": [\n{lines}\n]}}\n')
-    write_atomically(arguments.output.with_suffix(".md"), page(kills, arguments.seed, has_ends))
-    return 0
+        for kill in kill_nights(kind, getattr(arguments, f"{kind}s"), draw):
+            print(json.dumps(asdict(kill)), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
