@@ -1,6 +1,6 @@
 """`gpugate compare BASE [HEAD]`: the cases whose time per step differs between two versions of the code.
 
-The result is written for a terminal, as Markdown, as a page and as JSON.
+The result is written for a terminal, as Markdown and as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from rich.text import Text
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.termination import treat_termination_as_ctrl_c
-from gpugate.report.machine import describe_load, facts
-from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
+from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
@@ -28,7 +27,7 @@ from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
-from gpugate.statistics.sequential import ALTERNATIVE, MOST_PROCESSES
+from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically
 from gpugate.store.version import WORKING_TREE, Version, check_out
@@ -37,8 +36,6 @@ from gpugate.units import list_names, number_of, percent, signed_percent
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
 MOST_NAMES = 3  # of cases in a sentence
-# The outcomes that need a reader first.
-ORDER = (DuetOutcome.SLOWER, DuetOutcome.UNDECIDED, DuetOutcome.FASTER, DuetOutcome.SAME)
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
 HALF_A_CALL = 0.5
@@ -92,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     add("--json", metavar="FILE", type=Path, help="writes the duets as JSON, too")
     add("--markdown", metavar="FILE", type=Path, help="writes the table as Markdown, too, for a comment")
-    add("--html", metavar="FILE", type=Path, help="writes a page, too, which needs no script and no network")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -103,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, MOST_PROCESSES)
     budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None
-    for option in ("json", "markdown", "html"):  # before anything is measured
+    for option in ("json", "markdown"):  # before anything is measured
         writable(f"--{option}", getattr(arguments, option))
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []
@@ -122,13 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
     if arguments.markdown:
         _write(arguments.markdown, markdown(compared))
-    if arguments.html:
-        _write(arguments.html, compare_page(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
 
 
-def _write(path: Path, content: str | bytes) -> None:
+def _write(path: Path, content: str) -> None:
     try:
         write_atomically(path, content)
     except OSError as error:
@@ -185,45 +179,6 @@ def text(compared: Comparison, width: int, colour: bool) -> str:
 def markdown(compared: Comparison) -> str:
     notes = "\n".join(f"- {plain(line)}" for line in _notes(compared))
     return "\n\n".join(part for part in (_table(compared).markdown(), notes, summary(compared.duets)) if part) + "\n"
-
-
-def compare_page(compared: Comparison) -> bytes:
-    """The page of `--html`: slower cases first, then undecided ones."""
-    duets = sorted(compared.duets, key=lambda duet: (ORDER.index(duet.outcome), -abs(duet.ratio.median - 1)))
-    strips = [_strip(duet) for duet in duets]
-    return render(
-        "compare.html",
-        base=compared.base,
-        head=compared.head,
-        summary=summary(compared.duets),
-        alike=percent(ALTERNATIVE),
-        machine=facts(compared.taken[0].environment) if compared.taken else [],
-        rows=[
-            (duet.case_id, _page_notes(duet), duet.outcome.value, strip, _figures(duet))
-            for duet, strip in zip(duets, strips, strict=True)
-        ],
-        scale=Scale(reach_of(strips, 0.95, most=0.5)),
-        notes=list(_other_notes(compared)),
-        problems=dict(compared.problems),
-    )
-
-
-def _strip(duet: Duet) -> Strip:
-    ratio = duet.ratio
-    words = f"time per step against the base: {write_change(ratio.median)} ({write_interval(ratio)})"
-    ends = ratio.median - 1, ratio.low - 1, ratio.high - 1
-    return Strip(*ends, ALTERNATIVE, duet.detectable, words, less_is_better=True)
-
-
-def _page_notes(duet: Duet) -> list[str]:
-    bill = ((words, _write_bill_change(duet, name)) for name, words in BILL_TIMES.items())
-    return [*(f"{words} {change}" for words, change in bill if change), *_counter_changes(duet)]
-
-
-def _figures(duet: Duet) -> tuple[str, ...]:
-    start_up = f"{duet.base.cost.compile_s:.1f} s → {duet.head.cost.compile_s:.1f} s"
-    change, interval = write_change(duet.ratio.median), write_interval(duet.ratio)
-    return change, interval, percent(duet.detectable), _outputs(duet), start_up, str(len(duet.processes))
 
 
 def document(compared: Comparison) -> dict[str, Any]:
@@ -288,18 +243,14 @@ def _write_bill_change(duet: Duet, name: str) -> str:
 
 
 def _notes(compared: Comparison) -> Iterator[str]:
+    """Yields the counts that changed, the note about the base, the load of the machine, the problems, and new cases."""
     for duet in compared.duets:
         changed = ", ".join(_counter_changes(duet))
         if changed:
             yield f"{duet.case_id}: {changed}"
-    yield from _other_notes(compared, compared.problems)
-
-
-def _other_notes(compared: Comparison, problems: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yields the note about the base, the load of the machine, the `problems`, and the cases of one version."""
     yield from filter(None, [compared.base.note])
     yield from describe_load([one for process in compared.taken for one in process.measured.values()])
-    yield from (f"{name}: not measured: {reason}" for name, reason in (problems or {}).items())
+    yield from (f"{name}: not measured: {reason}" for name, reason in compared.problems.items())
     if any(duet.outcome is DuetOutcome.UNDECIDED for duet in compared.duets):
         yield "UNDECIDED: give more --processes, or repeat on a quieter machine"
     yield from (f"{name}: only in the head" for name in compared.taken[0].added)

@@ -23,7 +23,6 @@ from gpugate.commands.compare import (
     UNDECIDED,
     UNUSABLE,
     Comparison,
-    compare_page,
     exit_status,
     markdown,
     text,
@@ -40,7 +39,6 @@ from gpugate.store.codec import from_json
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.read_pages import Page
 from tests.support.tiny_project import (
     CONFTEST,
     TINY,
@@ -173,7 +171,7 @@ def hangs(context):
     for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
         text = build.replace("{new}", new).replace("{step}", step)
         versions.commit(milliseconds, promises.format(new=new), text)
-    started = versions.start("HEAD~1", "HEAD", *["--json", "made.json", "--markdown", "made.md", "--html", "made.html"])
+    started = versions.start("HEAD~1", "HEAD", *["--json", "made.json", "--markdown", "made.md"])
     out, err = started.communicate(timeout=HANGS_S)
     check_no_traceback(out + err)
     return versions, Ended(started.returncode, out), err
@@ -190,9 +188,6 @@ def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Vers
     assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
     assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
     assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
-    page = Page((versions.tiny.path / "made.html").read_bytes())
-    assert page.unsafe == []
-    assert [row[1] for row in page.rows if row[0].startswith("tiny/quick/cpu")] == ["✕ SLOWER"]
 
 
 def test_a_side_that_fails_dies_or_hangs_costs_its_case_alone(compared: tuple[Versions, Ended, str]) -> None:
@@ -315,7 +310,7 @@ def test_versions_without_a_common_case_are_one_sentence(here: Here) -> None:
         assert sentence in said
 
 
-@pytest.mark.parametrize("option", ["--json", "--markdown", "--html"])
+@pytest.mark.parametrize("option", ["--json", "--markdown"])
 def test_a_file_in_no_folder_is_refused_before_anything_is_measured(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -447,4 +442,3 @@ def test_the_times_of_the_bill_stand_beside_the_wall_time(tmp_path: Path) -> Non
     heading, _, row = markdown(compared).splitlines()[2:5]
     assert heading.startswith("| case | time per step | interval | GPU work | verdict |")
     assert [cell.strip() for cell in row.split("|")][2:5:2] == ["+6.0 %", "+5.0 %"]
-    assert "GPU work +5.0 %" in Page(compare_page(compared)).text

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.commands.compare import compare_page
 from gpugate.commands.trend_report import write_site
 from gpugate.commands.trends import build_histories
 from gpugate.report.pages.night import night_page
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
-from tests.engine.commands.test_compare_page import HOSTILE, compared
-from tests.engine.commands.test_history_page import HOSTILE as HOSTILE_CASES
-from tests.engine.commands.test_history_page import renamed
+from tests.engine.commands.test_history_page import HOSTILE, renamed
 from tests.support.browser import Browser, open_browser, require_chromium
 from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.simulated_years import simulated_nights
@@ -57,7 +54,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     contents = {
         "night": night_page(RunView(run), ("2026-11-24", last)),
         "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), None, "no earlier night"),
-        "compare": compare_page(compared()),
     }
     folder = tmp_path_factory.mktemp("pages")
     for name, content in contents.items():
@@ -73,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @WINDOWS
-@pytest.mark.parametrize("name", ["night", "hostile", "compare"])
+@pytest.mark.parametrize("name", ["night", "hostile"])
 def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:
@@ -84,9 +80,8 @@ def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     assert browser.violations() == []
 
 
-@pytest.mark.parametrize("name", ["night", "compare"])
-def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path], name: str) -> None:
-    browser.show(pages[name].as_uri(), A4_WIDTH)
+def test_a_page_prints_on_a4(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(pages["night"].as_uri(), A4_WIDTH)
     browser.command("Emulation.setEmulatedMedia", {"media": "print"})
     too_wide = browser.overflow()
     browser.command("Emulation.setEmulatedMedia", {"media": ""})
@@ -163,7 +158,7 @@ def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) 
     browser.wait_until("return document.querySelectorAll('.chart svg').length > 1")
     assert browser.errors() == []
     shown = browser.run("return [...document.querySelectorAll('section.case h3')].map(one => one.textContent)")
-    assert sorted(shown) == sorted(HOSTILE_CASES)
+    assert sorted(shown) == sorted(HOSTILE)
     assert browser.run("return document.scripts.length") == 5
 
 
