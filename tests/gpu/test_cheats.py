@@ -1,10 +1,8 @@
-"""Sides that do not do the work are caught on a GPU as on a CPU, and honest ones are not."""
+"""Sides that do not do the work are caught by a GPU's clock, memory and streams too, and honest ones are not."""
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +18,6 @@ from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimizat
 from tests.support.judged_cases import judge_equivalence
 
 ROWS = 2048
-Step = Callable[[torch.Tensor], torch.Tensor]
 
 
 def inputs(context: Context, index: int) -> torch.Tensor:
@@ -36,9 +33,9 @@ def baseline(context: Context) -> Side:
     return Side(lambda x: x @ weights)
 
 
-def remembering(key: Callable[[torch.Tensor], Any]) -> Build:
+def remembering(key: Callable[[torch.Tensor], float]) -> Build:
     def build(context: Context) -> Side:
-        weights, outputs = weight(context), dict[Any, torch.Tensor]()
+        weights, outputs = weight(context), dict[float, torch.Tensor]()
 
         def step(x: torch.Tensor) -> torch.Tensor:
             known = key(x)
@@ -67,42 +64,20 @@ def newest_alone(context: Context) -> Side:
     return Side(step, finish=finish)
 
 
-def queued(length: int) -> Build:
-    """Each step has an output of its own, and `finish` computes the queue, which loses the oldest of many steps."""
-
-    def build(context: Context) -> Side:
-        weights, waiting = weight(context), deque[tuple[torch.Tensor, torch.Tensor]](maxlen=length)
-
-        def step(x: torch.Tensor) -> torch.Tensor:
-            waiting.append((torch.empty_like(x), x))
-            return waiting[-1][0]
-
-        def finish() -> None:
-            for output, x in waiting:
-                torch.mm(x, weights, out=output)
-            waiting.clear()
-
-        return Side(step, finish=finish)
-
-    return build
-
-
-def tabled(context: Context) -> Side:
-    """Outputs of the timed inputs are in a table, and new ones are not kept."""
-    weights = weight(context)
-    made = [inputs(context, index) for index in range(16)]
-    table = {float(x[0, 0]): x @ weights for x in made}
+def queued(context: Context) -> Side:
+    """An honest one: each step has an output of its own, and `finish` computes them all."""
+    weights, waiting = weight(context), list[tuple[torch.Tensor, torch.Tensor]]()
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        known = table.get(float(x[0, 0]))
-        return x @ weights @ torch.eye(ROWS, device=x.device) if known is None else known
+        waiting.append((torch.empty_like(x), x))
+        return waiting[-1][0]
 
-    return Side(step)
+    def finish() -> None:
+        for output, x in waiting:
+            torch.mm(x, weights, out=output)
+        waiting.clear()
 
-
-def now_and_then(context: Context) -> Side:
-    weights, ran = weight(context), iter(range(10**9))
-    return Side(lambda x: torch.zeros_like(x) if next(ran) % 30 == 29 else x @ weights)
+    return Side(step, finish=finish)
 
 
 def unjoined(context: Context) -> Side:
@@ -184,20 +159,17 @@ def find_problem(build: Build) -> str:
     [
         (remembering(torch.Tensor.data_ptr), "another input|outputs of known inputs in store"),
         (remembering(lambda x: float(x[0, 0])), "outputs of known inputs in store"),
-        (tabled, "outputs of known inputs in store"),
         (newest_alone, "the side leaves steps out"),
-        (queued(4), "steps are wrong"),
-        (now_and_then, "zeros"),
         (unjoined, "steps are wrong|NaN|exceeds|it wrote to its inputs"),  # in memory that another tensor has by now
     ],
-    ids=["by address", "by content", "table", "newest alone", "short queue", "zeros now and then", "unjoined stream"],
+    ids=["by address", "by content", "newest alone", "unjoined stream"],
 )
 def test_a_side_that_does_not_do_the_work_is_wrong(build: Build, words: str) -> None:
     problem = find_problem(build)
     assert any(word in problem for word in words.split("|")), problem
 
 
-@pytest.mark.parametrize("build", [graphed, streamed, queued(10_000)], ids=["graph", "streams", "queue"])
+@pytest.mark.parametrize("build", [graphed, streamed, queued], ids=["graph", "streams", "queue"])
 def test_an_honest_side_is_right(build: Build) -> None:
     found = measured(build)
     assert judge_equivalence(found, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
@@ -205,18 +177,6 @@ def test_an_honest_side_is_right(build: Build) -> None:
     assert found.step_checks.exchanged
     assert found.step_checks.block_share in (None, 1.0)
     assert found.reference_slowdown == pytest.approx(1.0, abs=0.3)
-
-
-def test_a_side_that_slows_the_reference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides call `torch.special.entr`, which the optimized side replaces by a slow one."""
-    quick = torch.special.entr
-
-    def build(context: Context) -> Side:
-        monkeypatch.setattr(torch.special, "entr", lambda x: [quick(x) for _ in range(20)][-1])
-        return Side(quick)
-
-    monkeypatch.setitem(globals(), "baseline", lambda context: Side(lambda x: torch.special.entr(x)))
-    assert (measured(build).reference_slowdown or 0) > 5
 
 
 def test_memory_that_a_side_never_wrote_holds_no_older_output() -> None:
