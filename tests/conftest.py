@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -180,11 +179,13 @@ def quick_to_collect() -> None:
 
 
 @pytest.fixture(scope="session")
-def recorded_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
+def recorded_project(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> TinyProject:
     """A project whose baseline two fresh processes have recorded, once for all tests: copy from it, change nothing."""
     from tests.support import tiny_project
 
-    return tiny_project.recorded(tmp_path_factory.mktemp("recorded"))
+    with pytest.MonkeyPatch.context() as patch:
+        warm_python.start_children(patch)
+        return tiny_project.recorded(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")
@@ -199,7 +200,4 @@ def warm_python() -> Iterator[WarmPython]:
 @pytest.fixture
 def warm_children(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules that the engine runs in children begin with torch imported."""
-    from gpugate.machine import children
-
-    if "coverage" not in sys.modules:  # which measures no process that is forked
-        monkeypatch.setattr(children, "start_apart", warm_python.start)
+    warm_python.start_children(monkeypatch)

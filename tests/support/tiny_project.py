@@ -29,6 +29,7 @@ import torch
 
 from gpugate.catalogue import catalogue
 from gpugate.judging import machine_state
+from gpugate.machine.children import run_module
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import host_counters, settings, yardsticks
 from gpugate.session import measure_case
@@ -183,7 +184,11 @@ class TinyProject:
                 process.wait()
 
     def run_apart(self, *options: str) -> Ended:
-        return ended(self.start(*options))
+        """pytest in a process of its own, which begins with torch imported where the tests have warm children."""
+        child = run_module(
+            "pytest", _arguments(self.path, options), environment=environment(self.path), folder=self.path
+        )
+        return Ended(child.status, child.output)
 
     def json(self, name: str = "run.json") -> dict[str, Any]:
         made: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))

@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpugate.machine import children
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +66,17 @@ class WarmPython:
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", __name__]
         with theirs:
             self._server = subprocess.Popen(
                 command, stdin=theirs.fileno(), cwd=ROOT, env=variables, start_new_session=True
             )
+
+    def start_children(self, patch: pytest.MonkeyPatch) -> None:
+        """Makes the engine start its children here."""
+        if "coverage" not in sys.modules:  # which measures no process that is forked
+            patch.setattr(children, "start_apart", self.start)
 
     def start(self, command: Sequence[str], **options: Any) -> WarmProcess | subprocess.Popen[bytes]:
         """Runs a module of the engine warm, and starts every other command as the engine does."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
 import workloads
+from gpugate.machine.children import run_module
 from gpugate.workload import Case
 
+pytestmark = pytest.mark.usefixtures("warm_children")
 PROJECT = Path(workloads.__file__).parents[1]
 
 
 def collect(*words: str) -> tuple[set[str], str]:
     """The ids of the cases that pytest would run, and its output."""
-    command = [sys.executable, "-m", "pytest", "perf_tests", "--perf-device=cpu", "--collect-only", *words]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=300)
-    return set(re.findall(r"\[(\S+/cpu)\]", done.stdout)), done.stdout
+    given = ("perf_tests", "-p", "gpugate.plugin", "--perf-device=cpu", "--collect-only", "-q", *words)
+    done = run_module("pytest", given, folder=PROJECT)
+    return set(re.findall(r"\[(\S+/cpu)\]", done.output)), done.output
 
 
 def all_cases() -> dict[str, Case]:
@@ -26,7 +28,7 @@ def all_cases() -> dict[str, Case]:
 
 
 def test_few_cases_without_a_keyword_and_a_line_about_the_others() -> None:
-    found, output = collect("-q")
+    found, output = collect()
     promises = [all_cases()[name].optimization.min_speedup["cpu"] for name in found]
     assert len(found) <= 19
     assert sum(promise < 1 for promise in promises) <= 4
@@ -35,6 +37,6 @@ def test_few_cases_without_a_keyword_and_a_line_about_the_others() -> None:
 
 
 def test_a_keyword_selects_the_others_too() -> None:
-    found, output = collect("-q", "-k", "video or driving")
+    found, output = collect("-k", "video or driving")
     assert found >= {name for name in all_cases() if name.startswith(("video", "driving"))}
     assert "left out" not in output

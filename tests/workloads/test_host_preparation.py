@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 from gpugate.workload import Context, Side
+from tests.support.code_in_child import start_code
 from tests.support.patience import HANGS_S, wait_until
 from workloads.host_preparation import size, worker_pools
 from workloads.host_preparation.preparing_sides import (
@@ -130,27 +129,24 @@ def test_an_error_in_a_worker_process_comes_with_its_traceback(pool: WorkerProce
 
 ORPHANS = """
 import time
+from gpugate.machine import children
 from workloads.host_preparation.preparing_sides import samples_of
 from workloads.host_preparation.sample_transforms import CHEAP
 from workloads.host_preparation.worker_pools import WorkerProcesses
 
-if __name__ == "__main__":
-    pool = WorkerProcesses(2, CHEAP, samples_of(CHEAP, 3))
-    print(*(process.pid for process in pool.processes), flush=True)
-    time.sleep(3600)
+pool = WorkerProcesses(2, CHEAP, samples_of(CHEAP, 3))
+children.parent.send([process.pid for process in pool.processes])
+time.sleep(3600)
 """
 
 
-def test_no_worker_outlives_a_killed_main_process(tmp_path: Path) -> None:
-    script = tmp_path / "orphans.py"
-    script.write_text(ORPHANS)
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as main:
-        workers = [int(pid) for pid in main.stdout.readline().split()]
+@pytest.mark.usefixtures("warm_children")
+def test_no_worker_outlives_a_killed_main_process() -> None:
+    with start_code(ORPHANS) as main:
+        workers = next(iter(main.messages))
         assert len(workers) == 2
         assert all(map(is_alive, workers))
-        main.kill()
+        main.process.send_signal(signal.SIGKILL)
     wait_until(lambda: not any(map(is_alive, workers)))
 
 

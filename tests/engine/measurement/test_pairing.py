@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import BASELINE, Case, Context, Optimization, Side, Size, Workload
+from tests.support.code_in_child import run_code
 from tests.support.patience import wait_until
 
 COOL, HOT = ClockReading(1980), ClockReading(1200, ("hardware thermal slowdown",))
@@ -263,7 +263,8 @@ def test_only_the_workers_of_the_timed_side_run(case) -> None:
     both.close()
 
 
-def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("warm_children")
+def test_workers_of_a_killed_process_go_on() -> None:
     """They can then see that it is gone, as a loader's workers do."""
     program = f"""
         import os, signal, subprocess
@@ -276,9 +277,7 @@ def test_workers_of_a_killed_process_go_on(tmp_path: Path) -> None:
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    worker = int(done.stdout)
+    worker = int(run_code(program, status=-signal.SIGKILL))
     try:
         wait_until(lambda: state(worker) != "T")
     finally:

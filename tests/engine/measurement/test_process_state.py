@@ -3,9 +3,7 @@
 import gc
 import operator
 import signal
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from gpugate.measurement import device_timer, process_state
 from gpugate.measurement.process_state import functions_read_once, restore_process_state
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
+from tests.support.code_in_child import run_code
 
 CONTEXT = Context(torch.device("cpu"), items=2, seed=0, cache_dir=Path())
 INPUT = torch.ones(2, 2)
@@ -229,6 +228,7 @@ def test_functions_read_once_are_those_that_come_back_block_after_block(monkeypa
     assert torch.matmul is ours
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_what_torch_itself_replaces_is_no_change() -> None:
     """In a process of its own: torch's compiler, tracer and profiler are imported and used for the first time."""
     program = """
@@ -250,5 +250,4 @@ def test_what_torch_itself_replaces_is_no_change() -> None:
         assert torch.manual_seed.__module__ == "torch.random"
         print("nothing changed")
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "nothing changed", done.stderr
+    assert run_code(program).splitlines()[-1] == "nothing changed"

@@ -1,7 +1,5 @@
 """Torch's global switches are read and written as one value, and the defaults are those of torch."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import torch
 from gpugate.measurement.sides import build_side
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context, Side
+from tests.support.code_in_child import run_code
 
 backends: Any = torch.backends
 # Every field with another value than the default.
@@ -48,10 +47,10 @@ def flags_as_found() -> Iterator[None]:
     found.apply()
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_the_defaults_are_those_of_a_new_process() -> None:
     program = "from gpugate.measurement.torch_flags import TorchFlags; print(TorchFlags.current() == TorchFlags())"
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert child.stdout.strip() == "True"
+    assert run_code(program).strip() == "True"
 
 
 def test_outputs_are_expected_in_strict_fp32_and_steps_are_timed_without_it() -> None:

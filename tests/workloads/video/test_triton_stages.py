@@ -5,16 +5,13 @@ Triton's interpreter runs the kernels on a CPU, if it is chosen before Triton is
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.support.code_in_child import interpret
+
 COMPARED = """
-import json
 import torch
+from gpugate.machine import children
 from workloads.video.composite import compositing, compositing_triton
 from workloads.video.preprocess import preprocessing, preprocessing_triton
 
@@ -40,17 +37,13 @@ for height, width in ((96, 160), (200, 264), (540, 130)):  # tiles that end with
     assert torch.equal(ours[1], nv12[1])
     off = (ours[0].float() - theirs[0].float()).abs()
     found[f"levels {height}"], found[f"share {height}"] = float(off.max()), float((off > 0).float().mean())
-print(json.dumps(found))
+children.parent.send(found)
 """
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_stage_of_one_kernel_is_the_stage_in_pytorch() -> None:
     pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARED], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    (found,) = interpret(COMPARED)
     allowed = {"torch.float32": 2e-6, "torch.float16": 1e-3, "levels": 1, "share": 0.04}
     assert {name: off for name, off in found.items() if off > allowed[name.split()[0]]} == {}

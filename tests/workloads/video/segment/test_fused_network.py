@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
+from tests.support.code_in_child import run_code
 from workloads.parts.cudnn_fusion import (
     STEM_CHANNELS,
     Operators,
@@ -108,6 +107,7 @@ def test_it_is_fused_once_and_read_ever_after(built: list[Clip], fused: fx.Graph
 IMPORTED = """
 import sys, torch
 from pathlib import Path
+before = set(sys.modules)
 from workloads.video.pipeline.chain import Chain
 from workloads.video.clip.clip import Clip
 from workloads.video.composite.compositing import OnDevice
@@ -115,15 +115,15 @@ from workloads.video.encode.motion_jpeg import MotionJpeg
 from workloads.video.encode.jpeg import encode_jpegs
 from workloads.video.segment.fused_network import fused_network
 from workloads.video.segment.dilated_fusion import operators
-fused_network(Clip(160, 96, 24), 0, torch.device("cpu"), Path(sys.argv[1])).on(torch.device("cpu"), operators()[0])
+fused_network(Clip(160, 96, 24), 0, torch.device("cpu"), Path("{folder}")).on(torch.device("cpu"), operators()[0])
 OnDevice(96, 160, torch.device("cpu"))
 encode_jpegs([torch.zeros(3, 96, 160, dtype=torch.uint8)], 90)
-print(sorted({"torchvision", "torch._dynamo", "torch._inductor", "scipy", "sklearn", "cv2"} & sys.modules.keys()))
+slow = {{"torchvision", "torch._dynamo", "torch._inductor", "sklearn", "cv2"}}
+print(sorted(slow & sys.modules.keys() - before))
 """
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("built", "warm_children")
 def test_a_pipeline_that_finds_it_imports_nothing_that_takes_seconds(tmp_path: Path) -> None:
     as_in_another_process(tmp_path)
-    child = [sys.executable, "-c", IMPORTED, str(tmp_path)]
-    assert subprocess.run(child, check=True, capture_output=True, text=True).stdout.split() == ["[]"]
+    assert run_code(IMPORTED.format(folder=tmp_path)).split() == ["[]"]
