@@ -134,7 +134,7 @@ def _measure(case: Case, context: Context, budget_s: float, fault: Fault | None)
         promise=Promise(None, optimization.tolerated, None),
     )
     # The autopsy reads from the verdict of the outputs that they are wrong.
-    return replace(result, verdicts=decide(result, mode=Mode.GATE, asked_tolerance=None))
+    return replace(result, verdicts=decide(result, mode=Mode.GATE))
 
 
 def table(found: Sequence[FaultTrial]) -> str:

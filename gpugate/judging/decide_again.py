@@ -35,7 +35,7 @@ def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
         return case
     try:
         summary = case.summarize(case.measurement) if case.measurement.pairs else None
-        verdicts = decide(case, run.mode, run.asked_tolerance)
+        verdicts = decide(case, run.mode)
     except (ValueError, LookupError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise ReplayError(f"{case.case_id} of {run.started_at} cannot be decided ({problem}): measure again") from error

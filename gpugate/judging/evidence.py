@@ -260,12 +260,8 @@ class Evidence:
         return tuple(dict.fromkeys((*found, *(self.code.machine_changes if self.code is not None else ()))))
 
 
-def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evidence:
-    """Gathers the evidence about a measured case.
-
-    `asked_tolerance` is the share by which the user lets a time rise, None for what the machine can resolve. Raises
-    ValueError for a case that was not measured.
-    """
+def gather(result: CaseResult, mode: Mode) -> Evidence:
+    """Gathers the evidence about a measured case. Raises ValueError for a case that was not measured."""
     first, promise, record = result.measurement, result.promise, result.remembered
     if first is None or promise is None:
         raise ValueError(f"{result.case_id} was not measured: there is nothing to decide")
@@ -295,7 +291,7 @@ def gather(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> Evi
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries], worse_is_more=False) if timed else None,
         allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
-        wall=_compare_wall(timed, record, asked_tolerance),
+        wall=_compare_wall(timed, record),
         bills=bills,
         grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
@@ -330,12 +326,11 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     return max(0.0, 1 - then.speedup * (1 - then.tolerance(record.checks)) / minimum)
 
 
-def _compare_wall(timed: Sequence[Measurement], record: Remembered | None, asked: float | None) -> Wall | None:
+def _compare_wall(timed: Sequence[Measurement], record: Remembered | None) -> Wall | None:
     """None without a record of enough processes."""
     control, allowed = (record.current.wall, record.wall_tolerance) if record is not None else (None, None)
     if record is None or not timed or control is None or allowed is None:
         return None
-    allowed = allowed if asked is None else asked
     changes = [_change(one, record.current, control) for one in timed]
     return Wall(find_middle(changes, worse_is_more=True), allowed, record.current.detectable_slowdown(allowed))
 

@@ -38,9 +38,9 @@ class Rule:
     next_step: NextStep | Callable[[Evidence], NextStep | None] | None = None
 
 
-def decide(result: CaseResult, mode: Mode, asked_tolerance: float | None) -> list[Verdict]:
+def decide(result: CaseResult, mode: Mode) -> list[Verdict]:
     """The four verdicts of a measured case. Raises ValueError for a case that was not measured."""
-    return decide_by(gather(result, mode, asked_tolerance))
+    return decide_by(gather(result, mode))
 
 
 def decide_by(evidence: Evidence) -> list[Verdict]:

@@ -17,7 +17,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import SHORT_COMMIT, Count, NotNegative, Share, stored_unless
+from gpugate.units import SHORT_COMMIT, Count, NotNegative, stored_unless
 
 # The metrics of a case, by the names that the store keeps.
 METRICS = (
@@ -82,7 +82,6 @@ class RunResult:
     wall_s: NotNegative = 0.0
     command: str = "pytest perf_tests"  # that selects the same tests with the same baselines
     recording: bool = False
-    asked_tolerance: Share | None = None  # the share by which a wall time may rise; None: what the machine resolves
     mutated: str | None = None  # the fault that was put into every optimized side, on purpose
     problems: list[str] = field(default_factory=list)  # why it is red where no test failed
     exit_status: int | None = None  # pytest's; None: it has not ended

@@ -267,7 +267,7 @@ def find_environment_problem(session: PerfSession, result: CaseResult, measureme
 def _judge(session: PerfSession, result: CaseResult) -> Evidence:
     pairs = result.measurement is not None and result.measurement.pairs
     result.summary = result.summarize(result.measurement) if result.measurement and pairs else None
-    evidence = gather(result, session.result.mode, None)
+    evidence = gather(result, session.result.mode)
     result.verdicts = decide_by(evidence)
     return evidence
 

@@ -45,6 +45,7 @@ class JsonFile(Generic[T]):
     error: type[GpugateError]
     next_steps: NextSteps
     oldest_version: int = 1  # the oldest that this gpugate reads
+    retired: tuple[str, ...] = ()  # fields that earlier versions wrote, and nobody reads
 
     def read(self, path: Path) -> T:
         """Reads a file. Raises `error` where it is absent, damaged, too new, too old, or of another format."""
@@ -79,7 +80,8 @@ class JsonFile(Generic[T]):
         if found < self.oldest_version:
             known = f"format {found}, this one reads {self.oldest_version} and newer"
             raise OlderFormatError(f"written by an older gpugate ({known})")
-        return found, {name: value for name, value in document.items() if name not in ("format", "format_version")}
+        left_out = ("format", "format_version", *self.retired)
+        return found, {name: value for name, value in document.items() if name not in left_out}
 
     def encode(self, value: T) -> str:
         """Writes the text of a file. Raises FormatError for a value that cannot be read back."""

@@ -76,6 +76,7 @@ FILE = JsonFile(
         unwritable="give --perf-json another path",
     ),
     oldest_version=12,  # an older run has not all that its verdicts rest on
+    retired=("asked_tolerance",),
 )
 
 

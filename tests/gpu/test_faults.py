@@ -92,7 +92,7 @@ def verdicts(case: Case, found: Measurement, recorded: Measurement | None) -> di
     if recorded is not None:
         then = history([recorded.instances] * 5)
         result.remembered = Remembered(then, then, "exact", optimized_counters=recorded.optimized_counters)
-    return {verdict.check: verdict for verdict in decide(result, mode=Mode.GATE, asked_tolerance=None)}
+    return {verdict.check: verdict for verdict in decide(result, mode=Mode.GATE)}
 
 
 def told(kind: str, workload: str, optimization: str) -> set[str]:

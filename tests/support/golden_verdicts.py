@@ -111,7 +111,7 @@ def _decided(case: Case, record: Record, measured: list[Measurement], remembered
     result.remembered = remembered
     result.summary = result.summarize(measured[0])
     result.attempts = [Confirmation(one) for one in measured[1:]]
-    return decide(result, mode=Mode.GATE, asked_tolerance=None)
+    return decide(result, mode=Mode.GATE)
 
 
 def _tolerances(remembered: Remembered) -> Json:

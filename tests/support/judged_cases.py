@@ -102,7 +102,7 @@ def _judge(check: Check, measurement: Measurement, promise: Promise, remembered:
 
 def verdicts(result: CaseResult, mode: Mode = Mode.GATE) -> dict[str, Verdict]:
     """The verdicts of a case by their checks."""
-    return {one.check: one for one in decide(result, mode, None)}
+    return {one.check: one for one in decide(result, mode)}
 
 
 def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> RecordedCode:

@@ -105,10 +105,10 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     ]
     result.measurement = measured[0]
     result.summary, result.held = result.summarize(result.measurement), CASE_CHECKS
-    result.verdicts = decide(result, Mode.GATE, asked_tolerance=None)
+    result.verdicts = decide(result, Mode.GATE)
     if not all(one.good for one in result.verdicts):
         result.attempts = [Confirmation(one) for one in measured[1:]]
-        result.verdicts = decide(result, Mode.GATE, asked_tolerance=None)
+        result.verdicts = decide(result, Mode.GATE)
     if any(one.bad for one in result.verdicts):
         profiles = profiles_file.load(profiles_file.path_of(FOLDER.parent, FOLDER.name, case.workload.name))
         result.autopsy = explain(result, profiles.cases.get(f"{optimization.name}/{case.device_kind}"))

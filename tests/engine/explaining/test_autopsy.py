@@ -318,9 +318,7 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     def told(**changed: object) -> State | None:
         case = stored_runs.case("fast")
         changed_case = replace(case, measurement=replace(case.measurement, **changed))
-        return optimized_side(
-            replace(changed_case, verdicts=decide(changed_case, mode=Mode.GATE, asked_tolerance=None))
-        )
+        return optimized_side(replace(changed_case, verdicts=decide(changed_case, mode=Mode.GATE)))
 
     off = Difference(0.25, 0.3, None, "fresh inputs")
     assert told().wrong is None

@@ -152,7 +152,7 @@ def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
     result = CaseResult(case.id, "net", "fast", "baseline", case.size, found)
     result.promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
     result.remembered = Remembered(recorded, recorded, "exact")
-    return {verdict.check for verdict in decide(result, mode=Mode.GATE, asked_tolerance=None) if verdict.bad}
+    return {verdict.check for verdict in decide(result, mode=Mode.GATE) if verdict.bad}
 
 
 # --- the documented table ---------------------------------------------------------------------------------------------

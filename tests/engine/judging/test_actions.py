@@ -61,7 +61,7 @@ BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
     ],
 )
 def test_a_session_without_duets(found: CaseResult, expected: Action) -> None:
-    assert next_action(gather(found, Mode.GATE, None), Allowed()) is expected
+    assert next_action(gather(found, Mode.GATE), Allowed()) is expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_session_without_duets(found: CaseResult, expected: Action) -> None:
 )
 def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Action) -> None:
     allowed = Allowed(duet=True, any_code=any_code)
-    assert next_action(gather(found, Mode.GATE, None), allowed) is expected
+    assert next_action(gather(found, Mode.GATE), allowed) is expected
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Actio
     ],
 )
 def test_a_session_may_allow_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:
-    assert next_action(gather(found, Mode.GATE, None), allowed) is expected
+    assert next_action(gather(found, Mode.GATE), allowed) is expected

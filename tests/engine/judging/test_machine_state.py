@@ -116,7 +116,7 @@ def test_a_time_that_is_impossible_is_no_result_and_nothing_is_measured_again_fo
     for check in ("speedup", "throughput"):
         assert (judged[check].outcome, judged[check].code) == (Outcome.INCONCLUSIVE, ReasonCode.IMPOSSIBLE_RATE)
     assert judged["speedup"].numbers["times_ceiling"] == pytest.approx(12.5)
-    evidence = gather(result, Mode.GATE, None)
+    evidence = gather(result, Mode.GATE)
     assert next_action(evidence, Allowed(duet=True, any_code=True)) is Action.STOP
 
 

@@ -174,7 +174,7 @@ def test_without_a_record_a_developer_needs_a_narrow_interval(spread: float, mod
 
 @pytest.mark.parametrize("mode", [Mode.DEVELOPER, Mode.RECORDING])
 def test_only_a_gate_needs_a_record(mode: Mode) -> None:
-    assert {one.outcome for one in decide(case(SLOW, remembered=None), mode, None)} == {PASS}
+    assert {one.outcome for one in decide(case(SLOW, remembered=None), mode)} == {PASS}
 
 
 def reasons(found: CaseResult, check: Check) -> list[ReasonCode]:

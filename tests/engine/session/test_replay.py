@@ -133,11 +133,6 @@ def test_what_a_session_decided_is_decided_again_from_its_file(
     assert to_json(again.cases[CASE.id].summary) == document["summary"]
 
 
-def test_the_tolerance_of_a_run_is_stored_with_it(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", case("slower", 2.98), asked_tolerance=0.0045)
-    assert throughput(decide_again(run), "slower") is Outcome.INCONCLUSIVE
-
-
 def test_a_recording_stays_one(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", case("no-baseline", remembered=None), recording=True)
     assert throughput(decide_again(run), "no-baseline") is Outcome.PASS
