@@ -31,7 +31,7 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.ddp_scaling import rungs
-from workloads.ddp_scaling.models import Kind
+from workloads.ddp_scaling.rungs import Kind
 
 TWO_GPUS = Needs(gpus=2)
 # Of a step, under the profiler: the time for which other ranks may wait for the slowest one; 0.13 on a slow host of two
@@ -154,7 +154,7 @@ def _rung(
 
 
 def _buckets(size: Training, megabytes: int) -> Optimization:
-    build, name = partial(rungs.buckets, megabytes=megabytes), f"bucket-{megabytes}"
+    build, name = partial(rungs.ddp, bucket_cap_mb=megabytes), f"bucket-{megabytes}"
     return replace(_rung(size, name, build, counted_as=name), point=Point("bucket-mb", megabytes))
 
 
@@ -178,12 +178,13 @@ def _fsdp2(size: Training) -> Optimization:
 def _ladder(size: Training) -> tuple[Optimization, ...]:
     """The rungs of both sizes."""
     afterwards, hidden = "all-reduce-afterwards", size.hidden
+    view = partial(rungs.ddp, gradient_as_bucket_view=True)
     return (
         _rung(size, afterwards, rungs.all_reduce_afterwards, counted_as=afterwards),
-        _rung(size, "overlap", rungs.overlap, hidden, NEAR_THE_BUS),
-        _rung(size, "bucket-view", rungs.bucket_view, hidden, NEAR_THE_BUS),
-        _rung(size, "bf16-gradients", rungs.bf16_gradients, hidden, byte_share=0.5),
-        _rung(size, "static-graph", rungs.static_graph, hidden, NEAR_THE_BUS),
+        _rung(size, "overlap", rungs.ddp, hidden, NEAR_THE_BUS),
+        _rung(size, "bucket-view", view, hidden, NEAR_THE_BUS),
+        _rung(size, "bf16-gradients", partial(view, bf16_gradients=True), hidden, byte_share=0.5),
+        _rung(size, "static-graph", partial(view, static_graph=True), hidden, NEAR_THE_BUS),
     )
 
 

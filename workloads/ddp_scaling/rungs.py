@@ -1,25 +1,115 @@
 """One training step on every rank, without the update: forward, backward, and the gradients of all ranks averaged.
 
-Each rung spells its step out. Its output has the averaged gradient of each weight by its name, float32. A step takes
-the number of a batch, and each rank draws its own part of that batch: the work of a rank does not depend on the number
-of ranks, which is weak scaling. The optimizer is left out: it sends nothing, and since the output of a step must depend
-on its input alone, each step would have to take the update back.
+Its output has the averaged gradient of each weight by its name, float32. A step takes the number of a batch, and each
+rank draws its own part of that batch: the work of a rank does not depend on the number of ranks, which is weak scaling.
+The optimizer is left out: it sends nothing, and since the output of a step must depend on its input alone, each step
+would have to take the update back.
+
+Two models have gradients that cross GPUs, and tiny ones a CPU: all compute in bf16 as autocast does. A transformer
+computes for long. A perceptron has as many weights and a quarter of the kernels, so that the wire bounds its step of
+few tokens: the step of the transformer on 1,024 tokens was bound by launches, 7 ms of 9 on an H200.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gpugate.workload import Context, Side
-from workloads.ddp_scaling.models import Kind, Model, draw, loss, make
 
 Gradients = dict[str, Tensor]
 NO_RANKS = "it needs a job of ranks, which pytest perf_tests alone starts: other commands cannot measure it"
+
+
+WORDS, SMALL_WORDS = 8192, 2048
+TOKENS, SMALL_TOKENS = 64, 16
+LAYERS = 2
+
+
+class Language(nn.Module):
+    """A transformer that predicts each next token from the tokens before it, without dropout.
+
+    A backward pass of flash attention adds the gradient of a query in any order, over blocks of 128 keys: 64 tokens are
+    one block, and a step repeats its gradients.
+    """
+
+    def __init__(self, words: int, width: int, heads: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.logits = nn.Linear(width, words)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The logits [batch, tokens, words] of int64 [batch, tokens]."""
+        later = nn.Transformer.generate_square_subsequent_mask(ids.shape[1], ids.device)
+        logits: Tensor = self.logits(self.layers(self.words(ids), mask=later, is_causal=True))
+        return logits
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The parts that are computed one after another."""
+        return list(self.layers.layers)
+
+
+class Perceptron(nn.Module):
+    """A network that predicts each next token from one token."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.Sequential(*(_wide_layer(width) for _ in range(LAYERS)))
+        self.logits = nn.Linear(width, words, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The logits [batch, tokens, words] of int64 [batch, tokens]."""
+        logits: Tensor = self.logits(self.layers(self.words(ids)))
+        return logits
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The parts that are computed one after another."""
+        return list(self.layers)
+
+
+def _wide_layer(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, width, bias=False), nn.GELU(), nn.Linear(width, width, bias=False))
+
+
+Kind = Literal["transformer", "perceptron"]
+Model = Language | Perceptron
+
+
+def make(kind: Kind, device: torch.device) -> Model:
+    """Makes the model with the same float32 weights on every rank."""
+    torch.manual_seed(0)
+    on_gpu = device.type == "cuda"
+    words = WORDS if on_gpu else SMALL_WORDS
+    if kind == "transformer":
+        width, heads = (2048, 16) if on_gpu else (128, 4)
+        return Language(words, width, heads).to(device)
+    return Perceptron(words, 4096 if on_gpu else 128).to(device)
+
+
+def draw(items: int, number: int, rank: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Draws batch `number` of a rank on the device: token ids and the ids that follow, int64 [items, tokens]."""
+    chance = torch.Generator(device).manual_seed(1_000_003 * (number + 1) + rank)
+    words, tokens = (WORDS, TOKENS) if device.type == "cuda" else (SMALL_WORDS, SMALL_TOKENS)
+    ids = torch.randint(words, (items, tokens + 1), generator=chance, device=device)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def loss(model: nn.Module, ids: Tensor, wanted: Tensor) -> Tensor:
+    """The mean loss [] of one batch of one rank, float32. Matrix products have bf16 inputs and outputs."""
+    with torch.autocast(ids.device.type, torch.bfloat16):
+        logits = model(ids)
+        return F.cross_entropy(logits.flatten(0, -2), wanted.flatten())
 
 
 def batch_number(context: Context, index: int) -> Tensor:
@@ -66,65 +156,18 @@ def all_reduce_afterwards(context: Context, model: Kind) -> Side:
     return Side(step)
 
 
-def overlap(context: Context, model: Kind) -> Side:
-    """DDP as it comes: a bucket of gradients is reduced while the backward pass computes the next bucket."""
+def ddp(context: Context, model: Kind, bf16_gradients: bool = False, **settings: Any) -> Side:
+    """DDP by these settings: a bucket of gradients is reduced while the backward pass computes the next bucket.
+
+    Small buckets (`bucket_cap_mb`) start early and cost a launch each; large ones carry more per launch and leave a
+    longer end. With `gradient_as_bucket_view` gradients live in the buckets: no copy back from a bucket, and no second
+    memory for them. With `static_graph` DDP learns the order of gradients once and trusts it afterwards. With
+    `bf16_gradients` buckets cross the wire in bf16: half of the bytes, and 8 bits of mantissa.
+    """
     network = _network(context, model)
-    replica = DistributedDataParallel(network, **_on(context))
-
-    def step(number: Tensor) -> Gradients:
-        network.zero_grad()
-        loss(replica, *_batch(context, number)).backward()  # type: ignore[no-untyped-call]
-        return _gradients(network)
-
-    return Side(step)
-
-
-def buckets(context: Context, model: Kind, megabytes: float) -> Side:
-    """Small buckets start early and cost a launch each; large ones carry more per launch and leave a longer end."""
-    network = _network(context, model)
-    replica = DistributedDataParallel(network, bucket_cap_mb=megabytes, **_on(context))
-
-    def step(number: Tensor) -> Gradients:
-        network.zero_grad()
-        loss(replica, *_batch(context, number)).backward()  # type: ignore[no-untyped-call]
-        return _gradients(network)
-
-    return Side(step)
-
-
-def bucket_view(context: Context, model: Kind) -> Side:
-    """Gradients live in the buckets: no copy back from a bucket, and no second memory for them."""
-    network = _network(context, model)
-    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
-
-    def step(number: Tensor) -> Gradients:
-        network.zero_grad()
-        loss(replica, *_batch(context, number)).backward()  # type: ignore[no-untyped-call]
-        return _gradients(network)
-
-    return Side(step)
-
-
-def bf16_gradients(context: Context, model: Kind) -> Side:
-    """Buckets cross the wire in bf16: half of the bytes, and 8 bits of mantissa."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-    network = _network(context, model)
-    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, **_on(context))
-    replica.register_comm_hook(None, bf16_compress_hook)
-
-    def step(number: Tensor) -> Gradients:
-        network.zero_grad()
-        loss(replica, *_batch(context, number)).backward()  # type: ignore[no-untyped-call]
-        return _gradients(network)
-
-    return Side(step)
-
-
-def static_graph(context: Context, model: Kind) -> Side:
-    """DDP learns the order of gradients once and trusts it afterwards."""
-    network = _network(context, model)
-    replica = DistributedDataParallel(network, gradient_as_bucket_view=True, static_graph=True, **_on(context))
+    replica = DistributedDataParallel(network, **settings, **_on(context))
+    if bf16_gradients:
+        replica.register_comm_hook(None, bf16_compress_hook)
 
     def step(number: Tensor) -> Gradients:
         network.zero_grad()
@@ -162,7 +205,7 @@ def fsdp2(context: Context, model: Kind) -> Side:
 def _network(context: Context, model: Kind) -> Model:
     if not dist.is_initialized():
         raise RuntimeError(NO_RANKS)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention repeats its gradients, see models.py
+    torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention repeats its gradients, see Language
     if context.device.type == "cpu":
         torch.set_num_threads(1)  # the ranks share the cores, and several threads add in another order each time
     return make(model, context.device)

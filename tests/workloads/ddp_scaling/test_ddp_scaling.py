@@ -18,7 +18,7 @@ from gpugate.measurement.sides import BuiltSide, build_side
 from gpugate.parts import Parts
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance
 from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, SAME_MEMORY, WIRE_BOUND, WORKLOADS, Training, rungs
-from workloads.ddp_scaling.models import draw, make
+from workloads.ddp_scaling.rungs import draw, make
 
 CPU = torch.device("cpu")
 INPUTS = [torch.tensor([7]), torch.tensor([8])]
@@ -149,7 +149,7 @@ def test_the_table_of_faults_names_each() -> None:
 def test_a_side_without_ranks_says_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     with pytest.raises(RuntimeError, match="needs a job of ranks, which pytest perf_tests alone starts"):
-        rungs.overlap(context(CASES[0], None), COMPUTE_BOUND.model)
+        rungs.ddp(context(CASES[0], None), COMPUTE_BOUND.model)
 
 
 @pytest.mark.parametrize("size", SIZES)
