@@ -15,16 +15,17 @@ import torch
 from gpugate.workload import Context, Side
 from tests.support.code_in_child import start_code
 from tests.support.patience import HANGS_S, wait_until
-from workloads.host_preparation import size, worker_pools
-from workloads.host_preparation.preparing_sides import (
+from workloads.host_preparation import preparing, size
+from workloads.host_preparation.preparing import (
+    CHEAP,
+    EXPENSIVE,
+    Preparation,
+    WorkerProcesses,
     processes,
     sample_numbers,
     samples_of,
 )
-from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
-from workloads.host_preparation.worker_pools import WorkerProcesses
 
-pytestmark = pytest.mark.filterwarnings("ignore:.* share . core:RuntimeWarning")
 FEW = {"cheap": replace(CHEAP, samples=50), "expensive": replace(EXPENSIVE, samples=10, batch=2)}
 
 
@@ -49,8 +50,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def workers_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pools, "SECONDS_TO_END", HANGS_S)
-    monkeypatch.setattr(worker_pools, "SECONDS_PER_BATCH", 2 * HANGS_S)
+    monkeypatch.setattr(preparing, "SECONDS_TO_END", HANGS_S)
 
 
 @pytest.fixture
@@ -124,15 +124,13 @@ def test_shared_memory_goes_with_its_last_user_even_after_a_kill() -> None:
 def test_an_error_in_a_worker_process_comes_with_its_traceback(pool: WorkerProcesses) -> None:
     with pytest.raises(RuntimeError, match="worker process 1 of 2 failed on batch 0: IndexError") as raised:
         list(pool.batches([torch.full((32,), 50)] * 3))
-    assert "sample_transforms.py" in str(raised.value)
+    assert "preparing.py" in str(raised.value)
 
 
 ORPHANS = """
 import time
 from gpugate.machine import children
-from workloads.host_preparation.preparing_sides import samples_of
-from workloads.host_preparation.sample_transforms import CHEAP
-from workloads.host_preparation.worker_pools import WorkerProcesses
+from workloads.host_preparation.preparing import CHEAP, WorkerProcesses, samples_of
 
 pool = WorkerProcesses(2, CHEAP, samples_of(CHEAP, 3))
 children.parent.send([process.pid for process in pool.processes])
@@ -150,7 +148,7 @@ def test_no_worker_outlives_a_killed_main_process() -> None:
     wait_until(lambda: not any(map(is_alive, workers)))
 
 
-@pytest.mark.parametrize(("batches", "engaged"), [(1, "only 1 of 2 processes prepared anything"), (2, None)])
+@pytest.mark.parametrize(("batches", "engaged"), [(1, "only 1 of 2 workers prepared anything"), (2, None)])
 def test_idle_workers_are_no_speedup_to_be_proud_of(build, batches: int, engaged: str | None) -> None:
     context = context_of(FEW["cheap"], batches)
     side = build(partial(processes, FEW["cheap"], 2), context)

@@ -41,7 +41,7 @@ BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # a batch whose launches th
 
 
 # By rig: the FLOPs of training on a frame, and the parameters of the model; a test counts both again.
-WORK = {FULL_RIG: (307_891_894_272, 12_900_176), SMALL_RIG: (2_678_126_592, 12_893_776)}
+WORK = {FULL_RIG: (307_891_894_272.0, 12_900_176), SMALL_RIG: (2_678_126_592.0, 12_893_776)}
 
 
 def size(rig: Rig, frames: int) -> Size:

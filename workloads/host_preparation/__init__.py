@@ -7,13 +7,21 @@ step's end, so that every step pays for what it uses.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from gpugate.workload import Contract, Limit, Optimization, Size, Workload
-from workloads.host_preparation.preparing_sides import one_thread, processes, sample_numbers, threads
-from workloads.host_preparation.sample_transforms import CHEAP, EXPENSIVE, Preparation
+from workloads.host_preparation.preparing import (
+    CHEAP,
+    EXPENSIVE,
+    Preparation,
+    one_thread,
+    processes,
+    sample_numbers,
+    threads,
+)
 
 CHEAP_BATCHES, EXPENSIVE_BATCHES = 32, 16  # per step
 
@@ -25,8 +33,9 @@ def size(preparation: Preparation, batches: int) -> Size:
     return Size(items=items, flops=items * preparation.flops, bytes=float(items * (values[0] + 4 * values[1])))
 
 
-def _workload(name: str, preparation: Preparation, batches: int, variants: tuple[Optimization, ...]) -> Workload:
+def _workload(name: str, preparation: Preparation, batches: int, *variants: Optimization) -> Workload:
     work = size(preparation, batches)
+    copied = {"cuda": Contract(engaged=(Limit("host_to_device_copies", at_least=batches),))}
     return Workload(
         name=name,
         baseline=partial(one_thread, preparation),
@@ -34,12 +43,8 @@ def _workload(name: str, preparation: Preparation, batches: int, variants: tuple
         sizes={"cuda": work, "cpu": work},
         timing="pipeline",
         cold=False,  # the inputs are numbers of samples
-        optimizations=variants,
+        optimizations=tuple(replace(each, contract=copied) for each in variants),
     )
-
-
-def _copied(batches: int) -> dict[str, Contract]:
-    return {"cuda": Contract(engaged=(Limit("host_to_device_copies", at_least=batches),))}
 
 
 HANDING_OVER = (
@@ -53,62 +58,35 @@ SPREAD = (
 )
 SHARED_CORES = "the host's cores, which others use too, decide how fast the workers prepare"
 
+H100 = "nvidia-h100-80gb-hbm3"
+BY_THREADS, BY_TWO, BY_FOUR = "threads-4", "processes-2", "processes-4"
+
 WORKLOADS: tuple[Workload, ...] = (
     _workload(
         "host-preparation-cheap",
         CHEAP,
         CHEAP_BATCHES,
-        (
-            Optimization(
-                "threads-4",
-                partial(threads, CHEAP, 4),
-                {"sm_90": 0.63, "cuda": 0.2},
-                contract=_copied(CHEAP_BATCHES),
-                why=HANDING_OVER,
-            ),
-            Optimization(
-                "processes-2",
-                partial(processes, CHEAP, 2),
-                {"sm_90": 0.85, "cuda": 0.2, "cpu": 0.15},
-                contract=_copied(CHEAP_BATCHES),
-                why=TWO_MESSAGES,
-            ),
-            Optimization(
-                "processes-4",
-                partial(processes, CHEAP, 4),
-                {"sm_90": 0.85, "cuda": 0.2},
-                contract=_copied(CHEAP_BATCHES),
-                why=TWO_MESSAGES,
-            ),
-        ),
+        Optimization(BY_THREADS, partial(threads, CHEAP, 4), {"sm_90": 0.63, "cuda": 0.2}, why=HANDING_OVER),
+        Optimization(BY_TWO, partial(processes, CHEAP, 2), {"sm_90": 0.85, "cuda": 0.2, "cpu": 0.15}, why=TWO_MESSAGES),
+        Optimization(BY_FOUR, partial(processes, CHEAP, 4), {"sm_90": 0.85, "cuda": 0.2}, why=TWO_MESSAGES),
     ),
     _workload(
         "host-preparation-expensive",
         EXPENSIVE,
         EXPENSIVE_BATCHES,
-        (
-            Optimization(
-                "threads-4",
-                partial(threads, EXPENSIVE, 4),
-                {"nvidia-h100-80gb-hbm3": 2.2, "sm_90": 1.95, "cuda": 1.0, "cpu": 0.4},
-                contract=_copied(EXPENSIVE_BATCHES),
-                why=SPREAD,
-            ),
-            Optimization(
-                "processes-2",
-                partial(processes, EXPENSIVE, 2),
-                {"nvidia-h100-80gb-hbm3": 1.55, "sm_90": 1.35, "cuda": 1.0, "cpu": 0.4},
-                contract=_copied(EXPENSIVE_BATCHES),
-                why=SPREAD,
-                min_speedup_why=SHARED_CORES,
-            ),
-            Optimization(
-                "processes-4",
-                partial(processes, EXPENSIVE, 4),
-                {"nvidia-h100-80gb-hbm3": 2.9, "sm_90": 2.4, "cuda": 1.0},
-                contract=_copied(EXPENSIVE_BATCHES),
-                why=SPREAD,
-            ),
+        Optimization(
+            BY_THREADS,
+            partial(threads, EXPENSIVE, 4),
+            {H100: 2.2, "sm_90": 1.95, "cuda": 1.0, "cpu": 0.4},
+            why=SPREAD,
         ),
+        Optimization(
+            BY_TWO,
+            partial(processes, EXPENSIVE, 2),
+            {H100: 1.55, "sm_90": 1.35, "cuda": 1.0, "cpu": 0.4},
+            why=SPREAD,
+            min_speedup_why=SHARED_CORES,
+        ),
+        Optimization(BY_FOUR, partial(processes, EXPENSIVE, 4), {H100: 2.9, "sm_90": 2.4, "cuda": 1.0}, why=SPREAD),
     ),
 )
