@@ -112,7 +112,7 @@ def compare_callables(
     result = CaseResult(case.id, workload.name, promised.name, case.reference_name, size, found)
     result.promise = Promise(min_speedup, tolerance, None)
     result.summary = result.summarize(found) if found.pairs else None
-    result.verdicts, run.wall_s = decide(result, run.mode, None), found.wall_s
+    result.verdicts, run.wall_s = decide(result, run.mode), found.wall_s
     run.cases[case.id] = result
     return CallablesCompared(run)
 

@@ -136,7 +136,7 @@ def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
             verdict
             for run in runs
             if (case := run.cases.get(case_id)) and case.measurement and case.promise
-            for verdict in decide(replace(case, attempts=[], remembered=None), run.mode, None)
+            for verdict in decide(replace(case, attempts=[], remembered=None), run.mode)
             if verdict.check == "counters"
         ]
         reasons = [verdict.reason for verdict in judged if verdict.outcome is Outcome.REGRESSED]

@@ -188,6 +188,7 @@ class TinyProject:
         child = run_module(
             "pytest", _arguments(self.path, options), environment=environment(self.path), folder=self.path
         )
+        assert child.status is not None  # it has ended
         return Ended(child.status, child.output)
 
     def json(self, name: str = "run.json") -> dict[str, Any]:

@@ -27,7 +27,7 @@ def run_gate(result: CaseResult, waiting: Iterable[Measurement]) -> list[Verdict
     """The verdicts of a gate that measures the case on in the `waiting` processes, as `next_action` decides."""
     fresh, allowed = iter(waiting), Allowed(pairs=False)
     while True:
-        evidence = gather(result, Mode.GATE, None)
+        evidence = gather(result, Mode.GATE)
         further = next(fresh, None) if next_action(evidence, allowed) is Action.PROCESS else None
         if further is None:
             return decide_by(evidence)
