@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.small_encoder import small_encoders
+from workloads import resnet50_inference
 from workloads.llm import tokens
 from workloads.llm.model import Shape
-from workloads.parts import resnet50_weights
 from workloads.resnet18_training import training
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
@@ -43,7 +43,7 @@ def small_models() -> Iterator[None]:
         patch.setattr(training, "architecture", SmallNet)
         patch.setattr(tokens, "SMALL", TINY)
         patch.setattr("torchvision.models.resnet50", partial(ResNet, Bottleneck, [1, 1, 1, 1]))
-        patch.setattr(resnet50_weights, "CALIBRATION_PHOTOGRAPHS", 2)
-        resnet50_weights.seeded_weights.cache_clear()
+        patch.setattr(resnet50_inference, "CALIBRATION_PHOTOGRAPHS", 2)
+        resnet50_inference.seeded_weights.cache_clear()
         yield
-    resnet50_weights.seeded_weights.cache_clear()
+    resnet50_inference.seeded_weights.cache_clear()

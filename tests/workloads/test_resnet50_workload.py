@@ -12,7 +12,6 @@ from torch import Tensor, nn
 pytest.importorskip("torchvision")
 from torchvision.models import resnet50 as architecture
 
-import workloads.parts.resnet50_weights as resnet50_weights
 import workloads.resnet50_inference as resnet50_inference
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context
@@ -27,11 +26,11 @@ BATCH_128, BATCH_1 = resnet50_inference.WORKLOADS
 def two_calibration_photographs():
     """Calibrating costs a second less with two; the other tests of a session must not get those weights."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(resnet50_weights, "CALIBRATION_PHOTOGRAPHS", 2)
-    resnet50_weights.seeded_weights.cache_clear()
+    patch.setattr(resnet50_inference, "CALIBRATION_PHOTOGRAPHS", 2)
+    resnet50_inference.seeded_weights.cache_clear()
     yield
     patch.undo()
-    resnet50_weights.seeded_weights.cache_clear()
+    resnet50_inference.seeded_weights.cache_clear()
 
 
 @pytest.fixture
@@ -52,11 +51,11 @@ def test_the_stated_work_is_the_models():
 
 
 def test_seeded_weights_depend_on_the_seed_alone(context):
-    first = resnet50_weights.seeded_weights(0, None)
-    resnet50_weights.seeded_weights.cache_clear()
+    first = resnet50_inference.seeded_weights(0, None)
+    resnet50_inference.seeded_weights.cache_clear()
     torch.manual_seed(99)
     state = torch.random.get_rng_state()
-    again, other = resnet50_weights.seeded_weights(0, None), resnet50_weights.seeded_weights(1, None)
+    again, other = resnet50_inference.seeded_weights(0, None), resnet50_inference.seeded_weights(1, None)
     assert all(torch.equal(again[name], value) for name, value in first.items())
     assert not torch.equal(other["conv1.weight"], first["conv1.weight"])
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
@@ -80,7 +79,7 @@ def test_a_lost_layout_or_precision_is_noticed(context):
 
 
 def test_batch_norm_is_far_from_the_identity(context):
-    for name, norm in resnet50_weights.resnet50(context).named_modules():
+    for name, norm in resnet50_inference.resnet50(context).named_modules():
         if isinstance(norm, nn.BatchNorm2d):
             for value, identity in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
                 assert (value - identity).abs().mean() > 1e-3, name
@@ -106,7 +105,7 @@ def test_a_checkpoint_replaces_the_weights(context, tmp_path):
     torch.manual_seed(5)
     weights = architecture().state_dict()
     torch.save(weights, tmp_path / "mine.pt")
-    model = resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
+    model = resnet50_inference.resnet50(replace(context, settings={"resnet50-weights": str(tmp_path / "mine.pt")}))
     assert torch.equal(model.state_dict()["fc.weight"], weights["fc.weight"])
     assert not model.training
 
@@ -116,7 +115,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     path = tmp_path / "mine.pt"
     write(path)
     with pytest.raises(ValueError, match="--perf-set resnet50-weights") as raised:
-        resnet50_weights.resnet50(replace(context, settings={"resnet50-weights": str(path)}))
+        resnet50_inference.resnet50(replace(context, settings={"resnet50-weights": str(path)}))
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "ran").exists(), "a checkpoint cannot run code"

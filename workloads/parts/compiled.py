@@ -1,18 +1,24 @@
-"""torch.compile of a function whose compiled code belongs to one side alone, and what it needs."""
+"""torch.compile of a function whose compiled code belongs to one side alone; networks as they are, and compiled.
+
+The sides of a network take float32 pictures [n, 3, h, w] and return float32 logits; converting the pictures to the
+side's precision is part of the step.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from gpugate.workload import Needs
+from gpugate.workload import Needs, Side
 
 COMPILER = Needs(cpp_compiler=True, install="install a C++ compiler, such as g++")
+NCHW, NHWC = torch.contiguous_format, torch.channels_last
 _NUMBERS = itertools.count()
 
 
@@ -52,3 +58,49 @@ def miscount(frozen: Sequence[bool], wanted: int = 1) -> str | None:
     if len(frozen) == wanted:
         return None
     return f"{len(frozen)} graphs were compiled, not {wanted}: graph breaks or recompilations"
+
+
+def eager(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> Side:
+    """The eager side; converts `model` in place."""
+    model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+
+    @torch.inference_mode()
+    def step(inputs: Tensor) -> Tensor:
+        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
+        return logits.float()
+
+    return Side(step, model, engaged=partial(_not_converted, model, dtype, layout))
+
+
+def _not_converted(model: nn.Module, dtype: torch.dtype, layout: torch.memory_format) -> str | None:
+    for name, weight in model.named_parameters():
+        if weight.dtype != dtype:
+            return f"{name} is {weight.dtype}, not {dtype}"
+        if weight.dim() == 4 and not weight.is_contiguous(memory_format=layout):
+            return f"{name} is not in {layout}"
+    return None
+
+
+def compiled(model: nn.Module, example: Tensor, dtype: torch.dtype, layout: torch.memory_format) -> Side:
+    """torch.compile with frozen weights, so that BatchNorm is folded; conversion of the batch is compiled with it.
+
+    Converts `model` in place and compiles for pictures like `example`.
+    """
+    import torch._inductor.config as inductor_config
+
+    model = model.to(dtype=dtype, memory_format=layout)  # type: ignore[call-overload]
+    frozen: list[bool] = []
+
+    def forward(inputs: Tensor) -> Tensor:
+        logits: Tensor = model(inputs.to(dtype=dtype, memory_format=layout))
+        return logits.float()
+
+    step = torch.inference_mode()(compile_counted(forward, frozen))
+    with inductor_config.patch(freezing=True):
+        step(example)
+    return Side(step, model, engaged=partial(_not_one_frozen_graph, frozen))
+
+
+def _not_one_frozen_graph(frozen: Sequence[bool]) -> str | None:
+    unfrozen = "the weights were not frozen: compiled without freezing or with gradients on"
+    return miscount(frozen) or (None if all(frozen) else unfrozen)

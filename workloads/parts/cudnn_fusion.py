@@ -318,7 +318,9 @@ def _refuse_leftovers(traced: fx.GraphModule) -> None:
         fine = node.op in ("placeholder", "output") or node.target is torch.flatten
         if not fine and not isinstance(_module(traced, node), known):
             what = type(_module(traced, node)).__name__ if node.op == "call_module" else node.op
-            raise ValueError(f"{node.name!r} ({what}) fits no pattern that can be fused: see workloads/cudnn_fusion.py")
+            raise ValueError(
+                f"{node.name!r} ({what}) fits no pattern that can be fused: see workloads/parts/cudnn_fusion.py"
+            )
 
 
 def _widen_stem(traced: fx.GraphModule) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from gpugate.workload import Context
 
 PHOTOGRAPHS_SETTING = {"photographs": "a folder of your own pictures"}
+UNMEASURED_BATCH = 2**31  # an index that no measurement reaches: for calibration, compilation and autotuning
 SIDE_PIXELS = 224
 LONGEST_PIXELS = 640  # larger pictures are reduced to this while decoding: all crops then cost about the same
 SHARE_OF_AREA = (0.25, 1.0)

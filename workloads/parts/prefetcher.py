@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +14,16 @@ Copy = tuple[Tensor, Tensor]  # to, from
 SLOTS = 2  # one is used, the other one is filled
 
 
-class Order(Protocol):
-    """The order between the copies and the uses of slot 0 and slot 1."""
+class HostOrder:
+    """The order between the copies and the uses of slot 0 and slot 1; on a CPU a copy is over when it returns."""
 
     def made(self, buffers: Batch) -> None:
         """Registers new buffers: no copy may begin before the last user of their memory has finished."""
 
     def copy(self, slot: int, copies: Sequence[Copy]) -> None:
         """Fills a slot after its last use."""
+        for target, source in copies:
+            target.copy_(source)
 
     def begin_use(self, slot: int) -> None:
         """Orders all work that the caller enqueues from now on after the slot's copies."""
@@ -31,12 +33,13 @@ class Order(Protocol):
 
     def copying(self, slot: int) -> bool:
         """True while the slot is not full."""
+        return False
 
     def join(self) -> None:
         """Waits until no copy is in flight."""
 
 
-class CudaOrder:  # cuda only
+class CudaOrder(HostOrder):  # cuda only
     """Events between the copy stream and the caller's current stream."""
 
     def __init__(self, device: torch.device) -> None:
@@ -71,29 +74,6 @@ class CudaOrder:  # cuda only
         self._stream.synchronize()
 
 
-class HostOrder:
-    """The order on a CPU, where a copy is over when it returns."""
-
-    def made(self, buffers: Batch) -> None:
-        """There is nothing to wait for: no copy is in flight."""
-
-    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
-        for target, source in copies:
-            target.copy_(source)
-
-    def begin_use(self, slot: int) -> None:
-        """There is nothing to wait for: no copy is in flight."""
-
-    def end_use(self, slot: int) -> None:
-        """There is nothing to wait for: no copy is in flight."""
-
-    def copying(self, slot: int) -> bool:
-        return False
-
-    def join(self) -> None:
-        """There is nothing to wait for: no copy is in flight."""
-
-
 class _Slot(NamedTuple):
     """Buffers for one batch, and views of the places of its pieces."""
 
@@ -111,10 +91,8 @@ class Prefetcher:
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device, pieces: int = 1) -> None:
-        if pieces < 1:
-            raise ValueError(f"a batch of {pieces} pieces is empty: give at least 1")
         self._batches, self._device, self._pieces = batches, device, pieces
-        self._order: Order = CudaOrder(device) if device.type == "cuda" else HostOrder()
+        self._order = CudaOrder(device) if device.type == "cuda" else HostOrder()
         self._slots: list[_Slot] = []
         self._copied = self._taken = 0
 
@@ -149,7 +127,9 @@ class Prefetcher:
         sent = list(islice(self._batches, self._pieces))
         if len(sent) < self._pieces:
             return
-        self._check(sent)
+        if not self._slots:
+            self._slots = [self._slot(sent[0]) for _ in range(SLOTS)]
+            self._order.made(tuple(buffer for slot in self._slots for buffer in slot.batch))
         slot = self._copied % SLOTS
         pairs = zip(self._slots[slot].parts, sent, strict=True)
         self._order.copy(slot, [copy for parts, sources in pairs for copy in zip(parts, sources, strict=True)])
@@ -164,27 +144,7 @@ class Prefetcher:
         self._order.join()
         self._slots, self._batches = [], iter(())
 
-    def _check(self, sent: Sequence[Batch]) -> None:
-        """Makes the buffers for pieces like the first; raises ValueError for a later one that does not fit them."""
-        if not self._slots:
-            self._slots = [self._slot(sent[0]) for _ in range(SLOTS)]
-            self._order.made(tuple(buffer for slot in self._slots for buffer in slot.batch))
-        wanted = _kinds(self._slots[0].parts[0])
-        for piece in sent:
-            found = _kinds(piece)
-            if found != wanted:
-                had = f"{_words(found)} where the first had {_words(wanted)}"
-                raise ValueError(f"a batch has {had}: give equal batches")
-
     def _slot(self, piece: Batch) -> _Slot:
         each = [torch.empty((self._pieces, *one.shape), dtype=one.dtype, device=self._device) for one in piece]
         parts = tuple(tuple(buffer[number] for buffer in each) for number in range(self._pieces))
         return _Slot(tuple(buffer.flatten(0, 1) for buffer in each), parts)
-
-
-def _kinds(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(tensor.shape, tensor.dtype) for tensor in batch]
-
-
-def _words(found: list[tuple[torch.Size, torch.dtype]]) -> str:
-    return ", ".join(f"{list(shape)} {str(dtype).removeprefix('torch.')}" for shape, dtype in found)

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind, Side, Size
+from workloads.parts.compiled import NCHW, NHWC, compiled, eager
 from workloads.parts.cudnn_fusion import STEM_CHANNELS, Operators, fuse, to_channels_last_half
-from workloads.parts.model_sides import NCHW, NHWC, captured, compiled, eager
-from workloads.parts.resnet50_weights import UNMEASURED_BATCH
+from workloads.parts.graph_capture import captured
+from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.tensorrt_engine import build_engine
 from workloads.video.clip.clip import Clip
 from workloads.video.clip.frame_bank import bgr_frames
