@@ -16,7 +16,7 @@ from gpugate.errors import GpugateError, ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
-from gpugate.report.view import interruption, mutation, tally
+from gpugate.report.view import RunView
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import outcome_word
@@ -99,8 +99,9 @@ def _runs(nights: Sequence[ReplayedRun]) -> Table:
     rows = []
     for night in nights:
         decided = night.decided
-        warnings = [words for words in (mutation(decided), interruption(decided)) if words]
-        lines = [tally(decided), *warnings, *map(_words, night.changes)]
+        view = RunView(decided)
+        warnings = [words for words in (view.fault, view.interruption) if words]
+        lines = [view.tally, *warnings, *map(_words, night.changes)]
         rows.append((f"{decided.started_at}\n{night.file}", decided.environment.device_name, "\n".join(lines)))
     headings = ("run", "machine", "decided again")
     return Table("", tuple(Column(heading, left=True) for heading in headings), tuple(rows))

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpugate.errors import GpugateError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.night import prepare_night, write_night
-from gpugate.report.view import headline, tally
+from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.session.held_verdicts import list_red
 from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
     red = [*list_red(stored), *stored.problems, *_describe_other_verdicts(path, stored)]
     green = stored.exit_status == 0 and not red
-    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {tally(stored)}"
+    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {RunView(stored).tally}"
     more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
     print(said, *red[:MOST_PRINTED], *more, sep="; ")
     return GREEN if green else RED
@@ -98,7 +98,7 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
     night = merge(shards)
     prepare_night(output)
     write_night(output, night)
-    print(f"{output} of {number_of(len(shards), 'shard')}: {headline(night)}; {tally(night)}")
+    print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}; {RunView(night).tally}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+from gpugate import units
+from gpugate.explaining.cause import bottleneck
+from gpugate.judging.evidence import WIDEST_HALF_WIDTH, duet_of
+from gpugate.measurement.derived import whole_run
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
+from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, results_tables, series_tables
-from gpugate.report.worth import (
-    bounds,
-    code_comparisons,
-    describe_cost,
-    describe_gains,
-    is_not_gated,
-    reasons,
-    remembered_proofs,
-    sharpness,
-    whole_runs,
-)
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
-from gpugate.units import number_of
+from gpugate.results.series import sweeps
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.statistics.policy import SHARP
+from gpugate.units import date_of, number_of, percent
 
+MOST_NAMED = 3  # optimizations by name
+NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
 _NOT_BAD = frozenset((Outcome.PASS, Outcome.IMPROVED, Outcome.UNDECIDED))
 
 
@@ -69,80 +70,334 @@ class RunView:
     """A run in words and tables. A renderer chooses, orders and cuts them; it adds no word about a case."""
 
     def __init__(self, run: RunResult) -> None:
-        self.run = run
-        self.headline = headline(run)
-        self.fault = mutation(run)
-        self.problems = tuple(run.problems)
-        self.warnings = tuple(warnings(run))
-        self.interruption = interruption(run)
-        self.machine = {"machine": facts(run.environment), "yardsticks": yardsticks(run), "load": load(run)}
-        self.results, self.overview = results_tables(run)
-        self.series = series_tables(run)
-        self.bill = bill_table(run)
-        self.findings = findings(run)
-        self.attention = attention(run)
-        self.autopsies = {
-            case.case_id: case.autopsy.sentences for case in run.cases.values() if case.autopsy is not None
+        self.run, self.cases, self.problems = run, list(run.cases.values()), tuple(run.problems)
+
+    # --- what the run is ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def headline(self) -> str:
+        """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
+        run, outcomes = self.run, [outcome for case in self.cases if (outcome := case.worst) is not None]
+        failed = len(self.errors)
+        bad = Counter(outcome for outcome in outcomes if outcome not in _NOT_BAD)
+        words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
+        words += [f"{failed} failed"] if failed else []
+        words += [number_of(len(run.problems), "problem")] if run.problems else []
+        words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
+        kind = "gate" if run.gate else "run without --gate"
+        kind += f", shard {run.shard}" if run.shard is not None else ""
+        if not outcomes and not failed:
+            measured = any(case.measurement is not None for case in self.cases)
+            return f"{kind}: nothing was {'judged' if measured else 'measured'}"
+        cases = number_of(len(outcomes) + failed, "case")
+        undecided = outcomes.count(Outcome.UNDECIDED)
+        good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
+        return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, {good}"
+
+    @property
+    def fault(self) -> str | None:
+        """One sentence where a known fault was put in; None otherwise."""
+        mutated = self.run.mutated
+        return f"MUTATED by {mutated}: every optimized side has this fault on purpose" if mutated else None
+
+    @property
+    def interruption(self) -> str | None:
+        """One sentence when the session ended early, with what was not reached; None otherwise."""
+        if not self.run.interrupted:
+            return None
+        missed = [
+            case.case_id
+            for case in self.cases
+            if case.measurement is None and case.skipped is None and case.error is None
+        ]
+        unfinished = f"; not finished: {', '.join(missed)}" if missed else ""
+        return f"interrupted{unfinished}"
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence for each condition that limits the run as a whole."""
+        return tuple(words for words in (self.interruption, self._describe_unheld_checks()) if words)
+
+    def _describe_unheld_checks(self) -> str | None:
+        """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
+        measured = [case for case in self.cases if case.verdicts]
+        if not self.run.gate or self.run.interrupted:
+            return None
+        words = []
+        for check in CASE_CHECKS:
+            found = [one for case in measured for one in case.verdicts if one.check == check and check not in case.held]
+            bad = Counter(one.outcome.value for one in found if one.bad)
+            counts = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
+            counts += [f"{count} {word}" for word, count in bad.items()]
+            words += [f"{check} ({', '.join(counts)})" if counts else check] if found else []
+        return f"checks that no selected test held: {', '.join(words)}" if words else None
+
+    @cached_property
+    def machine(self) -> dict[str, list[str]]:
+        return {"machine": facts(self.run.environment), "yardsticks": yardsticks(self.run), "load": load(self.run)}
+
+    @cached_property
+    def tally(self) -> str:
+        """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
+        run, measured = self.run, [case for case in self.cases if case.measurement is not None]
+        counts = Counter(outcome_word(case.worst) for case in measured)
+        order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
+        words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+        parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
+        skipped = sum(map(len, self.skips.values()))
+        not_gated = sum(map(_is_not_gated, measured)) if run.gate else 0
+        others = {"not gated tonight": not_gated, "skipped": skipped, "failed": len(self.errors)}
+        parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
+        return ", ".join([*parts, f"in {run.wall_s:.0f} s", f"seed {run.seed}"])
+
+    # --- its cases ----------------------------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> Table:
+        """The table of all figures."""
+        return self._tables[0]
+
+    @property
+    def overview(self) -> Table:
+        """The table for one screen."""
+        return self._tables[1]
+
+    @cached_property
+    def _tables(self) -> tuple[Table, Table]:
+        return results_tables(self.run)
+
+    @cached_property
+    def series(self) -> list[Table]:
+        return series_tables(self.run)
+
+    @cached_property
+    def bill(self) -> Table:
+        return bill_table(self.run)
+
+    @cached_property
+    def skips(self) -> dict[str, list[str]]:
+        """Case ids by the reason for which they were skipped."""
+        by_reason: dict[str, list[str]] = {}
+        for case in self.cases:
+            if case.skipped is not None:
+                by_reason.setdefault(case.skipped, []).append(case.case_id)
+        return by_reason
+
+    @cached_property
+    def errors(self) -> dict[str, str]:
+        """The one sentence of each case that failed, by case id."""
+        return {case.case_id: case.error for case in self.cases if case.error is not None}
+
+    @cached_property
+    def autopsies(self) -> dict[str, tuple[str, ...]]:
+        return {case.case_id: case.autopsy.sentences for case in self.cases if case.autopsy is not None}
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """Everything that is not PASS, the worst first; equal words about several cases are said once."""
+        return self._merge(lambda one: tuple(one.sentences))
+
+    @cached_property
+    def attention(self) -> list[Finding]:
+        """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
+
+        The reason is the one of the first case. An interval that is too wide is no failure: the gains count those
+        cases.
+        """
+        found = self._merge(lambda one: one.verdicts[0].code)
+        return [one for one in found if one.outcome is not Outcome.UNDECIDED]
+
+    def _merge(self, key: Callable[[Finding], Hashable]) -> list[Finding]:
+        """The findings of the cases; those with equal checks, steps and keys as one, with one command for all."""
+        merged: dict[Hashable, list[Finding]] = {}
+        for found in (one for case in self.cases if (one := self.find_in_case(case)) is not None):
+            step = advised_step(found.verdicts[0], self.run)
+            merged.setdefault((found.outcome, found.checks, step, key(found)), []).append(found)
+        whole = []
+        for first, *others in merged.values():
+            case_ids = (*first.case_ids, *(case_id for one in others for case_id in one.case_ids))
+            whole.append(Finding(first.verdicts, case_ids, describe_next_step(first.verdicts[0], self.run, case_ids)))
+        return sorted(whole, key=lambda finding: SEVERITY.index(finding.outcome))
+
+    def find_in_case(self, case: CaseResult) -> Finding | None:
+        """The finding of a case; None where every verdict is PASS."""
+        found = sorted(
+            (one for one in case.verdicts if one.outcome is not Outcome.PASS),
+            key=lambda one: SEVERITY.index(one.outcome),
+        )
+        return Finding(tuple(found), (case.case_id,), describe_next_step(found[0], self.run)) if found else None
+
+    # --- its optimizations: they gain by their intervals, and are bounded by a device, a bus or the host ------------
+
+    @cached_property
+    def gains(self) -> list[str]:
+        """The findings about the optimizations in one or two sentences; none without a time that is evidence."""
+        found = {
+            f"{case.workload}/{case.optimization}": one.summary.speedup
+            for case in self.cases
+            if (one := decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
         }
-        self.skips = skips(run)
-        self.errors = errors(run)
-        self.gains = describe_gains(run)
-        self.whole_runs = whole_runs(run)
-        self.bounds = bounds(run)
-        self.reasons = reasons(run)
-        self.sharpness = sharpness(run)
-        self.comparisons = code_comparisons(run)
-        self.proofs = remembered_proofs(run)
-        self.cost = describe_cost(run)
-        self.tally = tally(run)
+        if not found:
+            return []
+        gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
+        losses = [name for name, speedup in found.items() if speedup.high < 1]
+        verb = "gains" if 1 in (len(gains), len(found)) else "gain"
+        words = f"{len(gains)} of {number_of(len(found), 'optimization')} {verb} here"
+        if gains:
+            best = max(gains, key=lambda name: gains[name].low)
+            most = ", most of all " if len(gains) > 1 else ": "
+            words += f"{most}{best}, {units.ratio(gains[best].median)}"
+        if losses:
+            words += f"; slower than the reference: {len(losses)}, {units.list_names(losses, MOST_NAMED)}"
+        knees = [
+            f"{sweep.workload} is best with {sweep.parameter} {sweep.knee}"
+            for sweep in sweeps(self.run.cases)
+            if sweep.knee
+        ]
+        return [words + self._describe_undecided(), *knees]
+
+    def _describe_undecided(self) -> str:
+        """The end of the sentence; with the command that measures longer, where that is the step of all of them."""
+        run, found = self.run, [one for case in self.cases for one in case.verdicts if one.outcome is Outcome.UNDECIDED]
+        if not found:
+            return ""
+        verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
+        words = f"; {len(found)} {verb} UNDECIDED: {which} wider than +-{percent(WIDEST_HALF_WIDTH)}"
+        if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
+            return words
+        return f"{words}, and `{describe_next_step(found[0], run, [one.case_id for one in found])}` measures longer"
+
+    @cached_property
+    def whole_runs(self) -> list[str]:
+        """The time of a run from its start to its end, with its start-up, one line a case; empty where none has an end.
+
+        `net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; see
+        `gpugate.measurement.derived.whole_run`.
+        """
+        return list(self._describe_whole_runs())
+
+    def _describe_whole_runs(self) -> Iterator[str]:
+        for case in self.cases:
+            found = case.measurement
+            whole = whole_run(case.size, found) if found is not None else None
+            if found is not None and whole is not None:
+                yield (
+                    f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in "
+                    f"{whole.optimized_s:.1f} s instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; "
+                    f"start-up {found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
+                )
+
+    @cached_property
+    def bounds(self) -> list[str]:
+        """`two-layer-net/all: launch-bound: ...`, each side once; empty where nothing was counted.
+
+        Several cases may share a side: the line is that of the first case whose counters are known.
+        """
+        lines: dict[str, str] = {}
+        for case in self.cases:
+            if case.measurement is None or case.summary is None:
+                continue
+            found, summary = case.measurement, case.summary
+            for name, counters, time in (
+                (case.compared_with, found.reference_counters, summary.reference_ms),
+                (case.optimization, found.optimized_counters, summary.optimized_ms),
+            ):
+                bound = bottleneck(counters, time.median)
+                if bound is not None:
+                    lines.setdefault(f"{case.workload}/{name}", bound)
+        return [f"{side}: {words}" for side, words in lines.items()]
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """The author's reason for the speedup of every measured case that is no rung; a ladder shows its own reasons.
+
+        Cases of one workload with one reason, such as the points of a sweep, share a line.
+        """
+        found: dict[tuple[str, str], list[str]] = {}
+        for case in self.cases:
+            if case.summary is not None and case.why and case.rung is None:
+                found.setdefault((case.workload, case.why), []).append(case.optimization)
+        return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in found.items()]
+
+    # --- its verdicts: they are worth their sharpness, their duets and their proofs, and cost processes -------------
 
     @property
     def worth(self) -> list[str]:
         """The worth of a run's verdicts, a sentence each."""
         return [words for words in (self.sharpness, self.comparisons, self.proofs) if words]
 
+    @cached_property
+    def sharpness(self) -> str | None:
+        """The share of cases that would catch a slowdown; None where no case has a record.
 
-def find_in_case(case: CaseResult, run: RunResult) -> Finding | None:
-    """The finding of a case; None where every verdict is PASS."""
-    found = sorted(
-        (one for one in case.verdicts if one.outcome is not Outcome.PASS), key=lambda one: SEVERITY.index(one.outcome)
-    )
-    return Finding(tuple(found), (case.case_id,), describe_next_step(found[0], run)) if found else None
+        A case catches a slowdown by its wall time or by a duet, whichever shows the smaller one.
+        """
+        found = [_detectable(case) for case in self.cases if case.remembered is not None and case.verdicts]
+        if not found:
+            return None
+        sharp, middle = sum(one <= SHARP for one in found), statistics.median(found)
+        median = percent(middle) if math.isfinite(middle) else "none"
+        return (
+            f"sharpness: {sharp} of {number_of(len(found), 'case')} would catch a slowdown of {percent(SHARP)} by the "
+            f"wall time or a duet (median detectable {median})"
+        )
 
+    @cached_property
+    def comparisons(self) -> str | None:
+        """The outcomes of the duets with the recorded code, and the first reason for which there are none; None where
+        no case was to be compared with it."""
+        codes = [case.recorded_code for case in self.cases if case.recorded_code is not None]
+        duets = [duet for code in codes if (duet := duet_of(code)) is not None]
+        unchanged = sum(code.unchanged for code in codes)
+        problems = [code.problem.partition("\n")[0] for code in codes if code.problem is not None]
+        counts = Counter(duet.outcome.value for duet in duets)
+        outcomes = ", ".join(f"{count} {word}" for word, count in counts.items())
+        parts = [f"{number_of(len(duets), 'case')} in turns ({outcomes})"] if duets else []
+        parts += [f"{unchanged} unchanged"] if unchanged else []
+        such_as = "such as: " if len(set(problems)) > 1 else ""
+        parts += [f"{len(problems)} not compared ({such_as}{problems[0]})"] if problems else []
+        return f"recorded code: {', '.join(parts)}" if parts else None
 
-def findings(run: RunResult) -> list[Finding]:
-    """Everything that is not PASS, the worst first; equal words about several cases are said once."""
-    return _merge(run, lambda one: tuple(one.sentences))
+    @cached_property
+    def proofs(self) -> str | None:
+        """The number of proofs by the date of the run that showed them; None where this run showed all of its own."""
+        proofs = [proof for case in self.cases if case.measurement for proof in case.measurement.proofs]
+        before = Counter(date_of(proof.proved_at) for proof in proofs if proof.proved_at is not None)
+        if not before:
+            return None
+        words = [f"{count} proved on {date}" for date, count in sorted(before.items())]
+        now = len(proofs) - before.total()
+        return f"proofs: {', '.join([*words, *([f'{now} in this run'] if now else [])])}"
 
+    @cached_property
+    def by_cost(self) -> list[CaseResult]:
+        """The measured cases, the most expensive first."""
+        return sorted((case for case in self.cases if case.measurements), key=lambda case: -case.duration_s)
 
-def attention(run: RunResult) -> list[Finding]:
-    """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
+    @cached_property
+    def cost(self) -> list[str]:
+        """`cost: 27.4 GPU-minutes, 12 % of them for confirmations`; empty without a measured case."""
+        on_gpu = self.run.environment.device_kind == "cuda"
+        whole_s = confirming_s = 0.0
+        for case in self.by_cost:
+            gpus = case.gpus if on_gpu else 1
+            whole_s += gpus * case.duration_s
+            confirming_s += gpus * sum(one.measurement.wall_s for one in case.attempts if one.measurement is not None)
+        if not whole_s:
+            return []
+        unit = "GPU-minutes" if on_gpu else "minutes"
+        return [f"cost: {whole_s / 60:.1f} {unit}, {percent(confirming_s / whole_s)} of them for confirmations"]
 
-    The reason is the one of the first case. An interval that is too wide is no failure: the gains count those cases.
-    """
-    return [one for one in _merge(run, lambda one: one.verdicts[0].code) if one.outcome is not Outcome.UNDECIDED]
-
-
-def _merge(run: RunResult, key: Callable[[Finding], Hashable]) -> list[Finding]:
-    """The findings of the cases; those with equal checks, steps and keys as one, with one command for all of them."""
-    merged: dict[Hashable, list[Finding]] = {}
-    for found in (one for case in run.cases.values() if (one := find_in_case(case, run)) is not None):
-        step = advised_step(found.verdicts[0], run)
-        merged.setdefault((found.outcome, found.checks, step, key(found)), []).append(found)
-    whole = []
-    for first, *others in merged.values():
-        case_ids = (*first.case_ids, *(case_id for one in others for case_id in one.case_ids))
-        whole.append(Finding(first.verdicts, case_ids, describe_next_step(first.verdicts[0], run, case_ids)))
-    return sorted(whole, key=lambda finding: SEVERITY.index(finding.outcome))
-
-
-def skips(run: RunResult) -> dict[str, list[str]]:
-    """Case ids by the reason for which they were skipped."""
-    by_reason: dict[str, list[str]] = {}
-    for case in run.cases.values():
-        if case.skipped is not None:
-            by_reason.setdefault(case.skipped, []).append(case.case_id)
-    return by_reason
+    @property
+    def next_command(self) -> list[str]:
+        """The recording of the cases that pass and are not recorded yet; none where there are none, or a fault is
+        in."""
+        unrecorded = [case.case_id for case in self.cases if _is_unrecorded(case)]
+        if self.run.mutated is not None or not unrecorded:
+            return []
+        verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
+        count = f"{number_of(len(unrecorded), 'case')} {verb} not recorded yet"
+        return [f"{describe_recording(self.run, unrecorded)} ({count})"]
 
 
 def describe_absence(case: CaseResult) -> str:
@@ -151,90 +406,26 @@ def describe_absence(case: CaseResult) -> str:
     return f"{case.skipped}{accepted}"
 
 
-def errors(run: RunResult) -> dict[str, str]:
-    """The one sentence of each case that failed, by case id."""
-    return {case.case_id: case.error for case in run.cases.values() if case.error is not None}
+def _has_no_result(case: CaseResult) -> bool:
+    """True for times that are impossible, or beside a slowed reference."""
+    return any(one.next_step in (NextStep.CHECK_SIZE, NextStep.KEEP_APART) for one in case.verdicts)
 
 
-def headline(run: RunResult) -> str:
-    """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
-    outcomes = [outcome for case in run.cases.values() if (outcome := case.worst) is not None]
-    failed = len(errors(run))
-    bad = Counter(outcome for outcome in outcomes if outcome not in _NOT_BAD)
-    words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
-    words += [f"{failed} failed"] if failed else []
-    words += [number_of(len(run.problems), "problem")] if run.problems else []
-    words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
-    kind = "gate" if run.gate else "run without --gate"
-    kind += f", shard {run.shard}" if run.shard is not None else ""
-    if not outcomes and not failed:
-        measured = any(case.measurement is not None for case in run.cases.values())
-        return f"{kind}: nothing was {'judged' if measured else 'measured'}"
-    cases = number_of(len(outcomes) + failed, "case")
-    undecided = outcomes.count(Outcome.UNDECIDED)
-    good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
-    return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, {good}"
+def _detectable(case: CaseResult) -> float:
+    """The smallest slowdown that the case would catch, a share; infinite where there is none."""
+    duet = duet_of(case.recorded_code) if case.recorded_code else None
+    known = (case.detectable_slowdown, duet.detectable if duet else None)
+    return min((one for one in known if one is not None), default=math.inf)
 
 
-def tally(run: RunResult) -> str:
-    """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
-    measured = [case for case in run.cases.values() if case.measurement is not None]
-    counts = Counter(outcome_word(case.worst) for case in measured)
-    order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
-    words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-    parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
-    not_gated = sum(map(is_not_gated, measured)) if run.gate else 0
-    others = {"not gated tonight": not_gated, "skipped": sum(map(len, skips(run).values())), "failed": len(errors(run))}
-    parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
-    parts += [f"in {run.wall_s:.0f} s", f"seed {run.seed}"]
-    return ", ".join(parts)
-
-
-def mutation(run: RunResult) -> str | None:
-    """One sentence where a known fault was put in; None otherwise."""
-    return f"MUTATED by {run.mutated}: every optimized side has this fault on purpose" if run.mutated else None
-
-
-def warnings(run: RunResult) -> list[str]:
-    """One sentence for each condition that limits the run as a whole."""
-    return [words for words in (interruption(run), describe_unheld_checks(run)) if words]
-
-
-def describe_unheld_checks(run: RunResult) -> str | None:
-    """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
-    measured = [case for case in run.cases.values() if case.verdicts]
-    if not run.gate or run.interrupted:
-        return None
-    words = []
-    for check in CASE_CHECKS:
-        found = [one for case in measured for one in case.verdicts if one.check == check and check not in case.held]
-        bad = Counter(one.outcome.value for one in found if one.bad)
-        counts = [f"{len(found)} of {len(measured)} cases"] if len(found) < len(measured) else []
-        counts += [f"{count} {word}" for word, count in bad.items()]
-        words += [f"{check} ({', '.join(counts)})" if counts else check] if found else []
-    return f"checks that no selected test held: {', '.join(words)}" if words else None
-
-
-def interruption(run: RunResult) -> str | None:
-    """One sentence when the session ended early, with what was not reached; None otherwise."""
-    if not run.interrupted:
-        return None
-    cases = run.cases.values()
-    missed = [
-        case.case_id for case in cases if case.measurement is None and case.skipped is None and case.error is None
-    ]
-    unfinished = f"; not finished: {', '.join(missed)}" if missed else ""
-    return f"interrupted{unfinished}"
-
-
-def next_command(run: RunResult) -> list[str]:
-    """The recording of the cases that pass and are not recorded yet; none where there are none, or a fault is in."""
-    unrecorded = [case for case in run.cases.values() if _is_unrecorded(case)]
-    if run.mutated is not None or not unrecorded:
-        return []
-    count = number_of(len(unrecorded), "case")
-    verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
-    return [f"{describe_recording(run, [case.case_id for case in unrecorded])} ({count} {verb} not recorded yet)"]
+def _is_not_gated(case: CaseResult) -> bool:
+    """True where neither the wall time nor a duet decided about the time of a case: its record misses a slowdown of
+    SHARP, and its duet stayed undecided, or its wall time did."""
+    wall = next((one for one in case.verdicts if one.check == "throughput"), None)
+    if wall is None or case.remembered is None:
+        return False
+    undecided = any(reason.code is ReasonCode.CODE_UNDECIDED for reason in wall.reasons)
+    return wall.outcome is Outcome.INCONCLUSIVE or (undecided and wall.good and _detectable(case) > SHARP)
 
 
 def _is_unrecorded(case: CaseResult) -> bool:

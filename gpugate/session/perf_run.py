@@ -27,7 +27,7 @@ from gpugate.report.night import begin_night, prepare_night, write_night
 from gpugate.report.screen import details, screen
 from gpugate.report.since_last_run import describe_moves
 from gpugate.report.terminal import render_text, terminal_columns
-from gpugate.report.view import RunView, next_command
+from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
@@ -371,7 +371,7 @@ class PerfRun:
             width, describe = terminal_columns(), details if self._is_verbose else screen
             parts = describe(RunView(self.run), width)
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
-        commands = next_command(self.run) if self.run is not None else ()
+        commands = RunView(self.run).next_command if self.run is not None else ()
         for line in (*self._lines, *(f"next: {command}" for command in commands)):
             terminalreporter.write_line(show_controls(line))
 

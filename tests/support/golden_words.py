@@ -24,7 +24,7 @@ from gpugate.report.markdown import night_summary, results_page
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
-from gpugate.report.view import RunView, next_command
+from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from tests.conftest import cpu_session, gpu_session
@@ -75,7 +75,7 @@ def _of_few_workloads(run: RunResult) -> RunResult:
 
 def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Iterator[tuple[str, str]]:
     view = RunView(run)
-    yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(next_command(run))
+    yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(view.next_command)
     yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
     yield f"{name}.summary.md", night_summary(view)
     yield f"{name}.results.md", results_page(view)

@@ -10,8 +10,7 @@ from gpugate.judging.evidence import duet_of
 from gpugate.report.pages.rendering import Scale, Strip, reach_of, relative, render, write_change
 from gpugate.report.table import Table
 from gpugate.report.tables import ladder_table, moved_cells, sweep_table
-from gpugate.report.view import Finding, RunView, find_in_case
-from gpugate.report.worth import sort_by_cost
+from gpugate.report.view import Finding, RunView
 from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
@@ -57,7 +56,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
         provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
-        costs=_costs(run),
+        costs=_costs(view),
     )
 
 
@@ -161,9 +160,9 @@ def _describe_strip(
 def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[dict[str, Any]]:
     """The cases that failed, then those with a verdict other than PASS, the worst first."""
     run = view.run
-    judged = [one for case in run.cases.values() if case.error is None and (one := find_in_case(case, run)) is not None]
+    judged = [one for case in run.cases.values() if case.error is None and (one := view.find_in_case(case)) is not None]
     judged.sort(key=lambda one: SEVERITY.index(one.outcome))
-    entries = [(case_id, find_in_case(run.cases[case_id], run)) for case_id in view.errors]
+    entries = [(case_id, view.find_in_case(run.cases[case_id])) for case_id in view.errors]
     return [
         {
             "case_id": case_id,
@@ -244,8 +243,8 @@ def _provenance(run: RunResult) -> list[tuple[str, str]]:
     return [(name, value) for name, value in values.items() if value]
 
 
-def _costs(run: RunResult) -> list[tuple[str, float, str]]:
+def _costs(view: RunView) -> list[tuple[str, float, str]]:
     """Case, share of the largest cost, and time; the most expensive case first."""
-    found = [(case.case_id, case.duration_s) for case in sort_by_cost(run)]
+    found = [(case.case_id, case.duration_s) for case in view.by_cost]
     most = max((seconds for _, seconds in found), default=0.0) or 1.0
     return [(case_id, round(100 * seconds / most, 1), units.duration(seconds)) for case_id, seconds in found]

@@ -11,7 +11,6 @@ from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
-from gpugate.report.worth import whole_runs
 from gpugate.results.case import CaseResult
 from gpugate.workload import Size
 from tests.support.stored_runs import case, measured, stored
@@ -75,7 +74,7 @@ def with_start_up(name: str, optimized: SideCost, reference: SideCost) -> CaseRe
 
 def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
     run = stored(tmp_path / "run.json", with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)))
-    (line,) = whole_runs(run)  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
+    (line,) = RunView(run).whole_runs  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
     assert line == "tiny/quick: 600 items in 1.5 s instead of 2.5 s, 1.66x; start-up 0.8 s and 0.2 s"
     assert f"start-up included\n  {line}\n" in render_text(details(RunView(run), 200), 200, colour=False)
     assert f"- {line}" in results_page(RunView(run))
@@ -84,10 +83,10 @@ def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
 def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: Path) -> None:
     endless, skipped = case("endless"), case("skipped", None, skipped="it needs a GPU", size=CLIP)
     run = stored(tmp_path / "run.json", endless, skipped)
-    assert whole_runs(run) == []
+    assert RunView(run).whole_runs == []
     assert "start-up included" not in render_text(details(RunView(run), 200), 200, colour=False)
     measuring = replace(skipped, skipped=None, error="tiny/skipped/cuda: skipped failed")
-    assert whole_runs(stored(tmp_path / "other.json", measuring)) == []
+    assert RunView(stored(tmp_path / "other.json", measuring)).whole_runs == []
 
 
 def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
-from gpugate.report.view import RunView, attention, next_command
+from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -56,7 +56,7 @@ def with_verdicts(run: RunResult, **outcomes: Outcome) -> list[CaseResult]:
 
 def test_one_reason_of_many_cases_needs_attention_once(gpu_run: RunResult) -> None:
     cases = with_verdicts(gpu_run, speedup=Outcome.NO_BASELINE, throughput=Outcome.NO_BASELINE, counters=Outcome.PASS)
-    (found,) = attention(gpu_run)
+    (found,) = RunView(gpu_run).attention
     assert found.checks == "speedup, throughput"
     assert found.case_ids == tuple(case.case_id for case in cases)
     head = next(line for line in paragraph(gpu_run, "needs attention", 200) if line.startswith("  NO_BASELINE"))
@@ -72,7 +72,7 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
         case.verdicts = [Verdict("counters", case.case_id, outcome, (Reason(ReasonCode.WORK_NOT_SEEN),))]
         if number != 4:
             case.verdicts[0] = replace(case.verdicts[0], reasons=(Reason(ReasonCode.NOT_ENGAGED, {"problem": "p"}),))
-    assert attention(run)[0].outcome is Outcome.WRONG
+    assert RunView(run).attention[0].outcome is Outcome.WRONG
     errors = {f"e-{n}/x/cuda": CaseResult(f"e-{n}/x/cuda", f"e-{n}", "x", "baseline", case.size) for n in range(7)}
     for one in errors.values():
         one.error = "broken"
@@ -85,14 +85,14 @@ def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> No
 def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> None:
     cases = with_verdicts(gpu_run, speedup=Outcome.PASS)
     count = f"({len(cases)} cases pass and are not recorded yet)"
-    (command,) = next_command(gpu_run)
+    (command,) = RunView(gpu_run).next_command
     assert command.endswith(f'--update-baselines="..." {count}')
-    assert next_command(replace(gpu_run, mutated="stale")) == []
+    assert RunView(replace(gpu_run, mutated="stale")).next_command == []
     cases[0].verdicts.append(Verdict("counters", cases[0].case_id, Outcome.INCONCLUSIVE))
-    assert f"({len(cases) - 1} case" in next_command(gpu_run)[0]
+    assert f"({len(cases) - 1} case" in RunView(gpu_run).next_command[0]
     for case in cases:
         case.verdicts = [Verdict("speedup", case.case_id, Outcome.PASS, (Reason(ReasonCode.COUNTED),))]
-    assert next_command(gpu_run) == []
+    assert RunView(gpu_run).next_command == []
 
 
 def test_a_gate_names_the_option_that_accepts_an_absence(cpu_run: RunResult) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.record import Counters, Measurement, ProofResult
-from gpugate.report.view import RunView, tally
-from gpugate.report.worth import bounds, describe_cost, describe_gains, reasons
+from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
@@ -35,17 +34,17 @@ def judge(case: CaseResult, outcome: Outcome, step: NextStep | None = None) -> N
 def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
     for one in timed(gpu_run):
         judge(one, outcome)
-    assert describe_gains(gpu_run) == []
+    assert RunView(gpu_run).gains == []
 
 
 def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_run: RunResult) -> None:
     first, second, *_ = timed(gpu_run)
     judge(first, Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
-    (words,) = describe_gains(gpu_run)
+    (words,) = RunView(gpu_run).gains
     command = f'pytest perf_tests -k "{first.case_id}" --perf-budget 30'
     assert words.endswith(f"; 1 is UNDECIDED: its interval is wider than +-15 %, and `{command}` measures longer")
     judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
-    (words,) = describe_gains(gpu_run)
+    (words,) = RunView(gpu_run).gains
     assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
 
 
@@ -62,7 +61,7 @@ def counted(name: str, counters: Counters, reference: Counters | None = None, **
 
 
 def told(tmp_path: Path, *cases: CaseResult) -> list[str]:
-    return bounds(stored(tmp_path / "run.json", *cases))
+    return RunView(stored(tmp_path / "run.json", *cases)).bounds
 
 
 def test_a_side_that_several_cases_share_is_told_once_by_the_first_that_was_counted(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_what_an_author_says_of_several_cases_is_told_once_and_of_a_rung_below_i
         case("skipped", None, why="never shown", skipped="no GPU"),
         case("silent"),
     )
-    assert reasons(run) == [f"tiny/buffers-1, buffers-2: {why}", "tiny/pipelined: five stages at once"]
+    assert RunView(run).reasons == [f"tiny/buffers-1, buffers-2: {why}", "tiny/pipelined: five stages at once"]
 
 
 LINE = "cost: 7.0 GPU-minutes, 14 % of them for confirmations"
@@ -113,7 +112,7 @@ def night(gpu_run: RunResult) -> RunResult:
 
 
 def test_the_cost_counts_all_processes_and_cases_that_need_the_host_alone(night: RunResult) -> None:
-    assert describe_cost(night) == [LINE]
+    assert RunView(night).cost == [LINE]
 
 
 def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResult) -> None:
@@ -121,7 +120,7 @@ def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResu
     assert first.measurement is not None
     counters = {**first.measurement.optimized_counters, "ranks": 4.0}
     spans = replace(first, measurement=replace(first.measurement, optimized_counters=counters))
-    (line,) = describe_cost(replace(night, cases={**night.cases, first.case_id: spans}))
+    (line,) = RunView(replace(night, cases={**night.cases, first.case_id: spans})).cost
     assert line == "cost: 10.0 GPU-minutes, 10 % of them for confirmations"
 
 
@@ -182,9 +181,9 @@ def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
     made: CaseResult, is_open: bool
 ) -> None:
     run = run_of(judged(made))
-    assert "not gated tonight" not in tally(run)
+    assert "not gated tonight" not in RunView(run).tally
     run.gate = True
-    assert ("1 case not gated tonight" in tally(run)) is is_open
+    assert ("1 case not gated tonight" in RunView(run).tally) is is_open
 
 
 def test_a_run_without_records_is_worth_nothing() -> None:
