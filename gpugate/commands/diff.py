@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -25,11 +25,7 @@ from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
-if TYPE_CHECKING:
-    from gpugate.profiling.summary import ProfileSummary
-
 PROFILES = (REPORT, EXPORT)
-HEADER_CHARACTERS = 200  # of a JSON file; the name of its format stands among them
 MOST_NAMED = 5
 ANOTHER_MACHINE = "measured on two machines"
 
@@ -48,8 +44,8 @@ class CaseChange(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
     which = (
-        f"a run that --perf-json wrote, the folder of a night with its {RUN}, or a profile: a .nsys-rep, its "
-        ".sqlite export or the JSON of its summary"
+        f"a run that --perf-json wrote, the folder of a night with its {RUN}, or a profile: a .nsys-rep or "
+        "its .sqlite export"
     )
     parser.add_argument("before", metavar="A", type=Path, help=which)
     parser.add_argument("after", metavar="B", type=Path, help="another of its kind, of the same machine or not")
@@ -65,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the differences, the largest slowdown first. Raises RunFileError or ProfileError for a file that cannot be
     used, and ReplayError where nothing can be compared."""
     first, second = arguments.before, arguments.after
-    profiles = [_is_profile(path) for path in (first, second)]
+    profiles = [path.suffix in PROFILES for path in (first, second)]
     if profiles[0] != profiles[1]:
         raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
     if profiles[0]:
@@ -83,9 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_profiles(first: Path, second: Path) -> tuple[list[CaseChange], list[str]]:
-    from gpugate.profiling.summary import step_state
+    from gpugate.profiling.export import export_report
+    from gpugate.profiling.summary import step_state, summarize
 
-    summaries = [_read_profile(path) for path in (first, second)]
+    summaries = [summarize(export_report(path)) for path in (first, second)]
     before, after = map(step_state, summaries)
     found = CaseChange(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
     gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
@@ -106,28 +103,6 @@ def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], li
         *_only(f"A ({first.name})", [name for name in changes.lost if part in name.lower()]),
         *_only(f"B ({second.name})", [name for name in changes.gained if part in name.lower()]),
     ]
-
-
-def _is_profile(path: Path) -> bool:
-    """Recognizes a profile by its file name or by its first lines."""
-    if path.suffix in PROFILES:
-        return True
-    from gpugate.profiling.summary import FILE
-
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return f'"{FILE.format}"' in file.read(HEADER_CHARACTERS)
-    except OSError:
-        return False  # the error is reported when the file is read as a run
-
-
-def _read_profile(path: Path) -> ProfileSummary:
-    from gpugate.profiling.export import export_report
-    from gpugate.profiling.summary import read_summary, summarize
-
-    if path.suffix not in PROFILES:
-        return read_summary(path)
-    return summarize(export_report(path))
 
 
 def differences(before: RunResult, after: RunResult, against: str) -> list[CaseChange]:

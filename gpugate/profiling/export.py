@@ -13,7 +13,6 @@ import shutil
 import sqlite3
 import tempfile
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -64,16 +63,14 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class CapturedSteps:
-    """The profiled steps: `count` of them, from `start` to `stop` in us, with all activity that their calls caused.
+    """The profiled steps, from `start` to `stop` in us, with all activity that their calls caused.
 
     `ranges` are the pushed ranges of the process, in the order in which they opened. A backward pass stands in the
-    ranges of the thread that asked for it: all threads that run steps have one id, here and in the activity. `steps`
-    is empty where the report marks no step and is taken for `count` steps as a whole.
+    ranges of the thread that asked for it: all threads that run steps have one id, here and in the activity.
     """
 
     product: str  # the version of Nsight Systems that exported it
     gpu: str
-    count: int
     start: float
     stop: float
     steps: Sequence[Range]
@@ -112,8 +109,8 @@ class CapturedSteps:
 
 
 def read_export(path: Path, steps: int | None = None, window: str | None = None) -> CapturedSteps:
-    """Reads the steps of an export. `steps` is the number that there must be, or, where no range marks a step, the
-    number that the whole report is; `window` is the name of the range around the steps, if there is one.
+    """Reads the steps of an export. `steps` is the number that there must be, `window` the name of the range around
+    them, if there is one.
 
     Raises ProfileError for a file that cannot be used, has other steps, or has nothing of CUDA in them.
     """
@@ -152,14 +149,14 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
     calls = tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", f"start, end, {_THREAD}, correlationId, nameId")
     pushed, started = (_ranges(tables, marks, kind) for kind in (PUSH_POP, STARTED))
     steps = [one for one in pushed if one.ours and one.name == STEP]
-    if steps and wanted not in (None, len(steps)):
+    if not steps:
+        mark = f"an NVTX range {STEP!r} of the domain {DOMAIN!r}"
+        raise ProfileError(f"the report contains no step ({mark}): profile with `pytest --nsys`")
+    if wanted not in (None, len(steps)):
         raise ProfileError(
             f"the report contains {len(steps)} steps and not {wanted}: profile again, its capture was cut off"
         )
-    if steps:
-        main, start, stop = steps[0].tid, steps[0].start, max(step.stop for step in steps)
-    else:
-        main, start, stop = _whole_report(calls, wanted)
+    main, start, stop = steps[0].tid, steps[0].start, max(step.stop for step in steps)
     around = next((one for one in started if one.ours and one.start <= start and stop <= one.stop), None)
     if around is not None:
         start, stop = around.start, around.stop
@@ -174,7 +171,7 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
         for begin, end, tid, correlation, name in calls
         if tid >> 24 == main >> 24
     ]
-    activity = read_activity([*events, *_device_events(tables, main)], wanted or len(steps))
+    activity = read_activity([*events, *_device_events(tables, main)], len(steps))
     if not activity.calls:
         raise ProfileError("no CUDA call begins in its steps: profile with --trace=cuda,nvtx what runs on a GPU")
     versions = dict(tables.rows("META_DATA_EXPORT", "name, value"))
@@ -182,7 +179,6 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
     return CapturedSteps(
         product=versions.get("EXPORT_PRODUCT_VERSION") or "",
         gpu=", ".join(dict.fromkeys(name for (name,) in tables.rows("TARGET_INFO_GPU", "name") if name)),
-        count=wanted or len(steps),
         start=start,
         stop=stop,
         steps=steps,
@@ -208,19 +204,6 @@ def _ranges(tables: _Tables, marks: Collection[Any], kind: int) -> list[Range]:
         if event == kind and stop is not None and stop > start
     ]  # fmt: skip
     return sorted(found, key=lambda one: (one.start, -one.stop))
-
-
-def _whole_report(calls: Sequence[Any], wanted: int | None) -> tuple[int, float, float]:
-    """The thread with most calls, and the time from the first call to the last."""
-    if wanted is None:
-        raise ProfileError(
-            f"the report contains no step (an NVTX range {STEP!r} of the domain {DOMAIN!r}): profile with "
-            "`pytest --nsys`, or give --steps, the number of steps of the whole report"
-        )
-    if not calls:
-        raise ProfileError("the report contains no step and no CUDA call: profile with --trace=cuda,nvtx on a GPU")
-    ((main, _),) = Counter(call[2] for call in calls).most_common(1)
-    return main, min(call[0] for call in calls) / 1e3, max(call[1] for call in calls) / 1e3
 
 
 def _device_events(tables: _Tables, main: int) -> Iterator[Event]:

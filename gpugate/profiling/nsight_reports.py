@@ -71,7 +71,7 @@ NCU_OPTIONS = (
     "--force-overwrite",
     "--import-sass=no",  # else the code of every library that a kernel comes from: 17 MB for 12 kernels of cuBLAS
 )
-SUMMARY, SUMMARY_JSON, NCU_REPORT = ".summary.md", ".summary.json", "kernels.ncu-rep"
+SUMMARY, NCU_REPORT = ".summary.md", "kernels.ncu-rep"
 MAY_READ = "nsys may read the variables of other processes here, and write them into it"
 ELSEWHERE = "run it as root, where user namespaces are allowed, or in a container of its own"
 MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
@@ -109,7 +109,7 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
     stem = f"{safe_name(capture.case_id)}.{capture.label}"
     folder = run.profiling.folder
     try:
-        for ending in (REPORT, NOT_IMPORTED, EXPORT, SUMMARY, SUMMARY_JSON):
+        for ending in (REPORT, NOT_IMPORTED, EXPORT, SUMMARY):
             (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
         if not capture.complete:  # a side that failed has failed its test already
             return Kept(capture)
@@ -145,11 +145,10 @@ def _find(run: ProfiledRun, capture: Capture) -> Path | None:
 
 
 def _summarize(sqlite: Path, target: Path, capture: Capture) -> list[str]:
-    """Writes the summary to files that begin with `target`; returns it in a few lines."""
-    from gpugate.profiling.summary import brief, markdown, summarize, write_summary
+    """Writes the summary to a file that begins with `target`; returns it in a few lines."""
+    from gpugate.profiling.summary import brief, markdown, summarize
 
     summary = summarize(sqlite, capture.steps, capture.window)
-    write_summary(target.with_name(target.name + SUMMARY_JSON), summary)
     write_atomically(target.with_name(target.name + SUMMARY), markdown(summary))
     return brief(summary)
 

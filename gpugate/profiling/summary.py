@@ -21,10 +21,8 @@ from gpugate.explaining.state import State, shorten_names
 from gpugate.measurement.record import StepProfile
 from gpugate.measurement.trace import Event, counters, step_profile
 from gpugate.profiling.capture_index import STEP
-from gpugate.profiling.export import CapturedSteps, Gap, ProfileError, read_export
+from gpugate.profiling.export import CapturedSteps, Gap, read_export
 from gpugate.report.table import Table, columns, plain
-from gpugate.store.json_file import JsonFile, NextSteps
-from gpugate.units import Natural, Positive
 
 MOST_GAPS = 8
 NO_KERNEL = "no kernel ran because of the steps: profile with --trace=cuda if some should have"
@@ -69,9 +67,9 @@ class ProfileSummary:
     report: str  # the file's name
     product: str  # the version of Nsight Systems that exported it
     gpu: str
-    steps: Natural
+    steps: int
     items: int
-    span_ms: Positive  # from the start of the first step to the end of the last, on the host
+    span_ms: float  # from the start of the first step to the end of the last, on the host
     counters: Mapping[str, float]
     profile: StepProfile
     kernels: tuple[Work, ...]
@@ -91,16 +89,15 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
         ranges.append(Work(one.name, 1, (one.stop - one.start) / 1e3, 0.0, gpu_ms=gpu_us / 1e3))
         if one.ours and one.name != STEP:
             stages.append({"name": one.name, "ts": one.start, "dur": gpu_us or one.stop - one.start})
-    unmarked = () if found.steps else (f"it marks no steps: the whole report was taken for {found.count}",)
     waits = ({**wait, "name": _in_range(found, wait)} for wait in activity.waits)
     return ProfileSummary(
         report=sqlite.name,
         product=found.product,
         gpu=found.gpu,
-        steps=found.count,
+        steps=len(found.steps),
         items=sum(step.items for step in found.steps),
         span_ms=(found.stop - found.start) / 1e3,
-        counters={**counters(activity), **_enqueue_time(found)},
+        counters={**counters(activity), "enqueue_ms": _enqueue_ms(found)},
         profile=step_profile(replace(activity, stages=stages)),
         kernels=_by_name(map(_work, activity.kernels)),
         ranges=_by_name(ranges),
@@ -108,7 +105,7 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
         waits=_by_name(map(_work, waits)),
         calls=_by_name(map(_work, activity.calls)),
         copies=_by_name(map(_work, activity.copies)),
-        notes=(*unmarked, *(() if activity.kernels else (NO_KERNEL,))),
+        notes=() if activity.kernels else (NO_KERNEL,),
     )
 
 
@@ -153,29 +150,11 @@ def _longest_inside(gap: Gap, events: Iterable[Event]) -> tuple[str, float]:
     return max(inside.items(), key=lambda item: item[1], default=("", 0.0))
 
 
-def _enqueue_time(found: CapturedSteps) -> dict[str, float]:
-    """The host's time in a step without its waits for the device; empty where no range is a step."""
-    if not found.steps:
-        return {}
+def _enqueue_ms(found: CapturedSteps) -> float:
+    """The host's time in a step without its waits for the device."""
     waited = (wait["dur"] for wait in found.activity.waits if found.find_innermost(wait["tid"], wait["ts"]))
     us = sum(step.stop - step.start for step in found.steps) - sum(waited)
-    return {"enqueue_ms": max(0.0, us) / 1e3 / found.count}
-
-
-FILE = JsonFile(
-    "gpugate-profile",
-    2,  # History: 1: with tables that nobody read. 2: ProfileSummary as it is.
-    ProfileSummary,
-    ProfileError,
-    NextSteps(
-        unreadable="give the summary of a profile",
-        damaged="make it again with `gpugate profile --json`",
-        other_version="make the summary again",
-        unwritable="give another path",
-    ),
-    oldest_version=2,
-)
-summary_text, write_summary, read_summary = FILE.encode, FILE.write, FILE.read
+    return max(0.0, float(us)) / 1e3 / len(found.steps)
 
 
 def step_state(summary: ProfileSummary) -> State:

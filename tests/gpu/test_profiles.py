@@ -27,7 +27,7 @@ from gpugate.measurement.sides import build_side, release
 from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.capture_index import safe_name
 from gpugate.profiling.export import find_tool
-from gpugate.profiling.summary import ProfileSummary, read_summary
+from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
 from workloads.video.decode.nvdec import BUFFERED_FRAMES
@@ -70,7 +70,7 @@ def chosen() -> list[Case]:
 
 
 def report(folder: Path, case: Case, side: str) -> Path:
-    return folder / f"{safe_name(case.id)}.{side}.summary.json"
+    return folder / f"{safe_name(case.id)}.{side}.sqlite"
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_a_report_and_the_counting_pass_agree(case: Case, captured: tuple[Path, 
     for side in SIDES:
         if not report(folder, case, side).exists():
             pytest.fail(f"there is no summary of {case.id} {side}:\n{said[-5000:]}")
-        summaries[side] = read_summary(report(folder, case, side))
+        summaries[side] = summarize(report(folder, case, side))
     counted = counted_sides(case, [summaries[side].steps for side in SIDES])
     differ = {}
     for side, name, ours in zip(SIDES, (case.reference_name, case.optimization.name), counted, strict=True):

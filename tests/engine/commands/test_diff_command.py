@@ -9,7 +9,6 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import StepProfile
-from gpugate.profiling.summary import summarize, write_summary
 from gpugate.results.case import CaseResult
 from gpugate.store import profiles_file
 from tests.support.profile_exports import ExportWriter
@@ -190,13 +189,8 @@ def report(path: Path, encode_ms: int) -> Path:
     return writer.written()
 
 
-@pytest.mark.parametrize("as_summary", [False, True])
-def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Path, capsys, as_summary: bool) -> None:
+def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Path, capsys) -> None:
     before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 5)
-    if as_summary:
-        for path in (before, after):
-            write_summary(path.with_suffix(".json"), summarize(path))
-        before, after = before.with_suffix(".json"), after.with_suffix(".json")
     assert main(["diff", str(before), str(after)]) == 0
     said = capsys.readouterr().out
     assert f"likely cause, against {before.name}: " in said

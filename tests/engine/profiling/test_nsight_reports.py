@@ -77,7 +77,7 @@ def test_each_report_goes_to_its_own_test_by_its_number(keep: Callable[..., Kept
     stems = {"a+b+cuda.reference": "1", "a+b+cuda.optimized": "2", "c+d+cuda.optimized": "10"}
     for stem, number in stems.items():
         assert (kept.folder / f"{stem}.nsys-rep").read_text() == f"{number}.nsys-rep"
-    endings = ("nsys-rep", "sqlite", "summary.json", "summary.md")
+    endings = ("nsys-rep", "sqlite", "summary.md")
     assert kept.names == sorted(f"{stem}.{ending}" for stem in stems for ending in endings)
     told = [line for line in kept.lines[1:] if not line.startswith("    ")]
     assert told == [
@@ -111,7 +111,7 @@ def test_a_report_that_could_not_be_imported_is_kept(keep: Callable[..., Kept]) 
 def test_a_capture_that_is_not_whole_leaves_nothing_of_an_earlier_run(
     keep: Callable[..., Kept], tmp_path: Path
 ) -> None:
-    for ending in ("nsys-rep", "sqlite", "summary.md", "summary.json", "qdstrm"):
+    for ending in ("nsys-rep", "sqlite", "summary.md", "qdstrm"):
         (tmp_path / f"found/{STEM}.{ending}").touch()
     kept = keep([captured(1, complete=False)], "1.nsys-rep")
     assert (kept.problems, kept.names) == ([], [])
@@ -137,7 +137,7 @@ def test_where_nsys_may_see_other_processes_no_report_is_kept(keep: Callable[...
     kept = keep([captured(1)], f"1.{ending}", isolated=False)
     (problem,) = kept.problems
     assert problem.startswith(f"{STEM}.{ending} was not kept, as nsys may read the variables of other processes here")
-    summaries = [f"{STEM}.summary.json", f"{STEM}.summary.md"] if ending == "nsys-rep" else []
+    summaries = [f"{STEM}.summary.md"] if ending == "nsys-rep" else []
     assert kept.names == [*summaries]
     assert len(kept.lines) == 1
 

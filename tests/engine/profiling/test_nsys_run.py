@@ -99,7 +99,7 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert artifacts(profiled, "found here") == sorted(
         [".lock"]
         + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
-           for ending in ("nsys-rep", "sqlite", "summary.json", "summary.md")]
+           for ending in ("nsys-rep", "sqlite", "summary.md")]
     )  # fmt: skip
     every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}
     seen, *others = json.loads(every[profiled.path / "found here" / REPORTS[0]])
