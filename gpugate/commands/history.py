@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +15,6 @@ from gpugate.store.store_url import VARIABLE, find_url
 
 DEFAULT_LAST, LAST_OF_PAGE = 42, 365  # six weeks, and a year
 _SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +53,6 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", "--case", metavar="PART", default="", help="only cases with PART in their id")
     parser.add_argument("--machine", metavar="PART", default="", help="only machines with PART in their name")
     parser.add_argument("--branch", metavar="NAME", help="only nights of this branch")
-    parser.add_argument(
-        "--between",
-        metavar=("FIRST", "LAST"),
-        nargs=2,
-        help="only nights from FIRST to LAST, inclusive: each a date such as 2026-11-23, or a time",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,18 +106,15 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
             if refused:
                 raise HistoryError(f"none of the {len(refused)} runs of {where} is a night that can be used")
             raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
-        first, last = map(_parse_end, arguments.between) if arguments.between else (None, None)
         selection = Selection(
             case=arguments.case,
             machine=arguments.machine,
             branch=arguments.branch,
-            since=first and first[0],
-            until=last and last[1],
             metrics=() if all_metrics else _SHOWN,
         )
         nights = store.read_nights(selection)
     if not nights:
-        raise HistoryError(f"no night of {where} is selected: give another --machine, --branch or --between")
+        raise HistoryError(f"no night of {where} is selected: give another --machine or --branch")
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
         other = "give another --case, or other nights"
@@ -143,13 +131,3 @@ def _open(url: str | None, in_memory: bool) -> Store:
     if chosen is None:
         raise HistoryError(f"{VARIABLE} is off: give --store URL, or folders of nights")
     return open_store(chosen, make=False)
-
-
-def _parse_end(word: str) -> tuple[datetime.datetime, datetime.datetime]:
-    """The first and the last moment of a day, or a time twice. Raises HistoryError for other words."""
-    try:
-        moment = datetime.datetime.fromisoformat(word).astimezone()
-        day = datetime.timedelta(days=1, seconds=-1) if _DATE.fullmatch(word) else datetime.timedelta()
-        return moment, moment + day
-    except (ValueError, OverflowError):
-        raise HistoryError(f"--between {word} is no date: give one such as 2026-11-23") from None

@@ -2,7 +2,7 @@
 
 Every module of the other tree gets a name of its own, `PREFIX.workloads.ring` for `workloads.ring`, and is an ordinary
 module under that name. Its import statements, also those inside functions, are rewritten when it is compiled, so that
-the names of its tree mean its own modules; so do those that it gives to `__import__` and `importlib.import_module`.
+the names of its tree mean its own modules; so do those that it gives to `importlib.import_module`.
 All other names, such as torch and gpugate, mean those of this process.
 """
 
@@ -19,7 +19,6 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
 
 from gpugate import __version__
 from gpugate.catalogue import CONFTEST, Catalogue, catalogue
@@ -132,15 +131,6 @@ class OtherTree(MetaPathFinder):
                 name = f"{self.prefix}.{name}"
         return _import_module(name, package)
 
-    def import_by_function(
-        self, name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] = (), level: int = 0
-    ) -> Any:
-        """`__import__` of the tree's modules."""
-        if level or not self.owns(name):
-            return __import__(name, globals, locals, fromlist, level)
-        found = __import__(f"{self.prefix}.{name}", globals, locals, fromlist)
-        return found if fromlist else getattr(found, name.partition(".")[0])
-
     def _forget(self) -> None:
         sys.meta_path[:] = [
             one for one in sys.meta_path if not (isinstance(one, OtherTree) and one.prefix == self.prefix)
@@ -179,10 +169,6 @@ class _Loader(SourceFileLoader):
     def __init__(self, name: str, path: str, tree: OtherTree) -> None:
         super().__init__(name, path)
         self._tree = tree
-
-    def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__import__"] = self._tree.import_by_function
-        super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -99,8 +99,6 @@ class Selection:
     case_id: str | None = None
     machine: str = ""
     branch: str | None = None
-    since: datetime.datetime | None = None
-    until: datetime.datetime | None = None  # inclusive
     metrics: Sequence[str] = ()
 
 
@@ -343,10 +341,6 @@ def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.Co
         found.append(RUN.c.machine.in_([name for name in every if selection.machine.lower() in name.lower()]))
     if selection.branch is not None:
         found.append(RUN.c.branch == selection.branch)
-    if selection.since is not None:
-        found.append(RUN.c.started >= _seconds(selection.since))
-    if selection.until is not None:
-        found.append(RUN.c.started <= _seconds(selection.until))
     return found
 
 

@@ -1,7 +1,6 @@
 """`gpugate history`: the trend of every case over the nights of a folder or of the store, and its selections."""
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -201,8 +200,6 @@ def printed(project: Path, history: History, monkeypatch: pytest.MonkeyPatch) ->
     """What the command prints in the project."""
     monkeypatch.delenv(VARIABLE)
     monkeypatch.chdir(project)
-    monkeypatch.setenv("TZ", "UTC")  # days of --between are those of the reader
-    time.tzset()
     return lambda *words: history(*words)[1]
 
 
@@ -218,8 +215,6 @@ NIGHTS = ["night-00", "night-01", "night-02"]
     [
         ([], {"nvidia-h200": NIGHTS, "nvidia-h200-500-w": ["night-03"]}),
         (["--machine", "h200", "--branch", "topic"], {"nvidia-h200": ["night-02"]}),
-        (["--between", "2030-01-02", "2030-01-03"], {"nvidia-h200": NIGHTS[1:]}),
-        (["--between", "2030-01-03", "2030-01-03T03:00:00+00:00"], {"nvidia-h200": ["night-02"]}),
     ],
 )
 def test_nights_are_selected(printed: Callable[..., str], words: list[str], found: dict[str, list[str]]) -> None:
@@ -245,9 +240,7 @@ def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str]
         (["nights", "-k", "other"], "has 'other' in its id"),
         (["unmeasured"], "was measured"),
         (["--last", "0"], "--last is '0': give a whole number from 1 to "),
-        (["--between", "soon", "2030-01-01"], "--between soon is no date"),
-        (["--between", "2030-01-01", "9999-12-31T23:00:00-12:00"], "--between 9999-12-31T23:00:00-12:00 is no date"),
-        (["--branch", "none"], "is selected: give another --machine, --branch or --between"),
+        (["--branch", "none"], "is selected: give another --machine or --branch"),
         (["--store", "sqlite:///none.sqlite"], "there is no store at none.sqlite"),
         (["--store", "sqlite:///new.sqlite"], "new.sqlite has no run: measure first, or give folders of nights"),
         (["--store", "sqlite:///none.sqlite", "nights"], "--store and folders were given"),

@@ -129,8 +129,6 @@ def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
         (Selection(machine="H200"), [0, 1, 2]),
         (Selection(machine="h100"), []),
         (Selection(branch="main"), [0, 2]),
-        (Selection(since=FIRST + timedelta(days=1)), [1, 2]),
-        (Selection(until=FIRST + timedelta(days=1)), [0, 1]),
     ],
 )
 def test_nights_are_selected(url: str, selection: Selection, days: list[int]) -> None:
