@@ -15,7 +15,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy, optimized_side
-from gpugate.profiling.capture_index import EXPORT, REPORT
+from gpugate.profiling.export import EXPORT, REPORT
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider

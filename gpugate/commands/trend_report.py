@@ -21,9 +21,9 @@ from rich.text import Text
 from gpugate import units
 from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Mark, Step, Trend
 from gpugate.report.machine import describe_unfit
+from gpugate.report.night import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
-from gpugate.report.since_last_run import describe_moves
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night

@@ -8,20 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
-from gpugate.faults.building import break_graphs, disable_graphs, use_pageable_memory
-from gpugate.faults.every_step import (
+from gpugate.faults.fault import KINDS, OF_RANKS, Fault
+from gpugate.faults.ranks import put_into_ranks
+from gpugate.faults.sides import (
+    break_graphs,
     copy_output,
+    disable_graphs,
     launch_more,
     leak_memory,
     make_output_wrong,
     return_stale_output,
     skip_work,
     synchronize_every_step,
+    use_pageable_memory,
 )
-from gpugate.faults.fault import KINDS, OF_RANKS, Fault
-from gpugate.faults.longer_kernel import lengthen
-from gpugate.faults.ranks import put_into_ranks
-from gpugate.faults.slow import slow_down, use_more_cpu
+from gpugate.faults.slow import lengthen, slow_down, use_more_cpu
 from gpugate.workload import Build, Case, Context, Side
 
 if TYPE_CHECKING:

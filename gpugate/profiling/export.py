@@ -1,4 +1,7 @@
-"""The programs nsys and ncu, and the steps in a SQLite export of Nsight Systems, as the events of a trace.
+"""The programs nsys and ncu, the captures of a profiled run, and the steps in a SQLite export as events of a trace.
+
+A profiled run tells the run that started it to which side of a case each range of the profiler belongs, in a folder
+that both share. An environment variable names the folder; only the inner run has it.
 
 A step is an NVTX push/pop range "step" of the domain "gpugate" with the step's items as payload. A call of any thread
 of that process counts if it begins from the start of the first step to the end of the last; where a started range of
@@ -8,14 +11,19 @@ counting pass (gpugate.measurement.trace): what a pipeline does between two step
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shutil
+import signal
 import sqlite3
 import tempfile
+import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,8 +31,17 @@ from typing import Any, Literal, NamedTuple
 from gpugate.errors import EnvironmentUnfitError, GpugateError
 from gpugate.machine.children import program_command, run_child
 from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity, union
-from gpugate.profiling.capture_index import DOMAIN, EXPORT, REPORT, STEP
+from gpugate.store.codec import from_json, to_json
+from gpugate.store.json_file import parse, pretty, write_atomically
 
+FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
+INNER_PID, OUTER_PID, INDEX = "inner-pid", "outer-pid", "index.json"  # files in it
+REPORT_STEM = "capture"  # of what the profiler writes into the folder
+DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the workloads are in the same domain
+OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
+REPORT, NOT_IMPORTED, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"
+LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
+SideLabel = Literal["reference", "optimized"]
 EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
 PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
 AUTOGRAD_THREADS = "pt_autograd_"  # begins PyTorch's names of the threads that run CUDA's backward passes
@@ -40,6 +57,67 @@ _DEVICE = "start, end, correlationId, streamId, globalPid >> 24"
 
 class ProfileError(GpugateError):
     """A profile cannot be taken, exported, read or written."""
+
+
+@dataclass
+class Capture:
+    """One range of the profiler. `complete` once all steps ran in it."""
+
+    number: int  # from 1
+    case_id: str
+    label: SideLabel
+    side: str  # the name of the side, such as `baseline`
+    steps: int
+    items: int  # of a step
+    complete: bool = False
+
+    @property
+    def window(self) -> str:
+        """The name of the NVTX range around its steps."""
+        return f"{self.case_id} {self.label}"
+
+
+@dataclass
+class CaptureIndex:
+    """All captures of a run so far. `status` is pytest's, None while it runs or where it died."""
+
+    captures: list[Capture] = field(default_factory=list)
+    status: int | None = None
+
+    def write(self) -> None:
+        """Writes the index into the folder of the run that profiles this one."""
+        write_atomically(Path(os.environ[FOLDER_VARIABLE], INDEX), pretty(to_json(self)))
+
+
+def read_index(folder: Path) -> CaptureIndex:
+    """Reads the index of a run; it is empty where the run ended before it wrote anything."""
+    path = folder / INDEX
+    return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
+
+
+def write_inner_pid(folder: Path) -> None:
+    """Lets the outer run interrupt this one, and ends this one when the outer run has been killed."""
+    write_atomically(folder / INNER_PID, str(os.getpid()))
+    outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
+    threading.Thread(target=_end_with, args=(outer,), name="gpugate-outer-run", daemon=True).start()
+
+
+def _end_with(outer: int) -> None:
+    while Path(f"/proc/{outer}").exists():
+        time.sleep(OUTER_LOOK_S)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(ORPHAN_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def safe_name(case_id: str) -> str:
+    """Returns `two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`; a long name ends with a hash."""
+    name = case_id.replace("/", "+")
+    digest = hashlib.sha256(case_id.encode()).hexdigest()[:8]
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - len(digest) - 1]}-{digest}"
+
+
+# --- the steps in an export -------------------------------------------------------------------------------------------
 
 
 class Range(NamedTuple):
@@ -232,6 +310,8 @@ def _event(category: str, name: str, start: float, stop: float, tid: int, correl
     times = {"ts": start / 1e3, "dur": (stop - start) / 1e3}
     return {"ph": "X", "cat": category, "name": name, **times, "tid": tid, "args": facts}
 
+
+# --- the programs -----------------------------------------------------------------------------------------------------
 
 # Nsight Compute brings an nsys of its own, which no PATH names.
 PLACES = {

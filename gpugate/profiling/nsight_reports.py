@@ -32,7 +32,7 @@ from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
 from gpugate.machine.children import program_command, run_child, start_child
 from gpugate.machine.termination import delay_signals, treat_termination_as_ctrl_c
 from gpugate.profiling import export
-from gpugate.profiling.capture_index import (
+from gpugate.profiling.export import (
     EXPORT,
     FOLDER_VARIABLE,
     INNER_PID,
@@ -42,10 +42,10 @@ from gpugate.profiling.capture_index import (
     REPORT_STEM,
     Capture,
     CaptureIndex,
+    ProfileError,
     read_index,
     safe_name,
 )
-from gpugate.profiling.export import ProfileError
 from gpugate.report.terminal import terminal_columns
 from gpugate.session.options import Profiling
 from gpugate.store.json_file import write_atomically

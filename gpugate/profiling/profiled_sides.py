@@ -22,7 +22,7 @@ from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import BuiltSide, blame, build_side, release, synchronize
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, read_each_once, warm_up
-from gpugate.profiling.capture_index import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
+from gpugate.profiling.export import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.session.options import Tool
 from gpugate.workload import Case, Context
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpugate.errors import OptionError
-from gpugate.profiling import capture_index
-from gpugate.profiling.capture_index import FOLDER_VARIABLE, CaptureIndex
 from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
@@ -20,6 +18,7 @@ from gpugate.session.selection import usage_errors
 from gpugate.store.writable_folder import make_writable
 
 if TYPE_CHECKING:
+    from gpugate.profiling.export import CaptureIndex
     from gpugate.session.perf_session import PerfSession
     from gpugate.workload import Case, Context
 
@@ -30,9 +29,13 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     Raises OptionError for a folder that cannot be written, EnvironmentUnfitError for a profiler that cannot be used.
     """
     profiling = options.profiling
-    if profiling is None or profiling.tool == "torch-trace" or os.environ.get(FOLDER_VARIABLE):
+    if profiling is None or profiling.tool == "torch-trace":
         return None
+    from gpugate.profiling.export import FOLDER_VARIABLE
     from gpugate.profiling.nsight_reports import run_under_profiler
+
+    if os.environ.get(FOLDER_VARIABLE):
+        return None
 
     words = [fspath(argument) for argument in arguments]
     return run_under_profiler(profiling, words, lambda line: print(show_controls(line), flush=True))
@@ -44,10 +47,12 @@ class ProfilePlugin:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._index: CaptureIndex | None = None  # in a run that a profiler has started
+        from gpugate.profiling.export import FOLDER_VARIABLE, CaptureIndex, write_inner_pid
+
         folder = os.environ.get(FOLDER_VARIABLE)
         if folder:
             self._index = CaptureIndex()
-            capture_index.write_inner_pid(Path(folder))
+            write_inner_pid(Path(folder))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

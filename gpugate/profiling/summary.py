@@ -20,8 +20,7 @@ from gpugate import units
 from gpugate.explaining.state import State, shorten_names
 from gpugate.measurement.record import StepProfile
 from gpugate.measurement.trace import Event, counters, step_profile
-from gpugate.profiling.capture_index import STEP
-from gpugate.profiling.export import CapturedSteps, Gap, read_export
+from gpugate.profiling.export import STEP, CapturedSteps, Gap, read_export
 from gpugate.report.table import Table, columns, plain
 
 MOST_GAPS = 8

@@ -1,7 +1,7 @@
 """The files of `--perf-report DIR`: the whole run as JSON, one screen of Markdown, and a page.
 
 The page compares the night with the newest earlier one of the same machine beside it. pytest writes `DIR/junit.xml`,
-where its `--junitxml` points.
+where its `--junitxml` points. A session also prints the cases that moved since the last run by more than their noise.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_name
 from gpugate.report.view import RunView
-from gpugate.results.run import RunResult
+from gpugate.results.changes import Changes, Moved, facts_of_night
+from gpugate.results.run import UNKNOWN, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically
 from gpugate.store.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.store.writable_folder import make_writable
+
+MOST_MOVED = 5  # that moved the furthest; `gpugate history` has all
 
 
 class NightReportError(GpugateError):
@@ -116,3 +120,44 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult]:
 def _unwritable(folder: Path, error: OSError) -> NightReportError:
     problem = error.strerror or str(error)
     return NightReportError(f"--perf-report {folder} cannot be written ({problem}): give a folder that can be")
+
+
+def describe_moves(before: Night, now: Night) -> list[str]:
+    """The lines about the cases that both runs measured; none where they have no case in common."""
+    changes = Changes(facts_of_night(before), facts_of_night(now))
+    new, shared = len(changes.gained), len(now.cases) - len(changes.gained)
+    if not shared:
+        return []
+    found = changes.moved
+    head = f"since the last run here, {_describe_night(before)}:"
+    rest = [f"{units.number_of(new, 'case')} not measured then"] if new else []
+    if not found:
+        one = shared == 1
+        inside = "its case is inside its noise" if one else f"all {shared} cases are inside their noise"
+        return [f"{head} {'; '.join([inside, *rest])}"]
+    lines = [f"  {moved.case_id}: {_describe_move(moved)}, outside its noise" for moved in found[:MOST_MOVED]]
+    if len(found) > MOST_MOVED:
+        rest.insert(0, f"{len(found) - MOST_MOVED} more moved (gpugate history has all)")
+    others = shared - len(found)
+    if others:
+        inside = "the other case is inside its noise" if others == 1 else f"the other {others} are inside their noise"
+        rest.insert(0, inside)
+    return [head, *lines, *([f"  {'; '.join(rest)}"] if rest else [])]
+
+
+def _describe_night(night: Night) -> str:
+    branch = night.provenance.branch
+    on = f" on {branch}" if branch not in (None, UNKNOWN) else ""
+    commit = "of an unknown commit" if night.version == UNKNOWN else f"of {night.version}{on}"
+    return f"{night.started:%Y-%m-%d %H:%M} {commit}"
+
+
+def _describe_move(moved: Moved) -> str:
+    """`speedup 9.31x -> 8.72x (-6.3 %), per step ...`: only what is outside its noise."""
+    changes = (("speedup", moved.speedup, units.ratio), ("per step", moved.per_step_ms, units.milliseconds))
+    words = (
+        f"{name} {written(one.before.median)} -> {written(one.after.median)} ({units.signed_percent(one.share)})"
+        for name, one, written in changes
+        if not one.is_noise
+    )
+    return ", ".join(words)

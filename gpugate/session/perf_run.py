@@ -23,9 +23,8 @@ from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children
 from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report.night import begin_night, prepare_night, write_night
+from gpugate.report.night import begin_night, describe_moves, prepare_night, write_night
 from gpugate.report.screen import details, screen
-from gpugate.report.since_last_run import describe_moves
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls

@@ -25,8 +25,7 @@ from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import build_side, release
 from gpugate.measurement.warm_up import least_block_ms, warm_up
-from gpugate.profiling.capture_index import safe_name
-from gpugate.profiling.export import find_tool
+from gpugate.profiling.export import find_tool, safe_name
 from gpugate.profiling.summary import ProfileSummary, summarize
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS

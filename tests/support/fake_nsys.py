@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.profiling.capture_index import Capture, CaptureIndex
+from gpugate.profiling.export import Capture, CaptureIndex
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import pretty
 from tests.support.profile_exports import ExportWriter

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.faults import longer_kernel
-from gpugate.faults.longer_kernel import DEGREES, MOST_PROFILED, Profiled, find_degree, lengthen
+from gpugate.faults import slow
+from gpugate.faults.slow import DEGREES, MOST_PROFILED, Profiled, find_degree, lengthen
 from gpugate.workload import Context, Side
 
 CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
@@ -36,7 +36,7 @@ class Machine:
         self.degrees: list[int] = []
         self.script = list(script)
         monkeypatch.setattr(torch.special, "legendre_polynomial_p", lambda x, n, out: self.degrees.append(n))
-        monkeypatch.setattr(longer_kernel, "_profile", self.profile)
+        monkeypatch.setattr(slow, "_profile", self.profile)
 
     def profile(self, step: Callable[[], object], launch: object, device: object) -> tuple[object, Profiled | None]:
         return step(), self.script.pop(0)

@@ -14,7 +14,7 @@ import pytest
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.machine.termination import treat_termination_as_ctrl_c
 from gpugate.profiling import export, nsight_reports
-from gpugate.profiling.capture_index import Capture, CaptureIndex, SideLabel, safe_name
+from gpugate.profiling.export import Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.profiling.nsight_reports import (
     INTERRUPTED,
     ProfiledRun,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling import export, nsight_reports, profiled_sides
-from gpugate.profiling.capture_index import CaptureIndex, read_index
+from gpugate.profiling.export import CaptureIndex, read_index
 from gpugate.profiling.nsight_reports import isolating_words
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from gpugate.report.since_last_run import MOST_CASES, describe_moves
+from gpugate.report.night import MOST_MOVED, describe_moves
 from gpugate.results.run import UNKNOWN_PROVENANCE, CaseNight, Metric, Night, Provenance
 from tests.conftest import H200
 
@@ -43,14 +43,14 @@ def test_a_case_that_moved_has_both_values_and_the_commit() -> None:
 
 
 def test_the_furthest_come_first_and_the_others_are_counted() -> None:
-    ids = [f"tiny/{number}/cuda" for number in range(MOST_CASES + 4)]
+    ids = [f"tiny/{number}/cuda" for number in range(MOST_MOVED + 4)]
     before = night(*(case(3.0, case_id=name) for name in ids[:-1]))
     moved = [case(3.0 - 0.1 * number, case_id=name) for number, name in enumerate(ids)]
     lines = describe_moves(
         before,
         night(*moved),
     )
-    assert [line.split(":")[0].strip() for line in lines[1:-1]] == ids[-2 : -2 - MOST_CASES : -1]
+    assert [line.split(":")[0].strip() for line in lines[1:-1]] == ids[-2 : -2 - MOST_MOVED : -1]
     assert lines[-1] == (
         "  the other case is inside its noise; 2 more moved (gpugate history has all); 1 case not measured then"
     )
