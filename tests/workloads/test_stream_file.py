@@ -9,41 +9,40 @@ import pytest
 import torch
 
 from tests.support.full_disk import files_up_to
-from workloads.streaming.regime import half_sums
-from workloads.streaming.stream_file import Layout, StreamFile
+from workloads.streaming.blocks import Regime, StreamFile, half_sums
 
-LAYOUT = Layout(rows=8, points=16, blocks=12, seed=5)
+SMALL = Regime(rows=8, points=16, blocks=12, rounds=1, buffers=1, readers=1, consumers=1)
 BLOCK_BYTES = 4 * 8 * 16
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[StreamFile]:
-    opened = StreamFile(tmp_path, LAYOUT)
+    opened = StreamFile(tmp_path, SMALL, seed=5)
     opened.map_pages()
     yield opened
     opened.close()
 
 
 def read(file: StreamFile, number: int) -> torch.Tensor:
-    block = torch.full((LAYOUT.rows, LAYOUT.points), torch.nan)
+    block = torch.full((SMALL.rows, SMALL.points), torch.nan)
     file.read_into(number, block)
     return block
 
 
 def test_it_holds_seeded_whole_numbers_and_no_block_twice(file: StreamFile, tmp_path: Path) -> None:
     blocks = torch.stack([read(file, number) for number in range(12)])
-    assert LAYOUT.bytes == file.path.stat().st_size == 12 * BLOCK_BYTES
+    assert SMALL.file_bytes == file.path.stat().st_size == 12 * BLOCK_BYTES
     assert torch.equal(blocks, blocks.round())
     assert (blocks.min(), blocks.max()) == (-128, 127)
     assert file.checksums.tolist() == [half_sums(block).tolist() for block in blocks]
     assert len({tuple(each) for each in file.checksums.tolist()}) == 12
-    other = StreamFile(tmp_path, Layout(8, 16, 12, seed=6))
+    other = StreamFile(tmp_path, SMALL, seed=6)
     assert other.path.read_bytes() != file.path.read_bytes()
     other.close()
 
 
 def test_a_block_out_of_the_mapped_file_is_the_one_that_is_read(file: StreamFile) -> None:
-    copied = torch.empty(LAYOUT.rows, LAYOUT.points)
+    copied = torch.empty(SMALL.rows, SMALL.points)
     for number in (0, 11):
         file.copy_into(number, copied)
         assert torch.equal(copied, read(file, number))
@@ -51,10 +50,10 @@ def test_a_block_out_of_the_mapped_file_is_the_one_that_is_read(file: StreamFile
 
 def test_a_whole_file_is_reused_and_a_shorter_one_written_anew(file: StreamFile) -> None:
     before, content = file.path.stat(), file.path.read_bytes()
-    StreamFile(file.path.parent, LAYOUT).close()
+    StreamFile(file.path.parent, SMALL, seed=5).close()
     assert file.path.stat() == before
-    os.truncate(file.path, LAYOUT.bytes - 1)
-    StreamFile(file.path.parent, LAYOUT).close()
+    os.truncate(file.path, SMALL.file_bytes - 1)
+    StreamFile(file.path.parent, SMALL, seed=5).close()
     assert file.path.read_bytes() == content
 
 
@@ -65,7 +64,7 @@ def test_a_file_that_became_shorter_is_named(file: StreamFile) -> None:
 
 
 def test_a_limit_reached_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    says = rf"{tmp_path / LAYOUT.file_name} cannot be written \({os.strerror(errno.EFBIG)}\): make room"
-    with files_up_to(LAYOUT.bytes // 2), pytest.raises(OSError, match=says):
-        StreamFile(tmp_path, LAYOUT)
+    says = rf"{tmp_path}/stream-12x8x16-seed5.float32 cannot be written \({os.strerror(errno.EFBIG)}\): make room"
+    with files_up_to(SMALL.file_bytes // 2), pytest.raises(OSError, match=says):
+        StreamFile(tmp_path, SMALL, seed=5)
     assert list(tmp_path.iterdir()) == []

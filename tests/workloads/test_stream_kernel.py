@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from workloads.streaming.regime import LARGEST_POINTS, WalshShift, hadamard, half_sums, record
+from workloads.streaming.blocks import LARGEST_POINTS, WalshShift, hadamard, half_sums, record
 
 CPU = torch.device("cpu")
 

@@ -20,10 +20,10 @@ from workloads.streaming import (
     COPY,
     LONG_COMPUTE,
     block_numbers,
+    blocks,
     show_whole_file,
-    stream_file,
 )
-from workloads.streaming.regime import LARGEST_POINTS, Regime, WalshShift
+from workloads.streaming.blocks import LARGEST_POINTS, Regime, WalshShift
 from workloads.streaming.sides import at_once, file_of, in_a_row, read_by_threads
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -130,7 +130,7 @@ def test_a_reader_that_dies_ends_the_step_with_its_error_and_all_threads(
 ) -> None:
     side = build(partial(make, regimes))
     side.step(torch.arange(8))
-    monkeypatch.setattr(stream_file.os, "preadv", fails_at(11, 32 * 16 * 4))
+    monkeypatch.setattr(blocks.os, "preadv", fails_at(11, 32 * 16 * 4))
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as raised:
         side.step(torch.arange(8, 16))
     assert "read_into" in [entry.name for entry in raised.traceback], "the traceback leads to the reader"

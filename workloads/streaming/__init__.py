@@ -15,7 +15,7 @@ import torch
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Optimization, Point, Proof, Side, Size, Workload
-from workloads.streaming.regime import Regime
+from workloads.streaming.blocks import Regime
 from workloads.streaming.sides import (
     Regimes,
     at_once,

@@ -22,9 +22,8 @@ from gpugate.workload import Context, Side
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.ring import Buffers, StagedSlot, wait
 from workloads.parts.stages import stage
+from workloads.streaming.blocks import RECORD, Regime, StreamFile, half_sums, record
 from workloads.streaming.pipeline import Pipeline, Stages
-from workloads.streaming.regime import RECORD, Regime, half_sums, record
-from workloads.streaming.stream_file import Layout, StreamFile
 
 Regimes = Mapping[str, Regime]  # by kind of device
 STAGING_BUFFERS = 3
@@ -46,7 +45,7 @@ def regime_of(regimes: Regimes, context: Context) -> Regime:
 
 
 def file_of(regime: Regime, context: Context) -> StreamFile:
-    return StreamFile(context.cache_dir, Layout(regime.rows, regime.points, regime.blocks, context.seed))
+    return StreamFile(context.cache_dir, regime, context.seed)
 
 
 def cached(regime: Regime, context: Context) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What a stream does with its blocks: matrix products whose result is known to the last bit, and exact checksums.
+"""The blocks of a stream: the file that they are read from, the kernel that runs on them, and exact checksums.
 
 Multiplying a spectrum by the s-th Walsh function moves sample i of the signal to i XOR s; with s half of the points,
 the halves of every signal change places. Samples are whole numbers -128..127, so every sum on the way is exact in
@@ -8,12 +8,20 @@ partial sum of the way back exceeds points^1.5 x 128 in units of its last place,
 A checksum has the sums of 64-bit words modulo 2^64 over the left and over the right half of a block's rows: the same on
 a host and on a GPU, in any order of adding. It distinguishes a block from every other block and from its own mirror
 images, but not from one with swapped rows.
+
+The file is written once and whole, and read at any place by many threads at once. It stays in the page cache as far as
+memory allows, so that reading a block is a copy by the kernel, not a wait for the disk.
 """
 
 from __future__ import annotations
 
+import functools
+import mmap
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -42,6 +50,10 @@ class Regime:
     consumers: int
     pieces: int = 1
     team: int = 0
+
+    @property
+    def file_bytes(self) -> int:
+        return 4 * self.rows * self.points * self.blocks
 
     def kernel(self, device: torch.device) -> Kernel:
         return WalshShift(self.points, self.rounds, device) if self.rounds else half_sums
@@ -116,3 +128,92 @@ def record(sums: Tensor, known: Tensor) -> Tensor:
     """
     right = (sums == known).all(-1, keepdim=True)
     return torch.cat([right.double(), sums.double() / 2.0**64], dim=-1)
+
+
+class StreamFile:
+    """The file of a regime in a folder, with numbers of a seed: written where it is not there whole, open for reading.
+
+    Raises OSError, in one sentence, when it cannot be written; no partial file stays.
+    """
+
+    def __init__(self, folder: Path, regime: Regime, seed: int) -> None:
+        self.regime, self.seed = regime, seed
+        self.path = folder / f"stream-{regime.blocks}x{regime.rows}x{regime.points}-seed{seed}.float32"
+        if not self.path.is_file() or self.path.stat().st_size != regime.file_bytes:
+            _write(self.path, regime, seed)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._values = torch.empty(0)
+
+    @property
+    def checksums(self) -> Tensor:
+        """int64 [blocks, 2], see `half_sums`: of the whole file, read once a process as long as nobody writes to it."""
+        return _checksums(self.path.parent, self.regime, self.seed, self.path.stat().st_mtime_ns)
+
+    def read_into(self, number: int, buffer: Tensor) -> None:
+        """Reads into `buffer`, contiguous float32 on the host, from the offset of `number` times its length.
+
+        With a buffer of [rows, points] that is block `number`; a smaller buffer gets a piece of a block. The calling
+        thread reads, without the GIL; others may read at the same time. Raises EOFError when the file is shorter.
+        """
+        view = buffer.numpy().data.cast("B")
+        offset = number * len(view)
+        while view:
+            count = os.preadv(self._descriptor, [view], offset)
+            if not count:
+                raise EOFError(f"{self.path} ends at byte {offset}: remove it, to have it remade")
+            view, offset = view[count:], offset + count
+
+    def map_pages(self) -> None:
+        """Maps the whole file into memory, with its pages, for `copy_into`."""
+        pages = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes to it
+            self._values = torch.frombuffer(pages, dtype=torch.float32)
+
+    def copy_into(self, number: int, buffer: Tensor) -> None:
+        """Reads like `read_into`, by all threads of PyTorch together, from the memory that `map_pages` has mapped.
+
+        The file must not become shorter meanwhile, which would kill the process.
+        """
+        values = buffer.numel()
+        buffer.view(-1).copy_(self._values[number * values : (number + 1) * values])
+
+    def close(self) -> None:
+        """Closes the file; may be called again, and only when no thread reads."""
+        self._values = torch.empty(0)  # the last reference to the mapping is gone
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@functools.lru_cache(maxsize=16)
+def _checksums(folder: Path, regime: Regime, seed: int, written_at: int) -> Tensor:
+    file, block = StreamFile(folder, regime, seed), regime.host_block(pinned=False)
+    try:
+        sums = []
+        for number in range(regime.blocks):
+            file.read_into(number, block)
+            sums.append(half_sums(block))
+        return torch.stack(sums)
+    finally:
+        file.close()
+
+
+def _write(path: Path, regime: Regime, seed: int) -> None:
+    """Writes whole numbers -128..127, the values of an 8-bit converter, to a file that appears when it is whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            for number in range(regime.blocks):
+                random = np.random.default_rng((seed, number))
+                block = random.integers(-128, 128, (regime.rows, regime.points), np.int8).astype(np.float32)
+                file.write(block.data)
+            file.flush()
+            # A disk may be full only here; and pages written back later would disturb the timed blocks.
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        needs = f"the {regime.file_bytes / 2**20:.0f} MiB of {path} cannot be written ({error.strerror or error})"
+        raise OSError(f"{needs}: make room or choose another cache folder") from error
+    finally:
+        partial.unlink(missing_ok=True)
