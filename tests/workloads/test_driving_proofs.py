@@ -56,7 +56,7 @@ def test_a_resumed_run_ends_in_the_same_bits(context: Context) -> None:
 
 
 def _forgets_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving_checkpoint, "_set_random", lambda *_: None)
+    monkeypatch.setattr(torch, "set_rng_state", lambda *_: None)
 
 
 def _forgets_momentum(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.resnet18_training.parity_pool import ParityPool
+from workloads.parts.resnet_layers import ParityPool
 
 
 def images(dtype: torch.dtype) -> Tensor:

@@ -38,8 +38,8 @@ from workloads.driving.loading import (
 )
 from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import capture_iteration
-from workloads.parts.padded_stem import PaddedStem, padded_channels
 from workloads.parts.random_inputs import host_generator
+from workloads.parts.resnet_layers import PaddedStem, padded_channels
 from workloads.parts.stages import stage
 
 FULL_RIG = Rig(cameras=8, height=256, width=704)

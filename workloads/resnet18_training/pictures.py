@@ -29,7 +29,7 @@ from torch.utils.data import Dataset
 
 from gpugate.workload import Context
 from workloads.parts.loader import HostBatches
-from workloads.parts.padded_stem import padded_channels
+from workloads.parts.resnet_layers import padded_channels
 
 CIFAR10_SETTING = {"cifar10": "a folder of CIFAR-10's python batches to train on"}
 CLASSES, CHANNELS, SIDE_PIXELS = 10, 3, 32

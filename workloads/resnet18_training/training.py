@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import capture_iteration
-from workloads.parts.padded_stem import PaddedStem
 from workloads.parts.prefetcher import Prefetcher
 from workloads.parts.random_inputs import host_generator
+from workloads.parts.resnet_layers import PaddedStem, ParityPool
 from workloads.parts.stages import stage
-from workloads.resnet18_training.parity_pool import ParityPool
 from workloads.resnet18_training.pictures import (
     AHEAD,
     CLASSES,
