@@ -35,8 +35,7 @@ from apps.video_segmentation.asked_files import (
 )
 from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
-from workloads.video.clip.muxing import replacing_file
-from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.decode.decoding import missing_frames
 from workloads.video.encode.encoding import Encoded
 from workloads.video.needs import INSTALL_VIDEO
@@ -85,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
         run = _run(_plan(asked.variant), asked)
         if asked.json is not None:
-            with replacing_file(asked.json) as file:
-                file.write(json.dumps(_figures(run, asked), indent=1).encode() + b"\n")
+            with replacing_file(asked.json) as partial:
+                partial.write_text(json.dumps(_figures(run, asked), indent=1) + "\n")
     except _errors() as error:
         print(f"error: {_said(error)}", file=sys.stderr)  # VideoError and EncodingError among them
         return FAILED
@@ -200,8 +199,8 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         raise VideoError(f"{shortage}; {target} holds the {encoded.frames} frames")
     seconds, process_s = time.perf_counter() - built, age_s()
     if asked.contact_sheet is not None:
-        with replacing_file(asked.contact_sheet) as file:
-            contact_sheet(info, target, asked.variant, context).save(file, "PNG")
+        with replacing_file(asked.contact_sheet) as partial:
+            contact_sheet(info, target, asked.variant, context).save(partial, "PNG")
     return Run(encoded, built - began, seconds, process_s, clock)
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 
 from gpugate.workload import DeviceKind
-from workloads.video.clip.clip import CODECS
-from workloads.video.clip.source_clip import CLIPS
+from workloads.video.clip.clip import CLIPS, CODECS
 from workloads.video.pipeline.plan import Plan
 from workloads.video.segment.architectures import ARCHITECTURES
 from workloads.video.segment.segmenter import checkpoint
@@ -49,11 +48,11 @@ def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
         raise ValueError(f"--contact-sheet {sheet} would be a PNG under another name: let it end in .png")
     if plan.encode != "mp4v":
         return  # the other encoders refuse such names themselves before they encode
-    from workloads.video.encode.mp4v import SUFFIXES
+    from workloads.video.encode.on_cpu import MP4V_SUFFIXES
 
-    if asked.output.suffix.lower() not in SUFFIXES:
+    if asked.output.suffix.lower() not in MP4V_SUFFIXES:
         reason = f"--variant {asked.variant} encodes MPEG-4 Part 2"
-        raise ValueError(f"{asked.output} cannot be written ({reason}): let its name end in {', '.join(SUFFIXES)}")
+        raise ValueError(f"{asked.output} cannot be written ({reason}): let its name end in {', '.join(MP4V_SUFFIXES)}")
 
 
 def refuse_unwritable(option: str, path: Path | None) -> None:

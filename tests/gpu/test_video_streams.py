@@ -20,15 +20,14 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.parts.photographs import IMAGENET_STD
-from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.clip import CLIPS, Clip, clip_path
 from workloads.video.clip.colour import planes, rgb_from_nv12
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.host_planes import HostPlanesDecoder
-from workloads.video.clip.source_clip import CLIPS
 from workloads.video.composite import compositing
 from workloads.video.decode import nvdec
+from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.encode.encoding import EncodingError, VideoFormat
-from workloads.video.encode.nvenc_probe import why_not
+from workloads.video.encode.nvenc import why_not
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import sides as end_to_end
 from workloads.video.pipeline.chain import BATCH, Chain
@@ -272,7 +271,7 @@ def test_libx264_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to copy yet; a busy copier still reads memory that the producer has let go."""
-    from workloads.video.encode.x264 import X264
+    from workloads.video.encode.on_cpu import X264
 
     nobody_waits()
     with X264(tmp_path / "clip.mp4", VIDEO) as encoder:

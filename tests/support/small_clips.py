@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from workloads.video.clip.clip import Clip
-from workloads.video.clip.source_clip import CLIPS
+from workloads.video.clip.clip import CLIPS, Clip
 from workloads.video.segment.fitted_weights import fitted_weights
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
+from gpugate.workload import Context, DeviceKind
 from workloads.video.clip.frame_number import LARGEST_NUMBER, LEAST_HEIGHT, LEAST_WIDTH, paint, strip_height
-from workloads.video.clip.muxing import replacing_file, replacing_video
 from workloads.video.clip.scene import Mask, Pixels, scene
+from workloads.video.clip.video_file import VideoInfo, examine, replacing_file, replacing_video
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -68,6 +69,36 @@ class Clip:
 
 FULL = Clip(1920, 1080, 600)
 SMALL = Clip(640, 360, 48)
+CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
+VIDEO_SETTING = {"video": "your own video"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The video of a workload; `numbered` is True where every frame carries its number as a bar code."""
+
+    info: VideoInfo
+    numbered: bool
+
+    @property
+    def path(self) -> Path:
+        return self.info.path
+
+
+def is_users(context: Context) -> bool:
+    """True where the setting `video` names a video of the user."""
+    return "video" in context.settings
+
+
+def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
+    """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
+
+    Raises VideoError for a video that is not supported, and OSError where the clip cannot be written.
+    """
+    if is_users(context):
+        return Source(examine(Path(context.settings["video"])), numbered=False)
+    clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
+    return Source(examine(clip_path(context.cache_dir, clip)), numbered=True)
 
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
@@ -91,8 +122,8 @@ def clip_path(cache_dir: Path, clip: Clip) -> Path:
     if not (path.is_file() and _is_intact(path, path.stat().st_mtime_ns, path.stat().st_size)):
         with replacing_video(path) as container:
             _encode(clip, container)
-        with replacing_file(_beside(path)) as file:
-            file.write(_sum(path))
+        with replacing_file(_beside(path)) as partial:
+            partial.write_bytes(_sum(path))
     return path
 
 

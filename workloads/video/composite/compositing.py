@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import FrameSize
 from workloads.video.composite.gaussian import Weights, blur_pixels, gaussian_sigma, gaussian_weights, halved
 from workloads.video.composite.separable import Separable, filtering, in_turns, resizing
 from workloads.video.preprocess.preprocessing import input_size

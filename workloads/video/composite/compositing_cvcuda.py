@@ -13,8 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workloads.video.clip.colour import planes
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import FrameSize, planes
 from workloads.video.composite.compositing import alpha_of, check_alike
 from workloads.video.composite.gaussian import blur_pixels, gaussian_sigma, gaussian_weights, halved, halved_sigma
 from workloads.video.preprocess.cvcuda_tensors import as_cvcuda, current_stream, operators

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import FrameSize
 from workloads.video.composite.compositing import alpha_of, check_alike
 from workloads.video.composite.gaussian import Weights, blur_pixels, gaussian_weights, halved
 from workloads.video.preprocess.preprocessing import input_size

@@ -9,9 +9,9 @@ import torch
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Proof, Tolerance, Workload
+from workloads.video.clip.clip import VIDEO_SETTING, is_users, source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.clip.frame_bank import batch_numbers
-from workloads.video.clip.source_clip import VIDEO_SETTING, is_users, source
 from workloads.video.composite.sides import (
     ITEMS,
     Library,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind, Side, Size
+from workloads.video.clip.clip import CLIPS, source
 from workloads.video.clip.frame_bank import bgr_frames, chosen, nv12_frames, one_thread_on_cpu
-from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.composite.compositing import OnDevice, on_host
 from workloads.video.decode.arrivals import luma_of_bgr, luma_of_nv12
 from workloads.video.preprocess.preprocessing import input_size

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from workloads.video.clip.colour import LOST_LEVELS, luma_of_rgb
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.host_planes import planar_frames, plane
-from workloads.video.clip.video_file import Matrix
+from workloads.video.clip.video_file import Matrix, planar_frames, plane
 
 GRID_ROWS = 18  # of points at which the luma is compared: at 1080p every 60th pixel of every 60th row
 # Of 255, the largest root mean square of the differences of a frame's luma at these points: a few wrong points count

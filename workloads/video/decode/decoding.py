@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.clip.colour import planes
+from workloads.video.clip.video_file import Plane, VideoError, VideoInfo, copy_as_nv12, examine, planar_frames
 
 _Frame = TypeVar("_Frame")
 # One for each of its threads, at most FFmpeg's 16: OpenCV returns a frame and decodes the following ones.
@@ -142,3 +146,83 @@ class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
 
         if not self._capture.open(str(self.info.path.absolute()), cv2.CAP_FFMPEG):
             raise VideoError(f"{self.info.path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")
+
+
+class HostPlanesDecoder(SequentialDecoder[Plane]):
+    """FFmpeg's decoder by PyAV, with its own threads, and frames in their coded form: NV12, half as large as BGR."""
+
+    stock_frames = FRAMES_IN_FFMPEG
+
+    def __init__(self, path: Path, loop: bool = False) -> None:
+        super().__init__(examine(path), loop)
+        self._frames = planar_frames(path)
+
+    def read(self, frames: int) -> Tensor:
+        """uint8 [n, H * 3 // 2, W]: `frames` frames, fewer at the end, then 0.
+
+        Raises VideoError where the clip ended too early, after all decodable frames were returned.
+        """
+        batch = np.empty((frames, self.info.height * 3 // 2, self.info.width), np.uint8)
+        return torch.from_numpy(batch[: self._fill(batch)])
+
+    def _decode_into(self, frame: Plane) -> bool:
+        decoded = next(self._frames, None)
+        if decoded is None:
+            return False
+        copy_as_nv12(decoded, frame)
+        return True
+
+    def _rewind(self) -> None:
+        self._frames = planar_frames(self.info.path)
+
+    def _release(self) -> None:
+        self._frames = iter(())  # the last reference, which closes the file
+
+
+class TorchCodecDecoder(SequentialDecoder[Tensor]):
+    """torchcodec without its conversion to RGB: one session on `device`, on the caller's current stream.
+
+    NVDEC on CUDA, FFmpeg on a CPU, NV12 out of both. Needs torchcodec 0.17 or newer, whose `Demuxer` and packet
+    decoders hand out frames as they were coded, and FFmpeg's shared libraries beside it.
+    """
+
+    stock_frames = 0  # it decodes on request
+
+    def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
+        super().__init__(examine(path), loop)
+        self._library = importlib.import_module("torchcodec.decoders")
+        self._device = device
+        self._rewind()
+
+    def read(self, frames: int) -> Tensor:
+        """uint8 [n, H*3/2, W] on the device: `frames` frames, fewer at the end, then 0.
+
+        Raises VideoError where the clip ended too early, after all decodable frames were returned.
+        """
+        rows = self.info.height * 3 // 2
+        batch = torch.empty(frames, rows, self.info.width, dtype=torch.uint8, device=self._device)
+        return batch[: self._fill(batch)]
+
+    def _decode_into(self, frame: Tensor) -> bool:
+        decoded = next(self._frames, None)
+        if decoded is None:
+            return False
+        luma, chroma = planes(frame[None])
+        y, u, v = decoded.planes
+        luma[0].copy_(y)
+        chroma[0, ..., 0].copy_(u)
+        chroma[0, ..., 1].copy_(v)
+        return True
+
+    def _rewind(self) -> None:
+        self._frames = self._all_frames()
+
+    def _release(self) -> None:
+        self._frames = iter(())  # the last references to the file, and to a session that the library keeps for others
+
+    def _all_frames(self) -> Iterator[Any]:
+        demuxer = self._library.Demuxer(self.info.path, streams="video")
+        decoder = demuxer.streams[0].make_decoder(self._device)
+        for packet in demuxer:
+            yield from decoder.decode(packet)
+        yield from decoder.drain()

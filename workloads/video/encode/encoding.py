@@ -1,4 +1,4 @@
-"""The interface of all encoders of frames into a file.
+"""The interface of all encoders of frames into a file, the thread that most of them work on, and the file they fill.
 
 An encoder takes batches of frames in order; `close()` flushes it and renames the complete file to its path, `abort()`
 leaves no file. A batch belongs to its encoder from `write()` on: it may be read later, so its content must not change.
@@ -11,21 +11,29 @@ quality, and `Encoded` reports the resulting bit rate.
 
 from __future__ import annotations
 
+import functools
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from workloads.video.clip.video_file import Matrix
+from workloads.video.clip.video_file import Matrix, Plane
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
 
 # Matrix, primaries and transfer as ITU-T H.273 numbers them; BT.601 is SMPTE 170M's.
 H273_CODE: dict[Matrix, int] = {"bt601": 6, "bt709": 1}
-LIMITED_RANGE = 1  # as FFmpeg numbers it: luma 16..235, chroma 16..240
+_Batch = TypeVar("_Batch")
 _Frames = TypeVar("_Frames")
 _Self = TypeVar("_Self")
 
@@ -36,18 +44,12 @@ class EncodingError(RuntimeError):
 
 @dataclass(frozen=True)
 class VideoFormat:
-    """The frames of a video to encode. Raises ValueError for odd sides, which 4:2:0 does not have."""
+    """The frames of a video to encode, with even sides."""
 
     width: int
     height: int
     frames_per_second: Fraction = Fraction(30)
     matrix: Matrix = "bt601"
-
-    def __post_init__(self) -> None:
-        if self.width < 2 or self.height < 2 or self.width % 2 or self.height % 2:
-            raise ValueError(f"a frame of {self.width}x{self.height} cannot be 4:2:0: use even sides")
-        if self.frames_per_second <= 0:
-            raise ValueError(f"{self.frames_per_second} frames per second is no rate: give one above 0")
 
     @property
     def nv12_shape(self) -> tuple[int, int]:
@@ -77,14 +79,10 @@ def encoded(path: Path, frames: int, video: VideoFormat) -> Encoded:
 
 def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
     """Raises EncodingError unless the frames are contiguous uint8 [n, *shape]; n may be 0."""
-    wanted = f"contiguous uint8 [n, {', '.join(map(str, shape))}]"
-    if frames.dtype != torch.uint8 or tuple(frames.shape[1:]) != shape:
-        found = f"{str(frames.dtype).removeprefix('torch.')} {list(frames.shape)}"
+    if frames.dtype != torch.uint8 or tuple(frames.shape[1:]) != shape or not frames.is_contiguous():
+        found = f"{str(frames.dtype).removeprefix('torch.')} {list(frames.shape)} of strides {list(frames.stride())}"
+        wanted = f"contiguous uint8 [n, {', '.join(map(str, shape))}]"
         raise EncodingError(f"frames are {found}, and the video needs {wanted}: convert them first")
-    if not frames.is_contiguous():
-        raise EncodingError(
-            f"frames have strides {list(frames.stride())}, and the video needs {wanted}: copy them first"
-        )
 
 
 class Encoder(ABC, Generic[_Frames]):
@@ -115,3 +113,154 @@ class Encoder(ABC, Generic[_Frames]):
             self.close()
         else:
             self.abort()
+
+
+class _Aborted(Exception):  # noqa: N818 (it is no error, it is what was requested)
+    """An exception where the thread waits for a batch, so that it closes its open files as after an error."""
+
+
+class ThreadedEncoder(Encoder[_Frames], Generic[_Frames, _Batch]):
+    """An encoder whose file is opened, filled and closed on a thread of its own.
+
+    The constructor returns when the thread requests its first batch, and raises any earlier error. A batch is in flight
+    from `put` until the thread requests the next one; `most_in_flight` bounds them. One caller at a time.
+    """
+
+    def __init__(self, path: Path, video: VideoFormat, most_in_flight: int) -> None:
+        self.path, self.video = path, video
+        self._most_in_flight, self._room = most_in_flight, threading.Semaphore(most_in_flight)
+        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()  # None is the end
+        self._opened, self._outcome = threading.Event(), Future[Encoded]()
+        self._closed = self._aborted = False
+        # A daemon: an encoder that is never closed must not hang the interpreter at its end.
+        self._thread = threading.Thread(target=self._run, name=f"encode {path.name}", daemon=True)
+        self._thread.start()
+        self._opened.wait()
+        self._raise_failure()
+
+    @abstractmethod
+    def _encode(self, batches: Iterator[_Batch]) -> Encoded:
+        """Encodes the batches in the thread, from opening the file to its complete end."""
+
+    def wait_for_room(self, batches: int = 1) -> None:
+        """Returns when so many batches may be put. Raises the error of the thread, and EncodingError after the end."""
+        if self._closed:
+            raise EncodingError(f"{self.path} has been closed: open another encoder for more frames")
+        for _ in range(batches):
+            self._room.acquire()
+        self._room.release(batches)
+        self._raise_failure()
+
+    def put(self, batch: _Batch) -> None:
+        """Queues the next batch; `wait_for_room` has returned before."""
+        self._room.acquire()
+        self._batches.put(batch)
+
+    def settle(self) -> None:
+        self.wait_for_room(self._most_in_flight)
+
+    def close(self) -> Encoded:
+        self._end()
+        try:
+            return self._outcome.result()
+        except _Aborted:
+            raise EncodingError(f"{self.path} is not written: its encoder was aborted") from None
+
+    def abort(self) -> None:
+        self._aborted = True
+        self._end()
+
+    def _end(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._batches.put(None)
+        self._thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._outcome.done():
+            self._thread.join()
+            self._outcome.result()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.set_result(self._encode(self._taken()))
+        except BaseException as error:
+            self._outcome.set_exception(error)
+        self._opened.set()
+        self._room.release(2 * self._most_in_flight)  # nobody waits for a thread that has ended
+        while not self._batches.empty():
+            self._batches.get()
+
+    def _taken(self) -> Iterator[_Batch]:
+        self._opened.set()
+        while (batch := self._batches.get()) is not None and not self._aborted:
+            yield batch
+            del batch  # the last one would otherwise be kept until the next one comes
+            self._room.release()
+        if self._aborted:
+            raise _Aborted
+
+
+@dataclass(frozen=True)
+class PendingFrames:
+    """Frames, complete once `wait()` has returned. It waits for one event, never for the whole device."""
+
+    frames: Tensor
+    wait: Callable[[], object] = lambda: None
+
+
+def as_of_now(frames: Tensor) -> PendingFrames:
+    """The frames, complete when the present work of the caller's stream is done."""
+    if not frames.is_cuda:
+        return PendingFrames(frames)
+    done = event()  # cuda only
+    done.record(torch.cuda.current_stream(frames.device))  # cuda only
+    return PendingFrames(frames, done.synchronize)  # cuda only
+
+
+@functools.lru_cache(maxsize=8)
+def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
+    """The stream of all encoders of a device: PyTorch has 32, which one for every file would soon share with others.
+
+    Streams of high priority are another 32, so that no decoder or stage ever shares this one.
+    """
+    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+def event() -> torch.cuda.Event:  # cuda only
+    """An event with a blocking wait: a spinning thread would take a core from the encoder's."""
+    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+
+class CodedTrack:
+    """A video stream of `container` for pictures that are coded already; `frames` counts them.
+
+    `codec` is FFmpeg's name; H.264 and HEVC are Annex B byte streams. `reordered_frames` is the largest number of
+    pictures coded before a picture that is shown ahead of them: 0 without B-frames.
+    """
+
+    def __init__(self, container: OutputContainer, codec: str, video: VideoFormat, reordered_frames: int = 0) -> None:
+        self._container, self._frame_seconds, self._reordered = container, 1 / video.frames_per_second, reordered_frames
+        self._stream = container.add_mux_stream(
+            codec,
+            rate=video.frames_per_second,
+            width=video.width,
+            height=video.height,
+            time_base=self._frame_seconds,
+        )
+        self.frames = 0
+
+    def mux(self, picture: bytes | Plane, shown: int | None = None, is_keyframe: bool = True) -> None:
+        """Writes one whole picture, in coding order; `shown` is its number in display order.
+
+        Without `shown` the two orders are equal. An array is not copied: its content must not change any more.
+        """
+        from av.packet import Packet
+
+        packet = Packet(picture)  # type: ignore[arg-type]  # Packet takes any buffer
+        packet.stream, packet.time_base = self._stream, self._frame_seconds
+        packet.pts = self.frames if shown is None else shown
+        packet.dts, packet.duration = self.frames - self._reordered, 1
+        packet.is_keyframe = is_keyframe
+        self._container.mux(packet)
+        self.frames += 1

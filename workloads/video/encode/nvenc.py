@@ -1,4 +1,4 @@
-"""H.264 or HEVC by the GPU's own encoder, through PyNvVideoCodec: NV12 on the device in, Annex B packets out.
+"""H.264 by the GPU's own encoder, through PyNvVideoCodec: NV12 on the device in, Annex B packets out.
 
 A100, H100 and H200 have no such encoder, and creating one breaks the CUDA context of its process. So a child process
 tries it first, and this module creates no encoder where the child could not.
@@ -6,78 +6,86 @@ tries it first, and this module creates no encoder where the child could not.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from workloads.video.clip.muxing import CodedTrack, Coding, replacing_video
-from workloads.video.encode.colour_tags import ColourTags
-from workloads.video.encode.encoder_thread import ThreadedEncoder
-from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat, encoded, require_frames
-from workloads.video.encode.nvenc_probe import PACKAGE, why_not
-from workloads.video.encode.pending_frames import PendingFrames, as_of_now
+from workloads.video.clip.video_file import replacing_video
+from workloads.video.encode.encoding import (
+    H273_CODE,
+    CodedTrack,
+    Encoded,
+    EncodingError,
+    PendingFrames,
+    ThreadedEncoder,
+    VideoFormat,
+    as_of_now,
+    encoded,
+    require_frames,
+)
 
+PACKAGE, INSTALL = "PyNvVideoCodec", "pip install PyNvVideoCodec"
+TRIAL_LIMIT_S = 60.0
+# The child encodes four grey pictures: NVENC refuses pictures much smaller than 256 x 256. It ends without a library's
+# clean-up, which could crash or hang it.
+TRIAL = """
+import os, sys
+import numpy, PyNvVideoCodec
+encoder = PyNvVideoCodec.CreateEncoder(256, 256, "NV12", True, gpu_id=int(sys.argv[1]), codec="h264")
+grey = numpy.full((384, 256), 128, dtype=numpy.uint8)
+packets = sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
+os._exit(0 if packets else 1)
+"""
 MOST_IN_FLIGHT = 3
-KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot occur, see `arguments`
+KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot occur, as every group begins with an IDR
+FRAMES_BETWEEN_KEYFRAMES = 250
+SETTINGS: dict[str, str | int] = {
+    "codec": "h264",
+    "preset": "P4",
+    "tuning_info": "high_quality",
+    "rc": "constqp",
+    "constqp": 25,
+    "gop": FRAMES_BETWEEN_KEYFRAMES,
+    "idrperiod": FRAMES_BETWEEN_KEYFRAMES,
+}
 
 
-@dataclass(frozen=True)
-class NvencSettings:
-    """Settings of NVENC's quality and speed. `preset` goes from P1, the fastest, to P7, the best.
+@functools.cache
+def why_not(gpu: int) -> str | None:
+    """The reason why this GPU, by CUDA's index, cannot encode, as one sentence with the next step; None if it can.
 
-    `constqp` keeps the quantizer `qp`; `vbr` and `cbr` keep `bit_rate_mbit_s`, the first one loosely.
+    A child process tries it, which takes seconds; the answer is kept for this process.
     """
-
-    codec: Literal["h264", "hevc"] = "h264"
-    preset: str = "P4"
-    tuning: Literal["high_quality", "low_latency", "ultra_low_latency"] = "high_quality"
-    rate_control: Literal["constqp", "vbr", "cbr"] = "constqp"
-    qp: int = 25
-    bit_rate_mbit_s: float | None = None
-    frames_between_keyframes: int = 250
-
-    def __post_init__(self) -> None:
-        if self.preset not in [f"P{level}" for level in range(1, 8)]:
-            raise ValueError(f"NVENC has no preset {self.preset!r}: choose from P1 to P7")
-        if not 0 <= self.qp <= 51:
-            raise ValueError(f"there is no quantizer {self.qp}: choose from 0 to 51")
-        if (self.rate_control == "constqp") != (self.bit_rate_mbit_s is None):
-            raise ValueError(
-                f"{self.rate_control} at {self.bit_rate_mbit_s} Mbit/s: vbr and cbr need a bit rate, constqp none"
-            )
-
-
-DEFAULT = NvencSettings()
-
-
-def arguments(settings: NvencSettings, video: VideoFormat, gpu: int) -> dict[str, str | int]:
-    """Arguments of PyNvVideoCodec's CreateEncoder, besides size and pixel format, with bit rates in bits per second.
-
-    Every group of pictures begins with an IDR. The buffer of the rate control has room for one second.
-    """
-    rate: dict[str, str | int] = {"rc": settings.rate_control}
-    if settings.bit_rate_mbit_s is None:
-        rate["constqp"] = settings.qp
+    if find_spec(PACKAGE) is None:
+        return f"NVENC needs the package {PACKAGE}: {INSTALL}"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", TRIAL, str(gpu)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=TRIAL_LIMIT_S,
+            check=False,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        problem = f"a trial did not end within {TRIAL_LIMIT_S:g} s"
     else:
-        bit_rate = round(1e6 * settings.bit_rate_mbit_s)
-        most = bit_rate if settings.rate_control == "cbr" else bit_rate * 3 // 2
-        rate |= {"bitrate": bit_rate, "maxbitrate": most, "vbvbufsize": most}
-    return {
-        "gpu_id": gpu,
-        "codec": settings.codec,
-        "preset": settings.preset,
-        "tuning_info": settings.tuning,
-        "fps": max(1, round(video.frames_per_second)),
-        "gop": settings.frames_between_keyframes,
-        "idrperiod": settings.frames_between_keyframes,
-        **rate,
-    }
+        if child.returncode == 0:
+            return None
+        lines = child.stdout.strip().splitlines() or [""]
+        problem = f"a trial ended with status {child.returncode}, {lines[-1][:160]}"
+    return f"GPU {gpu} encodes no h264 by NVENC ({problem}): take another encoder, A100, H100 and H200 have none"
 
 
 class Nv12Planes:
@@ -115,35 +123,38 @@ class Nvenc(ThreadedEncoder[Tensor, PendingFrames]):
     The caller waits while MOST_IN_FLIGHT batches are in flight. Raises EncodingError where the GPU has no encoder.
     """
 
-    def __init__(self, path: Path, video: VideoFormat, device: torch.device, settings: NvencSettings = DEFAULT) -> None:
-        self._settings = settings
+    def __init__(self, path: Path, video: VideoFormat, device: torch.device) -> None:
         self._gpu = torch.cuda.current_device() if device.index is None else device.index
-        if problem := why_not(self._gpu, settings.codec):
+        if problem := why_not(self._gpu):
             raise EncodingError(problem)
         super().__init__(path, video, MOST_IN_FLIGHT)
 
     def write(self, frames: Tensor) -> None:
         require_frames(frames, self.video.nv12_shape)
-        self._thread.wait_for_room()
-        self._thread.put(as_of_now(frames))
+        self.wait_for_room()
+        self.put(as_of_now(frames))
 
     def _encode(self, batches: Iterator[PendingFrames]) -> Encoded:
-        video, settings = self.video, self._settings
-        torch.cuda.set_device(
-            self._gpu
-        )  # a thread without a context would get one of its own, without PyTorch's memory
+        from av.bitstream import BitStreamFilterContext
+        from av.packet import Packet
+
+        video, code = self.video, H273_CODE[self.video.matrix]
+        # A thread without a context would get one of its own, without PyTorch's memory.
+        torch.cuda.set_device(self._gpu)
         nvc: Any = importlib.import_module(PACKAGE)
+        # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
+        colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
+        tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
+        fps = max(1, round(video.frames_per_second))
         with replacing_video(self.path) as container:
-            wanted = arguments(settings, video, self._gpu)
-            session = _Session(nvc, nvc.CreateEncoder(video.width, video.height, "NV12", False, **wanted))
-            coding = Coding(
-                settings.codec, video.width, video.height, video.frames_per_second, session.reordered_frames
-            )
-            track, tags = CodedTrack(container, coding), ColourTags(settings.codec, video.matrix)
+            encoder = nvc.CreateEncoder(video.width, video.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS)
+            session = _Session(nvc, encoder)
+            track = CodedTrack(container, "h264", video, session.reordered_frames)
             for packet in session.packets(batches):
-                is_keyframe = packet["picture_type"] in KEYFRAMES
-                data = bytes(packet["data"])
-                track.mux(tags(data) if is_keyframe else data, packet["timestamp"], is_keyframe)
+                data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
+                if is_keyframe:
+                    data = b"".join(bytes(tagged) for tagged in tags.filter(Packet(data)))
+                track.mux(data, packet["timestamp"], is_keyframe)
         return encoded(self.path, track.frames, video)
 
 

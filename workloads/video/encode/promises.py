@@ -1,4 +1,9 @@
-"""The promises of encoders against OpenCV's mp4v."""
+"""Encoding frames of the clip: OpenCV's mp4v against libx264 in its own threads, nvJPEG and NVENC.
+
+A step encodes some frames into a whole file. It returns float32 [frames, 2]: 1 for each frame that was taken, and 1
+where the finished file has that number of frames, times the step's stamps. A proof checks the pictures of a file, and
+its bit rate beside the baseline's.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +13,92 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Contract, Engine, Limit, Needs, Optimization, Proof, Workload
-from workloads.video.clip.frame_bank import nv12_frames
-from workloads.video.clip.source_clip import VIDEO_SETTING, source
-from workloads.video.decode.sides import stamps
-from workloads.video.encode.compressed_only import FRAME_BYTES, compressed_only
-from workloads.video.encode.nvenc_probe import why_not
-from workloads.video.encode.sides import ITEMS, build, frames_for, size
+from gpugate.workload import (
+    Context,
+    Contract,
+    DeviceKind,
+    Engine,
+    Limit,
+    Needs,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
+from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
+from workloads.video.clip.colour import rgb_from_nv12
+from workloads.video.clip.frame_bank import bgr_frames, nv12_frames
+from workloads.video.decode.promises import stamps
+from workloads.video.encode.nvenc import why_not
 from workloads.video.needs import EXACT, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline.chain import encoder_of
 from workloads.video.pipeline.plan import BATCH, Plan
 from workloads.video.pipeline.proofs import LEAST_ENCODED_DB
+from workloads.video.pipeline.recorder import Recorder
 
 if TYPE_CHECKING:
     from workloads.video.encode.quality import Quality
+
+# Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
+# unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
+FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
+MARGIN = 1.2  # encoders differ by some per cent
+TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
+# Per step, which is a whole file, since its end is a part of its cost.
+ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
+
+
+def size(kind: DeviceKind) -> Size:
+    """Bytes: each frame read once, in NV12. An encoder's operations are no FLOPs."""
+    clip = CLIPS[kind]
+    return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * clip.width * clip.height * 3 // 2))
+
+
+def build(plan: Plan, context: Context) -> Side:
+    """The side of the plan's encoder. Raises EncodingError or OSError where it is not available."""
+    clip = source(context)
+    make = partial(encoder_of, plan, info=clip.info, device=context.device)
+    frames = frames_for(plan, context)
+    recorder: Recorder[Any] = Recorder(make, plan.suffix, context.items, context.cache_dir)
+    turns = cycle(range(0, len(frames), BATCH))
+
+    def step(stamp: Tensor) -> Tensor:
+        for first in islice(turns, context.items // BATCH):
+            recorder.write(frames[first : first + BATCH])
+        taken = torch.ones(context.items, 2, device=stamp.device)
+        recorder.settle()
+        taken[:, 1] = float(recorder.latest is not None and recorder.latest.frames == context.items)
+        return taken * stamp[:, None]
+
+    return Side(step, finish=recorder.settle, close=recorder.close)
+
+
+def frames_for(plan: Plan, context: Context) -> Any:
+    """The bank's frames in the form of the plan's encoder; frames of a device lie there."""
+    if plan.encode == "mp4v":
+        return bgr_frames(context)
+    nv12 = nv12_frames(context)
+    if plan.encode != "nvjpeg":
+        return nv12
+    matrix = source(context).info.matrix
+    return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
+
+
+def compressed_only(frames: int, frame_bytes: int) -> Limit:
+    """The limit of the bytes that an encoding GPU copies back: the compressed stream, and next to nothing else.
+
+    It is for a step of `frames` frames of the clip; a user's own video may be noisier.
+    """
+    return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)
 
 
 def file_shows(plan: Plan) -> Proof:

@@ -17,8 +17,7 @@ from av.video.reformatter import ColorRange, Colorspace
 from numpy.typing import NDArray
 
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.host_planes import plane
-from workloads.video.clip.video_file import Matrix
+from workloads.video.clip.video_file import Matrix, plane
 
 Frames = NDArray[np.uint8]
 Pixels = Literal["bgr24", "rgb24", "nv12"]

@@ -279,11 +279,11 @@ def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) ->
 
     video = VideoFormat(info.width, info.height, info.frames_per_second, info.matrix)
     if plan.encode == "mp4v":
-        from workloads.video.encode.mp4v import Mp4v
+        from workloads.video.encode.on_cpu import Mp4v
 
         return Mp4v(path, video)
     if plan.encode == "x264":
-        from workloads.video.encode.x264 import X264
+        from workloads.video.encode.on_cpu import X264
 
         return X264(path, video)
     if plan.encode == "nvjpeg":

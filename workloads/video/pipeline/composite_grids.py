@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind
 from workloads.parts.kept_files import keep, key_of, read_kept
-from workloads.video.clip.source_clip import CLIPS, Source
+from workloads.video.clip.clip import CLIPS, Source
 from workloads.video.decode.arrivals import luma_of_bgr
 from workloads.video.pipeline.chain import Chain, decoder_of
 from workloads.video.pipeline.plan import BASELINE

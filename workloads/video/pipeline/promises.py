@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from gpugate.workload import BASELINE, Context, Contract, Engine, Limit, Needs, Optimization, Side, Workload
-from workloads.video.clip.source_clip import CLIPS, VIDEO_SETTING
-from workloads.video.decode.sides import stamps
-from workloads.video.encode.compressed_only import COMPOSITED_BYTES, compressed_only
-from workloads.video.encode.nvenc_probe import why_not
+from workloads.video.clip.clip import CLIPS, VIDEO_SETTING
+from workloads.video.decode.promises import stamps
+from workloads.video.encode.nvenc import why_not
+from workloads.video.encode.promises import COMPOSITED_BYTES, compressed_only
 from workloads.video.needs import EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.plan import BATCH, Plan

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Proof
-from workloads.video.clip.source_clip import Source, source
+from workloads.video.clip.clip import Source, source
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of
 from workloads.video.pipeline.contact_sheet import chosen_frames
 from workloads.video.pipeline.flow import Flow, own_stream

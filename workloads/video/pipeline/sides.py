@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind, Side, Size
+from workloads.video.clip.clip import CLIPS, source
 from workloads.video.clip.frame_bank import one_thread_on_cpu
-from workloads.video.clip.host_planes import HostPlanesDecoder
-from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.clip.video_file import VideoInfo
 from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals
+from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
 from workloads.video.pipeline.composite_grids import FOLDER, composite_grids
@@ -164,7 +164,7 @@ def _stock_steps(plan: Plan, context: Context) -> int:
     """
     if plan.encode != "x264":
         return 0
-    from workloads.video.encode.x264 import stock_frames
+    from workloads.video.encode.on_cpu import stock_frames
 
     return -(-stock_frames() // context.items)
 

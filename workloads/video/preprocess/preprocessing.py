@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video.clip.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, FrameSize
 from workloads.video.clip.video_file import Matrix
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import FrameSize
 from workloads.video.clip.video_file import Matrix
 from workloads.video.preprocess.cvcuda_tensors import as_cvcuda, current_stream, operators
 from workloads.video.preprocess.preprocessing import input_size

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from workloads.video.clip.frame_size import FrameSize
+from workloads.video.clip.colour import FrameSize
 from workloads.video.clip.video_file import Matrix
 from workloads.video.preprocess.preprocessing import gains_of, input_size, normalization
 

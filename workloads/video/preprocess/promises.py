@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from gpugate.workload import Contract, Limit, Optimization, Tolerance, Workload
+from workloads.video.clip.clip import VIDEO_SETTING
 from workloads.video.clip.frame_bank import batch_numbers
-from workloads.video.clip.source_clip import VIDEO_SETTING
 from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
 from workloads.video.preprocess.sides import ITEMS, by_opencv, from_nv12, size
 

@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 
 from gpugate.workload import Context, DeviceKind, Side, Size
+from workloads.video.clip.clip import CLIPS, source
 from workloads.video.clip.frame_bank import bgr_frames, chosen, nv12_frames, one_thread_on_cpu
-from workloads.video.clip.source_clip import CLIPS, source
 from workloads.video.preprocess.preprocessing import OnDevice, input_size, on_host
 
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 8}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpugate.workload import BASELINE, Build, Contract, Limit, Needs, Optimization, Tolerance, Workload
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
-from workloads.video.clip.source_clip import VIDEO_SETTING
+from workloads.video.clip.clip import VIDEO_SETTING
 from workloads.video.segment.mask_agreement import masks_agree
 from workloads.video.segment.segmenter import SEGMENTER_SETTING
 from workloads.video.segment.sides import (

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, DeviceKind
-from workloads.video.clip.clip import Clip
-from workloads.video.clip.source_clip import CLIPS
+from workloads.video.clip.clip import CLIPS, Clip
 from workloads.video.segment.architectures import ARCHITECTURES, without_weights
 from workloads.video.segment.fitted_weights import fitted_weights
 

@@ -22,9 +22,8 @@ from workloads.parts.cudnn_fusion import STEM_CHANNELS, Operators, fuse, to_chan
 from workloads.parts.graph_capture import captured
 from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.tensorrt_engine import build_engine
-from workloads.video.clip.clip import Clip
+from workloads.video.clip.clip import CLIPS, Clip, Source, is_users, source
 from workloads.video.clip.frame_bank import bgr_frames
-from workloads.video.clip.source_clip import CLIPS, Source, is_users, source
 from workloads.video.preprocess.preprocessing import on_host
 from workloads.video.segment.dilated_fusion import operators
 from workloads.video.segment.fused_network import fused_network

@@ -13,16 +13,14 @@ import torch
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.copied_clips import copied, cut_short
-from workloads.video.clip.clip import FULL, GOP_FRAMES, Clip, clip_path
+from workloads.video.clip.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.clip.colour import planes
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.source_clip import CLIPS
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 from workloads.video.decode import decoding
-from workloads.video.decode import sides as decode_stage
-from workloads.video.decode.decoding import HostDecoder
+from workloads.video.decode import promises as decode_stage
+from workloads.video.decode.decoding import HostDecoder, TorchCodecDecoder
 from workloads.video.decode.promises import COMPARED_BATCHES, frames_agree
-from workloads.video.decode.torchcodec_decoding import TorchCodecDecoder
 from workloads.video.pipeline.plan import BATCH, SESSIONS
 
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

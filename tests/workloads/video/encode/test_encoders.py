@@ -18,9 +18,8 @@ import av
 from workloads.video.clip.video_file import VideoError
 from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video.encode.motion_jpeg import MotionJpeg
-from workloads.video.encode.mp4v import Mp4v
+from workloads.video.encode.on_cpu import X264, Mp4v, X264Settings
 from workloads.video.encode.quality import quality
-from workloads.video.encode.x264 import X264, X264Settings
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("torchvision")
 pytest.importorskip("av")
 import av
 
+from tests.support.libjpeg import jpeg
 from tests.support.patience import HANGS_S
 from workloads.video.encode import motion_jpeg as motion_jpeg_module
-from workloads.video.encode.encoding import EncodingError, VideoFormat
+from workloads.video.encode.encoding import EncodingError, PendingFrames, VideoFormat
 from workloads.video.encode.motion_jpeg import MotionJpeg
 from workloads.video.encode.quality import decoded, quality
 
@@ -30,7 +30,7 @@ def test_a_player_shows_the_colours_that_were_given(tmp_path):
     """Flat ones, which 4:2:0 keeps, from one end of the range to the other; each frame is a keyframe."""
     colours = torch.tensor([(0, 0, 0), (255, 255, 255), (200, 30, 60), (20, 180, 240)], dtype=torch.uint8)
     path = tmp_path / "out.mp4"
-    with MotionJpeg(path, VIDEO, quality=95) as encoder:
+    with MotionJpeg(path, VIDEO) as encoder:
         encoder.write(colours[:, :, None, None].expand(-1, -1, 96, 160).contiguous())
 
     shown = np.stack(list(decoded(path, "rgb24")))
@@ -45,20 +45,20 @@ def test_a_player_shows_the_colours_that_were_given(tmp_path):
 
 @pytest.fixture
 def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
-    """Frames in host memory are encoded by the threads for those of a device: a picture for each permit."""
+    """The threads encode a picture for each permit."""
     given = threading.Semaphore(0)
 
-    def one(frame: Tensor, quality: int) -> Tensor:
+    def one(frame: Tensor) -> Tensor:
         if not given.acquire(timeout=HANGS_S):
             raise TimeoutError("nobody wants it")
         if not frame.any():
             raise EncodingError("a black frame")
-        return motion_jpeg_module.encode_jpegs([frame], quality)[0]
+        return jpeg(frame)
 
-    def pictures(self: MotionJpeg, frames: Tensor) -> Iterator[Tensor]:
-        return self._threads.map(partial(one, quality=self._quality), frames.unbind())
+    def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
+        return threads.map(one, frames.frames.unbind())
 
-    monkeypatch.setattr(MotionJpeg, "_pictures", pictures)
+    monkeypatch.setattr(motion_jpeg_module, "pictures", pictures)
     return given
 
 
@@ -98,8 +98,6 @@ def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_pat
 
 
 def test_what_cannot_be_encoded(tmp_path, rgb):
-    with pytest.raises(ValueError, match="no quality of 0: choose from 1 to 100"):
-        MotionJpeg(tmp_path / "out.mp4", VIDEO, 0)
     encoder = MotionJpeg(tmp_path / "out.mp4", VIDEO)
     with pytest.raises(EncodingError, match=r"needs contiguous uint8 \[n, 3, 96, 160\]"):
         encoder.write(rgb.permute(0, 2, 3, 1))

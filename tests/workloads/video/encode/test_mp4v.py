@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,20 +12,9 @@ pytest.importorskip("av")
 
 from tests.support.full_disk import files_up_to
 from workloads.video.encode.encoding import EncodingError, VideoFormat
-from workloads.video.encode.mp4v import Mp4v
+from workloads.video.encode.on_cpu import Mp4v
 
 VIDEO = VideoFormat(160, 96, Fraction(25))
-
-
-def test_a_full_disk_is_seen_with_the_batch_that_filled_it(tmp_path, bgr, monkeypatch):
-    encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
-    encoder.write(bgr)
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=2**30, free=2**12))
-    says = r"out\.mp4 cannot be written \(No space left on device\), 0 MiB are free there: make room or choose another"
-    for again in (lambda: encoder.write(bgr), lambda: encoder.write(bgr), encoder.close):
-        with pytest.raises(OSError, match=says):
-            again()
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_that_nobody_told_of_comes_out_and_leaves_nothing(tmp_path, capfd):
@@ -36,9 +23,7 @@ def test_a_full_disk_that_nobody_told_of_comes_out_and_leaves_nothing(tmp_path, 
     with files_up_to(2**15):
         encoder.write(noise)
         for _ in range(2):
-            with pytest.raises(
-                EncodingError, match=rf"out\.mp4 came out with 0 of 24 frames, \d+ MiB .*: make room in {tmp_path}"
-            ):
+            with pytest.raises(EncodingError, match=rf"out\.mp4 came out with 0 of 24 frames: make room in {tmp_path}"):
                 encoder.close()
     assert not list(tmp_path.iterdir())
     assert capfd.readouterr().err == "", "OpenCV and FFmpeg write nothing beside our sentence"

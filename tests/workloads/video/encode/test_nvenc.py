@@ -19,27 +19,25 @@ import av
 
 from workloads.video.encode import nvenc
 from workloads.video.encode.encoding import Encoded, VideoFormat
-from workloads.video.encode.nvenc import Nvenc, NvencSettings, arguments
+from workloads.video.encode.nvenc import Nvenc
 from workloads.video.encode.quality import quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
 GPU = torch.device("cuda", 0)
 IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
-LIBRARIES = {"h264": "libx264", "hevc": "libx265"}
 
 
 class Pretended:
     """PyNvVideoCodec's encoder, as far as it is used here: NV12 planes by their addresses in, lists of packets out."""
 
-    def __init__(self, width: int, height: int, codec: str = "h264", reordered: int = 0, **asked: Any) -> None:
-        self.asked = {"codec": codec, **asked}
+    def __init__(self, width: int, height: int, reordered: int = 0, **asked: Any) -> None:
+        self.asked = asked
         self._reordered = reordered
-        self._context = av.CodecContext.create(LIBRARIES[codec], "w")
+        self._context = av.CodecContext.create("libx264", "w")
         self._context.width, self._context.height, self._context.pix_fmt = width, height, "yuv420p"
         self._context.framerate, self._context.time_base = Fraction(25), Fraction(1, 25)
-        quiet = {"x265-params": f"bframes={max(0, reordered)}:log-level=error"} if codec == "hevc" else {}
-        self._context.options = {"preset": "veryfast", "crf": "18", "g": "10", "bf": str(max(0, reordered)), **quiet}
+        self._context.options = {"preset": "veryfast", "crf": "18", "g": "10", "bf": str(max(0, reordered))}
         self.fail_at: int | None = None
 
     def GetNumBFrames(self) -> int:  # noqa: N802 (PyNvVideoCodec's name)
@@ -92,19 +90,19 @@ def library(monkeypatch) -> SimpleNamespace:
 
     module.CreateEncoder = create
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
-    monkeypatch.setattr(nvenc, "why_not", lambda gpu, codec: None)
+    monkeypatch.setattr(nvenc, "why_not", lambda gpu: None)
     return module
 
 
 @pytest.mark.parametrize(
-    ("codec", "suffix", "reordered"),
-    [("h264", ".mp4", -1), ("h264", ".mp4", 2), ("h264", ".mkv", 0), ("hevc", ".mp4", 2)],
+    ("suffix", "reordered"),
+    [(".mp4", -1), (".mp4", 2), (".mkv", 0)],
 )
-def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, library, codec, suffix, reordered):
+def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, library, suffix, reordered):
     """libx264 holds back frames until it is flushed, and so does NVENC where it looks ahead or uses B-frames."""
     library.reordered = reordered
     path = tmp_path / f"out{suffix}"
-    with Nvenc(path, VIDEO, GPU, NvencSettings(codec=codec)) as encoder:
+    with Nvenc(path, VIDEO, GPU) as encoder:
         for part in torch.split(nv12, 7):
             encoder.write(part)
 
@@ -114,7 +112,7 @@ def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, li
     assert min(found.psnr_db.values()) > 35
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        assert stream.codec_context.name == codec
+        assert stream.codec_context.name == "h264"
         keyframes = [packet.pts for packet in container.demux(stream) if packet.size and packet.is_keyframe]
         container.seek(0)
         times = [float(frame.time) for frame in container.decode(stream)]
@@ -123,40 +121,15 @@ def test_every_packet_is_in_the_file_and_every_frame_in_order(tmp_path, nv12, li
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(("codec", "matrix", "code"), [("h264", "bt601", 6), ("hevc", "bt709", 1)])
-def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, codec, matrix, code):
+@pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
+def test_colours_are_tagged_which_nvenc_leaves_out(tmp_path, nv12, library, matrix, code):
     path = tmp_path / "out.mp4"
-    with Nvenc(path, VideoFormat(160, 96, matrix=matrix), GPU, NvencSettings(codec=codec)) as encoder:
+    with Nvenc(path, VideoFormat(160, 96, matrix=matrix), GPU) as encoder:
         encoder.write(nv12)
     with av.open(str(path)) as container:
         coding = container.streams.video[0].codec_context
         colours = coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range
         assert colours == (code, code, code, 1)
-
-
-RATE = {"bitrate": 12_000_000}
-NTSC = VideoFormat(64, 64, Fraction(30000, 1001))
-
-
-@pytest.mark.parametrize(
-    ("settings", "rates"),
-    [
-        ({"qp": 22}, {"rc": "constqp", "constqp": 22}),
-        # PyNvVideoCodec's default for the largest rate and the buffer is 10 Mbit.
-        (
-            {"rate_control": "cbr", "bit_rate_mbit_s": 12},
-            {"rc": "cbr", **RATE, "maxbitrate": 12_000_000, "vbvbufsize": 12_000_000},
-        ),
-        (
-            {"rate_control": "vbr", "bit_rate_mbit_s": 12},
-            {"rc": "vbr", **RATE, "maxbitrate": 18_000_000, "vbvbufsize": 18_000_000},
-        ),
-    ],
-)
-def test_arguments_hold_a_quantizer_or_a_bit_rate(settings, rates):
-    asked = arguments(NvencSettings(**settings, frames_between_keyframes=60), NTSC, 3)
-    common = {"gpu_id": 3, "codec": "h264", "preset": "P4", "tuning_info": "high_quality"}
-    assert asked == {**common, "fps": 30, "gop": 60, "idrperiod": 60, **rates}
 
 
 def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):

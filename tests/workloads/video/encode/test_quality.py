@@ -16,8 +16,8 @@ pytest.importorskip("av")
 
 from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.encode.encoding import VideoFormat
+from workloads.video.encode.on_cpu import X264, X264Settings
 from workloads.video.encode.quality import psnr_db, quality
-from workloads.video.encode.x264 import X264, X264Settings
 
 NEARLY_LOSSLESS = X264Settings(crf=1)
 

@@ -14,11 +14,10 @@ pytest.importorskip("av")
 import av
 
 from tests.support.patience import HANGS_S, wait_until
-from workloads.video.encode import x264 as x264_module
-from workloads.video.encode.encoding import VideoFormat
-from workloads.video.encode.pending_frames import PendingFrames
+from workloads.video.encode import on_cpu
+from workloads.video.encode.encoding import PendingFrames, VideoFormat
+from workloads.video.encode.on_cpu import KEPT_FRAMES, X264, X264Settings
 from workloads.video.encode.quality import quality
-from workloads.video.encode.x264 import KEPT_FRAMES, X264, X264Settings
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
@@ -50,10 +49,10 @@ def test_threads_take_a_frame_each():
     """In sliced threads, PyAV's default, every picture would be cut into as many pieces."""
     context = av.CodecContext.create("libx264", "w")
     video = VideoFormat(64, 512, Fraction(25))
-    x264_module.configure(context, video, X264Settings(threads=4, preset="ultrafast"))
+    on_cpu.configure(context, video, X264Settings(threads=4, preset="ultrafast"))
     assert (context.framerate, context.time_base) == (25, Fraction(1, 25))
     frame = torch.full((1, *video.nv12_shape), 128, dtype=torch.uint8)
-    packets = [*context.encode(next(x264_module.video_frames(frame, iter([0])))), *context.encode(None)]
+    packets = [*context.encode(next(on_cpu.video_frames(frame, iter([0])))), *context.encode(None)]
     first = bytes(packets[0])
     units = [first[place + 3] & 31 for place in range(len(first) - 3) if first[place : place + 3] == b"\0\0\1"]
     assert units.count(5) == 1  # slices of the IDR picture
@@ -65,8 +64,8 @@ def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12
 
     class OneBuffer(X264):
         def write(self, frames: Tensor) -> None:
-            self._thread.wait_for_room()
-            self._thread.put(PendingFrames(buffer, lambda: buffer.copy_(frames)))
+            self.wait_for_room()
+            self.put(PendingFrames(buffer, lambda: buffer.copy_(frames)))
 
     path = tmp_path / "out.mp4"
     with OneBuffer(path, VIDEO, slots=2) as encoder:
@@ -82,8 +81,8 @@ def test_the_caller_waits_only_while_everything_is_in_flight(tmp_path, nv12):
 
     def write() -> None:
         for number in range(4):
-            encoder._thread.wait_for_room()
-            encoder._thread.put(PendingFrames(nv12[number : number + 1], gate.wait))
+            encoder.wait_for_room()
+            encoder.put(PendingFrames(nv12[number : number + 1], gate.wait))
             put.append(number)
 
     caller = threading.Thread(target=write)
@@ -103,7 +102,7 @@ def test_an_error_in_the_thread_comes_out_of_the_next_write_and_ends_everything(
 
     encoder = X264(tmp_path / "out.mp4", VIDEO)
     encoder.write(nv12[:4])
-    encoder._thread.put(PendingFrames(nv12[4:8], fail))
+    encoder.put(PendingFrames(nv12[4:8], fail))
     with pytest.raises(ArithmeticError, match="the copy failed"):
         _forever(lambda: encoder.write(nv12))
     with pytest.raises(ArithmeticError, match="the copy failed"):
@@ -115,8 +114,8 @@ def test_an_error_in_the_thread_comes_out_of_the_next_write_and_ends_everything(
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
     """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
     context = av.CodecContext.create("libx264", "w")
-    x264_module.configure(context, VIDEO, X264Settings(threads=threads))
-    shown = x264_module.video_frames(nv12.repeat(4, 1, 1), iter(range(48)))
+    on_cpu.configure(context, VIDEO, X264Settings(threads=threads))
+    shown = on_cpu.video_frames(nv12.repeat(4, 1, 1), iter(range(48)))
     out = [len(context.encode(frame)) for frame in shown]
     kept = [number + 1 - sum(out[: number + 1]) for number in range(48)]
     assert max(kept) == threads + KEPT_FRAMES
@@ -126,8 +125,8 @@ def test_settled_it_has_room_for_a_batch_and_may_have_frames_in_hand(tmp_path, n
     """At the end of every step of a pipeline that it is the longest stage of."""
     gate, encoder = threading.Event(), X264(tmp_path / "out.mp4", VIDEO, slots=2)
     for batch in (PendingFrames(nv12[:4], gate.wait), PendingFrames(nv12[4:8])):
-        encoder._thread.wait_for_room()
-        encoder._thread.put(batch)
+        encoder.wait_for_room()
+        encoder.put(batch)
     settled = threading.Thread(target=encoder.settle)
     settled.start()
     settled.join(0.1)

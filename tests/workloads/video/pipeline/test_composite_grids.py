@@ -12,8 +12,7 @@ import torch
 
 from gpugate.workload import Context
 from tests.support.small_clips import clip_on_cpu
-from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.clip.source_clip import source
+from workloads.video.clip.clip import Clip, clip_path, source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
 from workloads.video.pipeline import composite_grids as grids_file
 from workloads.video.pipeline.chain import Chain, decoder_of

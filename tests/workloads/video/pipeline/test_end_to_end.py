@@ -19,9 +19,8 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S
 from tests.support.small_clips import clip_on_cpu
-from workloads.video.clip.clip import Clip
+from workloads.video.clip.clip import Clip, source
 from workloads.video.clip.frame_number import strip_height
-from workloads.video.clip.source_clip import source
 from workloads.video.composite import compositing
 from workloads.video.pipeline import chain
 from workloads.video.pipeline import plan as plans

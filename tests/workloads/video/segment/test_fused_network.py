@@ -112,12 +112,10 @@ from workloads.video.pipeline.chain import Chain
 from workloads.video.clip.clip import Clip
 from workloads.video.composite.compositing import OnDevice
 from workloads.video.encode.motion_jpeg import MotionJpeg
-from workloads.video.encode.jpeg import encode_jpegs
 from workloads.video.segment.fused_network import fused_network
 from workloads.video.segment.dilated_fusion import operators
 fused_network(Clip(160, 96, 24), 0, torch.device("cpu"), Path("{folder}")).on(torch.device("cpu"), operators()[0])
 OnDevice(96, 160, torch.device("cpu"))
-encode_jpegs([torch.zeros(3, 96, 160, dtype=torch.uint8)], 90)
 slow = {{"torchvision", "torch._dynamo", "torch._inductor", "sklearn", "cv2"}}
 print(sorted(slow & sys.modules.keys() - before))
 """

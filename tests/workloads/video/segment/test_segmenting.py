@@ -22,9 +22,8 @@ from workloads.parts.cudnn_fusion import (
     Geometry,
     Operators,
 )
-from workloads.video.clip.clip import Clip, clip_path
+from workloads.video.clip.clip import CLIPS, Clip, clip_path
 from workloads.video.clip.frame_bank import bgr_frames
-from workloads.video.clip.source_clip import CLIPS
 from workloads.video.preprocess.preprocessing import input_size, on_host
 from workloads.video.segment import dilated_fusion
 from workloads.video.segment import promises as segment

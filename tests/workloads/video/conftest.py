@@ -1,4 +1,7 @@
-"""Twelve frames of the small clip, in the forms that encoders take."""
+"""Twelve frames of a small clip, in the forms that encoders take, and libjpeg in place of nvJPEG."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -6,8 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.support.libjpeg import jpeg
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
+from workloads.video.encode import motion_jpeg
+from workloads.video.encode.encoding import PendingFrames
 
 CLIP = Clip(160, 96, 12)
 
@@ -29,3 +35,11 @@ def nv12(bgr: NDArray[np.uint8]) -> Tensor:
 def rgb(nv12: Tensor) -> Tensor:
     """uint8 [12, 3, 96, 160], as it comes out of a decoder: one pair of chroma for 2 x 2 pixels."""
     return rgb_from_nv12(nv12, "bt601")
+
+
+@pytest.fixture(autouse=True)
+def libjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
+        return threads.map(jpeg, frames.frames.unbind())
+
+    monkeypatch.setattr(motion_jpeg, "pictures", pictures)
