@@ -7,8 +7,10 @@ clock. The cost of a step on CUDA is the host's: an optimization removes calls a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,6 @@ from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side
 from workloads.parts.compiled import COMPILER, compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 from workloads.parts.random_inputs import host_generator
-from workloads.parts.ring import Buffers, GraphSlot, Ring, StagedSlot, unpinned, wait
 
 FEATURES, HIDDEN, CLASSES = 1024, 512, 10
 BATCH = 64
@@ -63,13 +64,60 @@ def _pinned(context: Context, width: int) -> Tensor:
     return torch.empty(context.items, width, pin_memory=True)
 
 
+@dataclass
+class Buffers:
+    """One slot's page-locked host buffers, and the event after which the device uses neither of them."""
+
+    inputs: Tensor
+    output: Tensor
+    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class StagedSlot:
+    """A slot whose copies run on streams of their own, with the events that order them around the compute stream."""
+
+    host: Buffers
+    inputs: Tensor  # on the device
+    result: Tensor | None = None
+    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+@dataclass
+class GraphSlot:
+    """A slot with its whole step, copy in to copy out, on a stream of its own: `run` is one graph launch."""
+
+    host: Buffers
+    stream: torch.cuda.Stream
+    run: Callable[[], object]
+
+
+_Slot = TypeVar("_Slot")
+
+
+class Ring(Generic[_Slot]):
+    """Slots handed out in turn; `wait(slot)` returns once the slot's previous use is over."""
+
+    def __init__(self, slots: Sequence[_Slot], wait: Callable[[_Slot], None]) -> None:
+        self._turn, self._wait = itertools.cycle(slots), wait
+
+    def take(self) -> _Slot:
+        """The slot that was taken longest ago, free again."""
+        slot = next(self._turn)
+        self._wait(slot)
+        return slot
+
+
+def wait(slot: StagedSlot | GraphSlot) -> None:
+    """Waits until the device no longer uses the slot's host buffers."""
+    # A finished event costs a query; only an unfinished one costs a synchronizing call.
+    if not slot.host.done.query():  # type: ignore[no-untyped-call]
+        slot.host.done.synchronize()
+
+
 def _buffers(context: Context) -> Buffers:
     return Buffers(_pinned(context, FEATURES), _pinned(context, CLASSES))
-
-
-def _ring_side(step: Callable[[Tensor], Tensor], model: nn.Module, ring: Ring[StagedSlot] | Ring[GraphSlot]) -> Side:
-    join = partial(torch.cuda.synchronize, next(model.parameters()).device)
-    return Side(step, model, finish=join, engaged=partial(unpinned, ring), close=join)
 
 
 def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], object]:
@@ -166,7 +214,8 @@ def pinned_async(context: Context) -> Side:
         slot.host.done.record(copy_out)
         return slot.host.output
 
-    return _ring_side(step, model, ring)
+    join = partial(torch.cuda.synchronize, context.device)
+    return Side(step, model, finish=join, close=join)
 
 
 def _graph_slot(context: Context, model: nn.Module) -> GraphSlot:
@@ -202,7 +251,8 @@ def all_three(context: Context) -> Side:
         slot.host.done.record(slot.stream)
         return slot.host.output
 
-    return _ring_side(step, model, ring)
+    join = partial(torch.cuda.synchronize, context.device)
+    return Side(step, model, finish=join, close=join)
 
 
 def inductor(context: Context) -> Side:

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from gpugate.workload import Context, Side
 from workloads.parts.random_inputs import host_generator
-from workloads.parts.ring import Buffers, StagedSlot, wait
 from workloads.parts.stages import stage
 from workloads.streaming.blocks import RECORD, Regime, StreamFile, half_sums, record
 from workloads.streaming.pipeline import Pipeline, Stages
@@ -143,6 +142,26 @@ def _on_host(regime: Regime, context: Context, pinned: bool, count: int, consume
     return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, consumers))
 
 
+@dataclass
+class StagedSlot:  # cuda only
+    """A slot whose copies run on streams of their own: its buffers, and the events that order what is done to them."""
+
+    host_block: Tensor  # page-locked, as is the next one
+    host_result: Tensor
+    inputs: Tensor  # on the device
+    done: torch.cuda.Event  # the device uses no host buffer any more
+    result: Tensor | None = None
+    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+
+
+def _staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
+    # Waiting for an ordinary event is a busy loop: many waiting threads would take the cores of the others.
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    host = regime.host_block(pinned=True), regime.host_result(pinned=True)
+    return StagedSlot(*host, torch.empty(regime.rows, regime.points, device=device), done)
+
+
 def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> Side:
     """Every stage works on another block: readers, copy in, compute, copy out, consumers.
 
@@ -161,7 +180,7 @@ def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> S
     def submit(slot: StagedSlot) -> None:  # cuda only
         compute = torch.cuda.current_stream(context.device)
         with stage("copy in", 1), copy_in:
-            slot.inputs.copy_(slot.host.inputs, non_blocking=True)
+            slot.inputs.copy_(slot.host_block, non_blocking=True)
         slot.arrived.record(copy_in)
         compute.wait_event(slot.arrived)
         # The slot keeps the result until its next turn, when the copy out is known to be over: see two_layer_net.
@@ -170,29 +189,22 @@ def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> S
         slot.computed.record(compute)
         copy_out.wait_event(slot.computed)
         with stage("copy out", 1), copy_out:
-            slot.host.output.copy_(slot.result, non_blocking=True)
-        slot.host.done.record(copy_out)
+            slot.host_result.copy_(slot.result, non_blocking=True)
+        slot.done.record(copy_out)
 
     def consume(slot: StagedSlot) -> Tensor:  # cuda only
-        wait(slot)
-        return regime.wanted(slot.host.output)
+        if not slot.done.query():  # type: ignore[no-untyped-call]
+            slot.done.synchronize()
+        return regime.wanted(slot.host_result)
 
     read = reading(regime, file)  # cuda only
     stages = Stages[StagedSlot](  # cuda only
-        read=lambda slot, number: read(number, regime.piece(number, slot.host.inputs)),
+        read=lambda slot, number: read(number, regime.piece(number, slot.host_block)),
         submit=submit,
         consume=consume,
         pieces=regime.pieces,
     )
     return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, regime.consumers))  # cuda only
-
-
-def _staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
-    """Page-locked buffers on the host, one for the block and one for the result; one buffer on the device."""
-    # Waiting for an ordinary event is a busy loop: many waiting threads would take the cores of the others.
-    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    host = Buffers(regime.host_block(pinned=True), regime.host_result(pinned=True), done)
-    return StagedSlot(host, torch.empty(regime.rows, regime.points, device=device))
 
 
 def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
