@@ -118,7 +118,6 @@ BF16_COMPILER = replace(AVX512_BF16, cpp_compiler=True, install="use a CPU with 
 def _rung(
     name: str,
     rung: Rung,
-    below: str,
     speedup: Mapping[str, float],
     proofs: tuple[Proof, ...],
     *engaged: Limit,
@@ -135,7 +134,6 @@ def _rung(
         partial(train, rung=rung),
         speedup,
         dtype="float16" if half else "float32",
-        compared_with=below,
         needs=VOLTA_COMPILER if rung.recipe.compiled else VOLTA if half else Needs(),
         contract=contract,
         proofs=proofs,
@@ -148,137 +146,111 @@ def _gain_on_cached_data(gain: float) -> Limit:
     return Limit("cached_step_ms", at_most_of_reference=1 / gain)
 
 
-BYTES = "a byte for each float crosses the bus, and a worker resizes several times as many pictures a second"
-HOST_GOES_ON = "the host goes on while a copy runs, which gains no more than the copies take"
-FEW_LAUNCHES = (
-    "a sixteenth of the launches, which gains as much as a GPU waits for them at batch 32; the loader goes on sending "
-    "pieces of 32, of which 16 are joined on the device: what it holds in stock stays one step"
-)
-AFTER_THE_BATCH = (
-    "at batch 32 a fast GPU waits for launches, of which casts and the loss scaler add some: a loss, and so this rung "
-    "comes after the large batch; in steps on cached data it must gain 1.3x"
-)
-ONE_KERNEL_FOR_MANY = "what a loader and its copies leave of the gain; in steps on cached data it must gain 1.5x"
-WHILE_IT_TRAINS = "the next batch is fetched and copied while the GPU computes gradients: what both took, and no more"
-AUTOTUNED = "cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain"
-NOTHING_HIDDEN = (
-    "no loader and no bus; images that are made on the device have a fourth channel of zeros, to which cuDNN would "
-    "else pad them in every iteration"
-)
-ONE_LAUNCH = (
-    "no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by few "
-    "comparisons, and kernels whose block sizes Inductor has timed; the GPU then runs at its power limit, which takes "
-    "a part of it back"
-)
-MOSTLY_THE_LOADER = (
-    "the top rung against the bottom one, measured and not multiplied up; most of it is the loader, since the bottom "
-    "rung prepares each picture in the process that trains"
-)
 # Both sides wait for worker processes, and two runs of one loader differ by up to a tenth: 0.94 to 1.01 on an H200.
 NO_SLOWER = {"cuda": 0.85}
 # The first rung also proves that the losses of all rungs up to `non-blocking`, which are its own, lead to learning.
-LADDER = (
+RUNGS = (
     _rung(
         "workers-8",
         WORKERS,
-        BASELINE,
         {"sm_90": 1.5, "cuda": 1.2},
         (_same(WORKERS), _learns(WORKERS)),
     ),
-    _rung("pinned", PINNED, "workers-8", {"sm_90": 1.1, "cuda": 0.97}, (_same(PINNED),), ALL_PINNED),
+    _rung("pinned", PINNED, {"sm_90": 1.1, "cuda": 0.97}, (_same(PINNED),), ALL_PINNED),
     _rung(
         "non-blocking",
         NON_BLOCKING,
-        "pinned",
         {"sm_90": 0.95, "cuda": 0.90},
         (_same(NON_BLOCKING),),
         ALL_PINNED,
         NO_SYNC,
-        why=HOST_GOES_ON,
+        why="the host goes on while a copy runs, which gains no more than the copies take",
     ),
     _rung(
         "uint8-v2",
         UINT8,
-        "non-blocking",
         {"cuda": 1.0},
         _close(UINT8),
         ALL_PINNED,
         NO_SYNC,
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
-        why=BYTES,
+        why="a byte for each float crosses the bus, and a worker resizes several times as many pictures a second",
     ),
     _rung(
         "batch-512",
         LARGE_BATCH,
-        "uint8-v2",
         {"sm_90": 1.0, "cuda": 0.97},
         _close(LARGE_BATCH),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.25),
-        why=FEW_LAUNCHES,
+        why="a sixteenth of the launches, which gains as much as a GPU waits for them at batch 32; the loader "
+        "goes on sending pieces of 32, of which 16 are joined on the device: what it holds in stock stays one "
+        "step",
     ),
     _rung(
         "amp-fp16",
         HALF,
-        "batch-512",
         {"cuda": 1.0},
         _close(HALF),
         ALL_PINNED,
         costs=(Limit("peak_bytes", at_most_of_reference=0.7),),
         on_sm_90=(_gain_on_cached_data(1.3),),
-        why=AFTER_THE_BATCH,
+        why="at batch 32 a fast GPU waits for launches, of which casts and the loss scaler add some: a loss, and "
+        "so this rung comes after the large batch; in steps on cached data it must gain 1.3x",
     ),
     _rung(
         "compile",
         COMPILED,
-        "amp-fp16",
         {"cuda": 1.0},
         _close(COMPILED),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.9),
         # Of the reference's 2.42 ms, the mean of its longest kernels, it kept 0.62 on an H200.
         on_sm_90=(_gain_on_cached_data(1.5), Limit("longest_kernels_mean_ms", at_most_of_reference=1 / 3)),
-        why=ONE_KERNEL_FOR_MANY,
+        why="what a loader and its copies leave of the gain; in steps on cached data it must gain 1.5x",
     ),
     _rung(
         "copy-stream",
         COPY_STREAM,
-        "compile",
         {"sm_90": 1.0, "cuda": 0.90},
         (_same(COPY_STREAM, COMPILED), *_close(COPY_STREAM), _arrives(COPY_STREAM)),
         ALL_PINNED,
         *COPIES_OVERLAP,
-        why=WHILE_IT_TRAINS,
+        why="the next batch is fetched and copied while the GPU computes gradients: what both took, and no more",
     ),
     _rung(
         "channels-last",
         CHANNELS_LAST,
-        "copy-stream",
         NO_SLOWER,
         (*_close(CHANNELS_LAST), _arrives(CHANNELS_LAST)),
         ALL_PINNED,
         *COPIES_OVERLAP,
-        why=AUTOTUNED,
+        why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
     ),
     _rung(
         "resident-uint8",
         RESIDENT,
-        "channels-last",
         {"sm_90": 1.0, "cuda": 0.97},
         _close(RESIDENT),
         Limit("host_to_device_copies", at_most=0),
-        why=NOTHING_HIDDEN,
+        why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
+        "cuDNN would else pad them in every iteration",
     ),
     _rung(
         "whole-step-graph",
         WHOLE_STEP,
-        "resident-uint8",
         {"sm_90": 1.05, "cuda": 0.97},
         _close(WHOLE_STEP),
         Limit("graph_launches", at_least=1, at_most=1),
         NO_SYNC,
-        why=ONE_LAUNCH,
+        why="no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by "
+        "few comparisons, and kernels whose block sizes Inductor has timed; the GPU then runs at its power "
+        "limit, which takes a part of it back",
     ),
+)
+LADDER = tuple(
+    replace(rung, compared_with=below.name if below else BASELINE)
+    for below, rung in zip((None, *RUNGS), RUNGS, strict=False)
 )
 WHOLE_LADDER = replace(
     LADDER[-1],
@@ -286,7 +258,8 @@ WHOLE_LADDER = replace(
     min_speedup={"sm_90": 18.0, "cuda": 5.85},
     compared_with=BASELINE,
     proofs=(),
-    why=MOSTLY_THE_LOADER,
+    why="the top rung against the bottom one, measured and not multiplied up; most of it is the loader, since "
+    "the bottom rung prepares each picture in the process that trains",
 )
 
 
@@ -300,7 +273,6 @@ def _on_cpu(
     )
 
 
-SHARED_CORES = "without a resize preparing is cheap, and the workers share the cores that train"
 FEW_TO_FUSE = "convolutions are most of the work, and the compiler leaves them to the library that runs them anyway"
 FEW_PRODUCTS = "in batches of 8 the products are so few that converting the weights costs more than they gain"
 ON_CPU = (
@@ -309,7 +281,7 @@ ON_CPU = (
         partial(train, rung=CPU_WORKERS),
         {"cpu": 0.7},
         proofs=(_same(CPU_WORKERS, CPU_BOTTOM),),
-        why=SHARED_CORES,
+        why="without a resize preparing is cheap, and the workers share the cores that train",
     ),
     _on_cpu("amp-bf16", CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
     _on_cpu("batch-32", CPU_LARGE_BATCH, "amp-bf16", 1.5),

@@ -14,7 +14,19 @@ from functools import partial
 import torch
 
 from gpugate.errors import DisprovedError
-from gpugate.workload import Build, Context, Contract, Limit, Optimization, Point, Proof, Side, Size, Workload
+from gpugate.workload import (
+    Build,
+    Context,
+    Contract,
+    DeviceKind,
+    Limit,
+    Optimization,
+    Point,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
 from workloads.streaming.blocks import Regime
 from workloads.streaming.sides import (
     Regimes,
@@ -50,11 +62,11 @@ LONG_COMPUTE: Regimes = {
     "cuda": Regime(rows=512, points=1024, blocks=32, rounds=193, buffers=4, readers=1, consumers=1),
     "cpu": Regime(rows=512, points=64, blocks=64, rounds=31, buffers=4, readers=1, consumers=1),
 }
-COMPUTE_ITEMS = {"cuda": 32, "cpu": 8}
-COPY_ITEMS = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
-RESIDENT_ITEMS = {"cuda": 32}
-LONG_COMPUTE_ITEMS = {"cuda": 4, "cpu": 8}
-BUFFER_COUNTS = (1, 2, 3, 4, 8)
+Items = Mapping[DeviceKind, int]
+COMPUTE_ITEMS: Items = {"cuda": 32, "cpu": 8}
+COPY_ITEMS: Items = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
+RESIDENT_ITEMS: Items = {"cuda": 32}
+LONG_COMPUTE_ITEMS: Items = {"cuda": 4, "cpu": 8}
 PROOF_BUFFERS = 3
 
 
@@ -117,107 +129,99 @@ SPEEDUP_BY_BUFFERS = {1: 1.7, 2: 3.4, 3: 4.5, 4: 5.4, 8: 5.85}  # at least, on s
 
 
 def _with_buffers(count: int) -> Optimization:
-    build: Build = partial(at_once, COMPUTE, buffers=count)
-    speedups = {"sm_90": SPEEDUP_BY_BUFFERS[count], "cuda": 0.9}
-    contract = _contract(_copied(COMPUTE_ITEMS["cuda"]))
-    why = "with fewer buffers than stages, a stage waits for a buffer that another one still holds"
     return Optimization(
         f"buffers-{count}",
-        build,
-        speedups,
-        contract=contract,
+        partial(at_once, COMPUTE, buffers=count),
+        {"sm_90": SPEEDUP_BY_BUFFERS[count], "cuda": 0.9},
+        contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
         point=Point("buffers", count),
-        why=why,
+        why="with fewer buffers than stages, a stage waits for a buffer that another one still holds",
     )
 
 
-STREAMING_COMPUTE = Workload(
-    name="streaming-compute",
-    baseline=partial(in_a_row, COMPUTE, False),
-    inputs=partial(block_numbers, COMPUTE),
-    sizes={kind: size(COMPUTE[kind], items) for kind, items in COMPUTE_ITEMS.items()},  # type: ignore[misc]
-    timing="pipeline",
-    cold=False,  # the inputs are numbers of blocks; the blocks themselves are read anew in every step
-    optimizations=(
-        Optimization(
-            "pinned",
-            partial(in_a_row, COMPUTE, True),
-            {"sm_90": 1.4, "cuda": 1.0},
-            contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
-            why="page-locked copies are two to three times faster, but reading and checking stay as they are",
-        ),
-        Optimization(
-            "reader-threads",
-            partial(read_by_threads, COMPUTE),
-            {"sm_90": 2.35, "cuda": 1.1},
-            contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
-            why="reading is hidden; copying, computing and checking still wait for each other",
-        ),
-        Optimization(
-            "pipelined",
-            partial(at_once, COMPUTE),
-            {"sm_90": 5.4, "cuda": 1.5, "cpu": 0.4},
-            contract=_contract((*_overlapped(COMPUTE, COMPUTE_ITEMS["cuda"]), HIDDEN_COPIES), ALWAYS_BUSY),
-            proofs=(COMPUTE_PROOF,),
-            why="five stages at once take the time of the longest, which is the compute; on a CPU they share its "
-            "cores, and two cores that others use too promise no gain",
-        ),
-        *(_with_buffers(count) for count in BUFFER_COUNTS),
+def _workload(name: str, baseline: Build, regimes: Regimes, items: Items, *optimizations: Optimization) -> Workload:
+    return Workload(
+        name=name,
+        baseline=baseline,
+        inputs=partial(block_numbers, regimes),
+        sizes={kind: size(regimes[kind], count) for kind, count in items.items()},
+        timing="pipeline",
+        cold=False,  # the inputs are numbers of blocks; the blocks themselves are read anew in every step
+        optimizations=optimizations,
+    )
+
+
+STREAMING_COMPUTE = _workload(
+    "streaming-compute",
+    partial(in_a_row, COMPUTE, False),
+    COMPUTE,
+    COMPUTE_ITEMS,
+    Optimization(
+        "pinned",
+        partial(in_a_row, COMPUTE, True),
+        {"sm_90": 1.4, "cuda": 1.0},
+        contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
+        why="page-locked copies are two to three times faster, but reading and checking stay as they are",
+    ),
+    Optimization(
+        "reader-threads",
+        partial(read_by_threads, COMPUTE),
+        {"sm_90": 2.35, "cuda": 1.1},
+        contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
+        why="reading is hidden; copying, computing and checking still wait for each other",
+    ),
+    Optimization(
+        "pipelined",
+        partial(at_once, COMPUTE),
+        {"sm_90": 5.4, "cuda": 1.5, "cpu": 0.4},
+        contract=_contract((*_overlapped(COMPUTE, COMPUTE_ITEMS["cuda"]), HIDDEN_COPIES), ALWAYS_BUSY),
+        proofs=(COMPUTE_PROOF,),
+        why="five stages at once take the time of the longest, which is the compute; on a CPU they share its cores, "
+        "and two cores that others use too promise no gain",
+    ),
+    *map(_with_buffers, SPEEDUP_BY_BUFFERS),
+)
+
+STREAMING_COPY = _workload(
+    "streaming-copy",
+    partial(in_a_row, COPY, False),
+    COPY,
+    COPY_ITEMS,
+    Optimization(
+        "pipelined",
+        partial(at_once, COPY),
+        {"sm_90": 8.0, "cuda": 1.2},
+        contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"]), (BUSY_BUS,)),
+        proofs=(COPY_PROOF,),
+        why="reading, on many threads, hides behind the copy in",
     ),
 )
 
-STREAMING_COPY = Workload(
-    name="streaming-copy",
-    baseline=partial(in_a_row, COPY, False),
-    inputs=partial(block_numbers, COPY),
-    sizes={"cuda": size(COPY["cuda"], COPY_ITEMS["cuda"])},
-    timing="pipeline",
-    cold=False,
-    optimizations=(
-        Optimization(
-            "pipelined",
-            partial(at_once, COPY),
-            {"sm_90": 8.0, "cuda": 1.2},
-            contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"]), (BUSY_BUS,)),
-            proofs=(COPY_PROOF,),
-            why="reading, on many threads, hides behind the copy in",
-        ),
+STREAMING_RESIDENT = _workload(
+    "streaming-resident",
+    partial(resident_in_a_row, COMPUTE),
+    COMPUTE,
+    RESIDENT_ITEMS,
+    Optimization(
+        "pipelined",
+        partial(resident_at_once, COMPUTE),
+        {"sm_90": 0.97, "cuda": 0.9},
+        contract=_contract((Limit("streams", at_least=2),)),
+        why="the data is on the GPU already: there is no copy to hide, and a pipeline adds copies of its own",
     ),
 )
 
-STREAMING_RESIDENT = Workload(
-    name="streaming-resident",
-    baseline=partial(resident_in_a_row, COMPUTE),
-    inputs=partial(block_numbers, COMPUTE),
-    sizes={"cuda": size(COMPUTE["cuda"], RESIDENT_ITEMS["cuda"])},
-    timing="pipeline",
-    cold=False,
-    optimizations=(
-        Optimization(
-            "pipelined",
-            partial(resident_at_once, COMPUTE),
-            {"sm_90": 0.97, "cuda": 0.9},
-            contract=_contract((Limit("streams", at_least=2),)),
-            why="the data is on the GPU already: there is no copy to hide, and a pipeline adds copies of its own",
-        ),
-    ),
-)
-
-STREAMING_LONG_COMPUTE = Workload(
-    name="streaming-long-compute",
-    baseline=partial(in_a_row, LONG_COMPUTE, False),
-    inputs=partial(block_numbers, LONG_COMPUTE),
-    sizes={kind: size(LONG_COMPUTE[kind], items) for kind, items in LONG_COMPUTE_ITEMS.items()},  # type: ignore[misc]
-    timing="pipeline",
-    cold=False,
-    optimizations=(
-        Optimization(
-            "pipelined",
-            partial(at_once, LONG_COMPUTE),
-            {"sm_90": 0.97, "cuda": 0.9, "cpu": 0.6},
-            contract=_contract(_overlapped(LONG_COMPUTE, LONG_COMPUTE_ITEMS["cuda"])),
-            why="compute takes twenty times as long as all other stages: hiding those gains a few percent at most",
-        ),
+STREAMING_LONG_COMPUTE = _workload(
+    "streaming-long-compute",
+    partial(in_a_row, LONG_COMPUTE, False),
+    LONG_COMPUTE,
+    LONG_COMPUTE_ITEMS,
+    Optimization(
+        "pipelined",
+        partial(at_once, LONG_COMPUTE),
+        {"sm_90": 0.97, "cuda": 0.9, "cpu": 0.6},
+        contract=_contract(_overlapped(LONG_COMPUTE, LONG_COMPUTE_ITEMS["cuda"])),
+        why="compute takes twenty times as long as all other stages: hiding those gains a few percent at most",
     ),
 )
 
