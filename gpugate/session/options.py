@@ -283,11 +283,6 @@ def _profiling(config: pytest.Config) -> Profiling | None:
     return Profiling(tool, folder, kernels)
 
 
-def gates_by_settings(config: pytest.Config) -> bool:
-    """True where only the project's settings give --gate: they apply to all of its tests."""
-    return "--gate" in config.getini("addopts") and "--gate" not in config.invocation_params.args
-
-
 def profilers(config: pytest.Config) -> list[Tool]:
     """The profilers that options select."""
     return [tool for tool in PROFILERS if config.getoption(f"--{tool}") is not None]

@@ -35,7 +35,7 @@ from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import MOST_NAMED
 from gpugate.session.opening import open_session
-from gpugate.session.options import Options, gates_by_settings
+from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.selection import (
@@ -46,7 +46,6 @@ from gpugate.session.selection import (
     ended_early,
     group_tests,
     one_node_per_case,
-    reaches_perf_tests,
     select_shard,
     selects_all,
     usage_errors,
@@ -299,11 +298,9 @@ class PerfRun:
                 run_file.clear_mark(path)
 
     def _finish_plain(self, session: pytest.Session) -> None:
-        gate = self.options.gate
-        problems = [*catalogue.describe_skipped_modules(), *([NOTHING_MEASURED] if gate else [])]
-        is_due = (selects_all(self.config) and reaches_perf_tests(self.config)) or not gates_by_settings(self.config)
-        if gate and not self._is_worker and is_due:
-            self._end_red(session, problems)
+        problems = catalogue.describe_skipped_modules()
+        if self.options.gate and not self._is_worker:
+            self._end_red(session, [*problems, NOTHING_MEASURED])
         else:
             self._lines.extend(problems)
 

@@ -129,13 +129,6 @@ def selects_all(config: pytest.Config) -> bool:
     return not narrowed and not any("::" in word for word in config.option.file_or_dir)
 
 
-def reaches_perf_tests(config: pytest.Config) -> bool:
-    """True where the folder `perf_tests` is below an argument or, without any, below the working folder."""
-    here, perf_tests = config.invocation_params.dir, (config.rootpath / "perf_tests").resolve()
-    given = [(here / word).resolve() for word in config.option.file_or_dir or [""]]
-    return any(map(perf_tests.is_relative_to, given))
-
-
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:
     """True where the session stopped before it had reached every case: Ctrl-C, -x, --maxfail or a crash."""
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):

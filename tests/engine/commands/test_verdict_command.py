@@ -119,12 +119,11 @@ def test_a_step_that_ends_the_process_with_0_is_no_green_night(
     check_no_traceback(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("resume", [(), ("--perf-resume",)])
 def test_a_process_that_ends_before_its_first_case_leaves_no_older_green_night(
-    tiny: TinyProject, capsys: pytest.CaptureFixture[str], resume: tuple[str, ...]
+    tiny: TinyProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     night = tiny.path / "night"
-    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}", *resume)
+    gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
     assert tiny.run(*gate).status == 0
     files, before = sorted(night.iterdir()), (night / "run.json").read_bytes()
     tiny.write("tiny.py", "import os\n\nos._exit(0)")
@@ -248,16 +247,6 @@ def test_what_cannot_be_merged_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_of_another_gpugate_is_refused(
-    tmp_path: Path, shards: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = run_file.read(shards[1] / "run.json")
-    other = replace(run.environment, packages={**run.environment.packages, "gpugate": "0.0.1"})
-    run_file.write(shards[1] / "run.json", replace(run, environment=other))
-    assert merge(tmp_path, *shards) == 2
-    assert "was decided by gpugate 0.0.1" in capsys.readouterr().err
-
-
 def test_two_shards_of_a_gate_are_one_gate(tiny: TinyProject, recorded_project: TinyProject) -> None:
     """A project's gate, measured in two sessions; one of its cases has no record, so that the gate is red."""
     tiny.take_baseline(recorded_project)
@@ -265,10 +254,12 @@ def test_two_shards_of_a_gate_are_one_gate(tiny: TinyProject, recorded_project: 
         optimizations='Optimization("quick", quick, {"cpu": 0.01}), Optimization("new", quick, {"cpu": 0.01})'
     )
     folders = [f"night/shards/{number}" for number in (1, 2)]
+    gate = ("--gate", "--against=off", "--perf-device=cpu", "--perf-store=sqlite:///s")
     statuses = [
-        tiny.run("--gate", "--against=off", "--perf-device=cpu", f"--perf-shard={number}/2", f"--perf-report={folder}")
+        tiny.run(*gate, f"--perf-shard={number}/2", f"--perf-report={folder}")
         for number, folder in enumerate(folders, 1)
     ]
+    assert not (tiny.path / "s").exists(), "a shard is no night of the store"
     assert sorted(ended.status for ended in statuses)[1] == 1
     assert main(["verdict", *(str(tiny.path / folder) for folder in folders), "--merge", str(tiny.path / "night")]) == 1
     night = tiny.json("night/run.json")

@@ -135,7 +135,7 @@ def test_a_case_whose_verdicts_no_test_held_is_red(tiny: TinyProject, body: str)
 @pytest.mark.parametrize(
     ("body", "conftest", "words"),
     [
-        ("gate(workload.speedup)", XFAIL, "REGRESSED speedup of tiny/quick/cpu failed no test: 4."),
+        ("gate(workload.speedup)", XFAIL, "REGRESSED speedup of tiny/quick/cpu failed no test: "),
         (
             "with pytest.raises(pytest.fail.Exception):\n        gate(workload.speedup)",
             "",
@@ -252,15 +252,6 @@ def test_a_fixture_of_the_same_name_hides_no_recorded_case(tiny: TinyProject, re
     status, (error,) = gate(tiny)
     assert status == 1
     assert error.startswith(f"ERROR: {DROPPED}")
-
-
-def test_a_gate_of_the_projects_settings_whose_perf_tests_all_hide_is_red(tiny: TinyProject) -> None:
-    tiny.write("perf_tests/test_promises.py", OWN_FIXTURE)
-    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
-    assert tiny.run("--perf-device=cpu", "-k", "test_it").status == 0
-    result = tiny.run("--perf-device=cpu")
-    assert result.status == 1
-    assert "ERROR: the gate measured nothing: " in result.text
 
 
 RESETS = {
@@ -417,19 +408,8 @@ def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject) -> None
     result = tiny.run("--gate", "other")
     assert result.status == 1
     assert words in result.text
-    assert tiny.run("other").status == 0
     assert tiny.run("--gate", "other", "--collect-only").status == 0
     assert tiny.run("--gate", "other", "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-def test_a_gate_of_the_projects_settings_lets_plain_tests_pass_and_says_so(tiny: TinyProject) -> None:
-    tiny.write("other/test_plain.py", PLAIN)
-    tiny.write("pytest.ini", "[pytest]\naddopts = --gate\n")
-    result = tiny.run("other")
-    assert result.status == 0
-    assert "the gate measured nothing: " in result.text
-    assert "ERROR" not in result.text
-    assert tiny.run("other", "--gate").status == 1
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

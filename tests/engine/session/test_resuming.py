@@ -14,9 +14,13 @@ from gpugate.results.verdict import Outcome, Verdict
 from gpugate.session.opening import is_finished
 from gpugate.workload import Size
 from tests.conftest import case, measured
-from tests.engine.session.test_shards import THREE
 from tests.support.tiny_project import TinyProject, check_no_traceback
 
+THREE = """
+    Optimization("one", quick, {"cpu": 0.01}),
+    Optimization("two", quick, {"cpu": 0.01}),
+    Optimization("three", quick, {"cpu": 0.01})
+"""
 RESUME = ("--perf-device=cpu", "--perf-json=run.json", "--perf-resume")
 OTHER_S = 123.0  # the time of a measurement, by which it is recognized
 
@@ -109,21 +113,13 @@ def test_a_run_that_was_not_cut_off_is_measured_anew(stored: TinyProject) -> Non
             "run.json has verdicts of tiny/one/cpu that its measurement does not give: repeat",
         ),
         (lambda run: None, ("--gate",), "run.json has the option --gate False, and this run has True"),
-        (lambda run: None, ("--perf-mutate=slow:2",), "has the fault none, and this run has slow:2"),
         (lambda run: None, ("-operf_seed=5",), ", and this run has 5"),
-        (lambda run: None, ("--perf-shard=1/1",), "has the number of shards none, and this run has 1"),
         (lambda run: None, ("-k", "one"), "run.json has finished tiny/two/cpu, which is not selected now"),
         (
             lambda run: run["environment"]["packages"].update(torch="1.0"),
             (),
             "run.json the software or the machine changed (torch 1.0 -> ",
         ),
-        (
-            lambda run: run["environment"]["packages"].update(gpugate="0.0.1"),
-            (),
-            "run.json was decided by gpugate 0.0.1 and this is gpugate",
-        ),
-        (lambda run: run.update(format_version=99), (), "run.json was written by a newer gpugate (format 99, this one"),
     ],
 )
 def test_another_run_is_not_resumed(
