@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpugate.workload import Context
+from workloads.parts.random_inputs import host_generator
 from workloads.video.clip.clip import source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.clip.video_file import Matrix, copy_as_nv12, planar_frames
@@ -64,7 +65,7 @@ def _converted(path: Path, frames: int, matrix: Matrix) -> NDArray[np.uint8]:
 
 def batch_numbers(context: Context, index: int) -> Tensor:
     """Input set `index`: int64 [items] on the host, consecutive frames of the bank from a random one on."""
-    random = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    random = host_generator(context, index)
     frames = len(_decoded(source(context).path, FRAMES[context.device.type]))
     first = torch.randint(frames - context.items + 1, (1,), generator=random)
     return first + torch.arange(context.items)

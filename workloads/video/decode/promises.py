@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Proof, Side, Size, Workload
+from workloads.parts.random_inputs import host_generator
 from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Source, source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.decode.arrivals import Arrivals, luma_grids
@@ -57,7 +58,7 @@ def stamps(context: Context, index: int) -> Tensor:
 
     The frames of a step are no input: decoders read ahead. A record times its stamps cannot be an earlier record.
     """
-    generator = torch.Generator().manual_seed(1_000_003 * context.seed + index)
+    generator = host_generator(context, index)
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 
