@@ -156,7 +156,7 @@ def test_frames_of_nvdec_are_whole_and_in_order(
         monkeypatch.setattr(nvdec.SegmentDecoder, "_filled", late(nvdec.SegmentDecoder._filled, 3))
     nobody_waits()
     numbers, mean_square = [], []
-    with closing(nvdec.DeviceDecoder(clip, DEVICE, sessions, loop=True)) as decoder:
+    with closing(nvdec.decode_on_device(clip, DEVICE, sessions, loop=True)) as decoder:
         for first in range(0, 2 * CLIP.frames, BATCH):
             if busy == "reader":
                 keep_busy(stream, 10)

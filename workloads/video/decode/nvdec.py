@@ -10,21 +10,24 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from workloads.video.clip.video_file import VideoError, VideoInfo, examine
+from workloads.video.clip.video_file import VideoError, VideoInfo, exact, examine, open_video
 from workloads.video.decode.decoding import SequentialDecoder
-from workloads.video.decode.segment_packets import CodedFrame, SegmentPackets
-from workloads.video.decode.sessions import Segment, Sessions, segments
+from workloads.video.decode.sessions import Sessions, segments
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.stream import VideoStream
 
 # Frames ahead of a session: it should finish its next segment while the other ones are read, and never fill the GPU. A
 # clip with longer segments than that decodes less of itself at the same time.
@@ -34,13 +37,8 @@ LEAST_SLOTS = 4
 # over the encoders' too: PyTorch has 32 streams of each priority, and these are not shared.
 PRIORITY = -2
 BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
+TO_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}  # the bitstream filter of a codec's packets
 VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
-
-
-def slots_per_session(info: VideoInfo, sessions: int) -> int:
-    """The number of frames a session may be ahead: its longest segment, or the share of the memory limit."""
-    frame_bytes = info.height * 3 // 2 * info.width
-    return max(LEAST_SLOTS, min(max(map(len, segments(info))), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
 
 
 @dataclass
@@ -80,6 +78,53 @@ def _in_one_sentence(*errors: type[Exception]) -> Iterator[None]:  # cuda only
         raise RuntimeError(f"there is no NVDEC to decode with ({said}): {VIDEO_CAPABILITY}") from error
 
 
+class SegmentPackets:
+    """The coded frames of a clip's segments as Annex B byte streams, for a decoder that has no demuxer.
+
+    Raises VideoError for a codec other than H.264 and HEVC.
+    """
+
+    def __init__(self, info: VideoInfo) -> None:
+        from av.bitstream import BitStreamFilterContext
+
+        if info.codec not in TO_ANNEX_B:
+            known = " and ".join(TO_ANNEX_B)
+            raise VideoError(f"{info.path} is {info.codec}, and only {known} are split over sessions: take 1 session")
+        self._container = open_video(info.path)
+        self._stream: VideoStream = self._container.streams.video[0]
+        self._annex_b = BitStreamFilterContext(TO_ANNEX_B[info.codec], self._stream)
+        self._begin = self._stream.start_time or 0
+        self._frames_per_tick = info.frames_per_second * exact(self._stream.time_base or 1)
+
+    def read(self, segment: range) -> Iterator[tuple[int, bytes]]:
+        """The packets of these frames in decoding order, each with its frame's number in display order.
+
+        They begin with the keyframe, to which the filter adds the clip's parameter sets. They are fewer where the file
+        ends before or is damaged.
+        """
+        import av
+
+        self._annex_b.flush()
+        self._container.seek(self._begin + round(segment.start / self._frames_per_tick), stream=self._stream)
+        begun = not segment.start  # a file may begin with undecodable packets: their frames will be missing
+        with suppress(av.InvalidDataError):
+            for packet in self._container.demux(self._stream):
+                if not packet.size:
+                    return
+                number = self._number(packet)
+                if number >= segment.stop:
+                    return
+                begun = begun or (number == segment.start and packet.is_keyframe)
+                if begun:
+                    yield number, b"".join(bytes(each) for each in self._annex_b.filter(packet))
+
+    def close(self) -> None:
+        self._container.close()
+
+    def _number(self, packet: Packet[VideoStream]) -> int:
+        return round(((packet.pts or 0) - self._begin) * self._frames_per_tick)
+
+
 class SegmentDecoder:  # cuda only
     """A session of NVDEC with its own stream and slots, for the thread that builds it."""
 
@@ -99,10 +144,10 @@ class SegmentDecoder:  # cuda only
             self.slots = [FrameSlot(frame) for frame in ring]
             self._closing = built.pop_all()
 
-    def read(self, segment: Segment, free_slot: Callable[[], FrameSlot]) -> Iterator[FrameSlot]:
-        wanted = segment.first
-        for packet in chain(self._packets.read(segment), (None,)):  # an empty packet flushes the decoder
-            for frame in self._decoder.Decode(self._packet(packet)):
+    def read(self, segment: range, free_slot: Callable[[], FrameSlot]) -> Iterator[FrameSlot]:
+        wanted = segment.start
+        for number, coded in chain(self._packets.read(segment), [(0, b"")]):  # an empty packet flushes the decoder
+            for frame in self._decoder.Decode(self._packet(number, coded)):
                 if wanted <= frame.timestamp < segment.stop:
                     yield self._filled(free_slot(), frame)
                     wanted = frame.timestamp + 1
@@ -120,11 +165,11 @@ class SegmentDecoder:  # cuda only
         self._stream.synchronize()
         del self._decoder
 
-    def _packet(self, coded: CodedFrame | None) -> Any:
+    def _packet(self, number: int, coded: bytes) -> Any:
         packet = self._new_packet()
-        if coded is not None:
-            self._payload = np.frombuffer(coded.annex_b, np.uint8)  # lives until the packet is decoded
-            packet.bsl_data, packet.bsl, packet.pts = self._payload.ctypes.data, len(coded.annex_b), coded.number
+        if coded:
+            self._payload = np.frombuffer(coded, np.uint8)  # lives until the packet is decoded
+            packet.bsl_data, packet.bsl, packet.pts = self._payload.ctypes.data, len(coded), number
         return packet
 
     def _filled(self, slot: FrameSlot, frame: Any) -> FrameSlot:
@@ -136,22 +181,27 @@ class SegmentDecoder:  # cuda only
         return slot
 
 
-class ParallelDecoder:  # cuda only
-    """A clip split at its keyframes over several sessions."""
+class ParallelDecoder(Sessions[FrameSlot]):  # cuda only
+    """A clip split at its keyframes over several sessions, which are built while the constructor returns.
+
+    A session may be ahead by its longest segment, or by its share of the memory limit.
+    """
 
     def __init__(self, info: VideoInfo, device: torch.device, sessions: int, loop: bool) -> None:
         self._shape, self._device = (info.height * 3 // 2, info.width), device
-        sessions = min(sessions, len(segments(info)))
-        slots = slots_per_session(info, sessions)
+        parts = segments(info)
+        sessions = min(sessions, len(parts))
+        frame_bytes = self._shape[0] * self._shape[1]
+        slots = max(LEAST_SLOTS, min(max(map(len, parts)), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
         spare = slots - 1 if sessions > 1 else 0
         self.stock_frames = sessions * slots - spare
-        self._sessions = Sessions(info, lambda: SegmentDecoder(info, device, slots), sessions, loop, spare)
+        super().__init__(info, lambda: SegmentDecoder(info, device, slots), sessions, loop, spare)
 
     def read(self, frames: int) -> Tensor:
         current = torch.cuda.current_stream(self._device)
         batch = torch.empty(frames, *self._shape, dtype=torch.uint8, device=self._device)
         filled = 0
-        for run in self._sessions.runs(frames):
+        for run in self.runs(frames):
             current.wait_event(run[-1].filled)  # the session's stream has filled the others before
             # One by one, though their memory may be contiguous: the number of copies must not depend on chance.
             for place, slot in enumerate(run, filled):
@@ -162,12 +212,6 @@ class ParallelDecoder:  # cuda only
                 slot.used = used
             filled += len(run)
         return batch[:filled]
-
-    def settle(self) -> None:
-        self._sessions.settle()
-
-    def close(self) -> None:
-        self._sessions.close()
 
 
 class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
@@ -213,36 +257,21 @@ class ThreadedDecoder(SequentialDecoder[Tensor]):  # cuda only
         self._decoder.end()  # a request after that would wait forever
 
 
-class DeviceDecoder:  # cuda only
+def decode_on_device(  # cuda only
+    path: Path, device: torch.device, sessions: int = 1, loop: bool = False
+) -> ThreadedDecoder | ParallelDecoder:
     """NVDEC decodes to NV12 on `device`, with one session or with several at once.
+
+    `read(frames)` returns uint8 [n, H*3/2, W]: `frames` frames, fewer at the end, then 0; ready on the caller's current
+    stream, and valid after `close`. It raises VideoError where the clip ended too early, after all decodable frames
+    were returned, and immediately any error of a thread.
 
     Raises VideoError for videos that `examine` refuses, ImportError without PyNvVideoCodec, and RuntimeError, in one
     sentence, where there is no NVDEC; with several sessions when frames are read, since they are built meanwhile.
     """
-
-    def __init__(self, path: Path, device: torch.device, sessions: int = 1, loop: bool = False) -> None:
-        _library()
-        self.info = examine(path)
-        device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-        self._decoder: ThreadedDecoder | ParallelDecoder = (
-            ThreadedDecoder(self.info, device, loop)
-            if sessions == 1
-            else ParallelDecoder(self.info, device, sessions, loop)
-        )
-        self.stock_frames = self._decoder.stock_frames
-
-    def read(self, frames: int) -> Tensor:
-        """uint8 [n, H*3/2, W]: `frames` frames, fewer at the end, then 0; ready on the caller's current stream.
-
-        Raises VideoError where the clip ended too early, after all decodable frames were returned, and immediately any
-        error of a thread.
-        """
-        return self._decoder.read(frames)
-
-    def settle(self) -> None:
-        """Waits until several sessions are as far ahead as they can be; the state of a single session is not known."""
-        self._decoder.settle()
-
-    def close(self) -> None:
-        """Ends all threads. Frames that were read stay valid."""
-        self._decoder.close()
+    _library()
+    info = examine(path)
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    if sessions == 1:
+        return ThreadedDecoder(info, device, loop)
+    return ParallelDecoder(info, device, sessions, loop)

@@ -100,9 +100,9 @@ def planes(clip: Source, device: torch.device, loop: bool) -> Decoder:
 
 def nvdec(sessions: int, clip: Source, device: torch.device, loop: bool) -> Decoder:
     """NVDEC: NV12 in device memory."""
-    from workloads.video.decode.nvdec import DeviceDecoder  # cuda only
+    from workloads.video.decode.nvdec import decode_on_device  # cuda only
 
-    return DeviceDecoder(clip.path, device, sessions, loop)  # cuda only
+    return decode_on_device(clip.path, device, sessions, loop)  # cuda only
 
 
 def torchcodec(clip: Source, device: torch.device, loop: bool) -> Decoder:

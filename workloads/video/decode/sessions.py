@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from itertools import count, cycle, pairwise
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -21,21 +20,10 @@ from workloads.video.decode.decoding import CLOSED, missing_frames
 _Slot = TypeVar("_Slot")
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Frames `first` to `stop` - 1 of a clip, which need none of the others to be decoded."""
-
-    first: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.first
-
-
-def segments(info: VideoInfo) -> tuple[Segment, ...]:
-    """The whole clip, split at its keyframes."""
+def segments(info: VideoInfo) -> tuple[range, ...]:
+    """The whole clip, split at its keyframes: the numbers of frames that need none of the others to be decoded."""
     starts = sorted({0, *info.keyframes})
-    return tuple(Segment(first, stop) for first, stop in pairwise([*starts, info.frames]))
+    return tuple(range(first, stop) for first, stop in pairwise([*starts, info.frames]))
 
 
 class SegmentReader(Protocol[_Slot]):
@@ -48,7 +36,7 @@ class SegmentReader(Protocol[_Slot]):
     @property
     def slots(self) -> Sequence[_Slot]: ...
 
-    def read(self, segment: Segment, free_slot: Callable[[], _Slot]) -> Iterator[_Slot]: ...
+    def read(self, segment: range, free_slot: Callable[[], _Slot]) -> Iterator[_Slot]: ...
 
     def close(self) -> None: ...
 
@@ -57,19 +45,53 @@ class _StoppedError(Exception):
     """An exception that ends a session."""
 
 
+class _Room:
+    """The number of frames that all sessions together may have ahead: `spare` fewer than there are slots.
+
+    So every session with room replaces a few taken frames, and not only the session whose slots they were in: a caller
+    that waits until as much is decoded as was taken waits for several engines, and not for one.
+    """
+
+    def __init__(self, spare: int) -> None:
+        self.spare = self._withheld = spare
+        self.left = threading.Semaphore(0)
+        self._changed = threading.Condition()
+        self._watchers = 0
+
+    def add(self, slots: int) -> None:
+        with self._changed:
+            withheld = min(self._withheld, slots)
+            self._withheld -= withheld
+        if slots > withheld:
+            self.left.release(slots - withheld)
+
+    def tell(self) -> None:
+        """Wakes who waits; without one no lock is taken, for which all sessions would compete around every frame."""
+        if self._watchers:
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Waits until `holds()` is true, which is checked at every change."""
+        with self._changed:
+            self._watchers += 1
+            try:
+                self._changed.wait_for(holds)
+            finally:
+                self._watchers -= 1
+
+
 class _Session(Generic[_Slot]):
     """One reader's slots on their way between it and the consumer; None in either direction is the end.
 
-    The number of slots bounds the queues, which need no other bound. Each count is raised by one thread: all sessions
-    would compete for a lock around every frame.
+    The number of slots bounds the queues, which need no other bound. Each count is raised by one thread.
     """
 
     def __init__(self, room: _Room) -> None:
         self._free: SimpleQueue[_Slot | None] = SimpleQueue()
         self._ready: SimpleQueue[_Slot | None] = SimpleQueue()
-        self._stopped = False
         self._room = room
-        self.ended = False
+        self._stopped = self.ended = False
         self.slots: int | None = None  # before there are any
         self._filled = self._freed = 0
 
@@ -77,11 +99,6 @@ class _Session(Generic[_Slot]):
     def held(self) -> int:
         """The number of slots with a frame that is still wanted."""
         return self._filled - self._freed
-
-    @property
-    def is_full(self) -> bool:
-        """True where every slot has a frame that nobody has used yet, or no more frames will come."""
-        return self.ended or self.held == self.slots
 
     def begin(self, slots: Sequence[_Slot]) -> None:
         for slot in slots:
@@ -93,12 +110,12 @@ class _Session(Generic[_Slot]):
         self._freed += len(slots)
         for slot in slots:
             self._free.put(slot)
-        self._room.give_back(len(slots))
+        self._room.left.release(len(slots))
 
     def free_slot(self) -> _Slot:
         slot = self._free.get()
         if slot is not None:
-            self._room.take()  # with a slot in hand: a waiting thread must not occupy the room of others
+            self._room.left.acquire()  # with a slot in hand: a waiting thread must not occupy the room of others
         if slot is None or self._stopped:
             raise _StoppedError
         return slot
@@ -128,7 +145,7 @@ class _Session(Generic[_Slot]):
         self._stopped = True
         self._free.put(None)
         self._ready.put(None)
-        self._room.give_back(1)
+        self._room.left.release()
         self.end()
 
     def end(self) -> None:
@@ -137,53 +154,12 @@ class _Session(Generic[_Slot]):
         self._room.tell()
 
 
-class _Room:
-    """The number of frames that all sessions together may have ahead: `spare` fewer than there are slots.
-
-    So every session with room replaces a few taken frames, and not only the session whose slots they were in: a caller
-    that waits until as much is decoded as was taken waits for several engines, and not for one.
-    """
-
-    def __init__(self, spare: int) -> None:
-        self.spare = self._withheld = spare
-        self._left = threading.Semaphore(0)
-        self._changed = threading.Condition()
-        self._watchers = 0
-
-    def add(self, slots: int) -> None:
-        with self._changed:
-            withheld = min(self._withheld, slots)
-            self._withheld -= withheld
-        self.give_back(slots - withheld)
-
-    def take(self) -> None:
-        self._left.acquire()
-
-    def give_back(self, slots: int) -> None:
-        if slots:
-            self._left.release(slots)
-
-    def tell(self) -> None:
-        if self._watchers:
-            with self._changed:
-                self._changed.notify_all()
-
-    def wait_for(self, holds: Callable[[], bool]) -> None:
-        """Waits until `holds()` is true, which is checked at every change."""
-        with self._changed:
-            self._watchers += 1
-            try:
-                self._changed.wait_for(holds)
-            finally:
-                self._watchers -= 1
-
-
 class Sessions(Generic[_Slot]):
     """The frames of a clip from several decoders at once, in order, over and over where `loop` is True.
 
     `sessions` threads decode, at most one for each segment. Each of them calls `make_reader`. An error in one of them
     ends all, and is raised by `runs`; of several errors, the first one. Of all slots, `spare` stay empty: fewer than a
-    reader has, or the session whose turn it is could wait forever. Raises ValueError for 0 sessions.
+    reader has, or the session whose turn it is could wait forever.
     """
 
     def __init__(
@@ -194,13 +170,9 @@ class Sessions(Generic[_Slot]):
         loop: bool = False,
         spare: int = 0,
     ) -> None:
-        if sessions < 1:
-            raise ValueError(f"{sessions} sessions decode nothing: give at least 1")
         self._info, self._segments, self._make_reader, self._loop = info, segments(info), make_reader, loop
         self._room = _Room(spare)
-        self._sessions: list[_Session[_Slot]] = [
-            _Session(self._room) for _ in range(min(sessions, len(self._segments)))
-        ]
+        self._sessions = [_Session[_Slot](self._room) for _ in range(min(sessions, len(self._segments)))]
         self._turn = zip(self._turns(0, 1), cycle(self._sessions), strict=False)
         self._left, self._stop_at, self._current = 0, 0, self._sessions[0]  # of the current segment
         self._shortage: VideoError | None = None
@@ -225,12 +197,10 @@ class Sessions(Generic[_Slot]):
             yield run
             self._current.free(run)
             given += len(run)
-        if self._failure is not None:
+        failure = self._failure or (None if given else self._shortage)
+        if failure is not None:
             self._join()
-            raise self._failure
-        if self._shortage is not None and not given:
-            self._join()
-            raise self._shortage
+            raise failure
 
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
@@ -244,19 +214,19 @@ class Sessions(Generic[_Slot]):
         self._fail(ValueError(CLOSED))
         self._join()
 
-    def _turns(self, first: int, step: int) -> Iterator[Segment]:
+    def _turns(self, first: int, step: int) -> Iterator[range]:
         """Every `step`-th segment, in rounds where the clip is to be decoded over and over."""
         numbers = count(first, step) if self._loop else range(first, len(self._segments), step)
         return (self._segments[number % len(self._segments)] for number in numbers)
 
     def _is_settled(self) -> bool:
+        """True where all room is used, or no session has a slot without a wanted frame, or more frames to come."""
         slots = [session.slots for session in self._sessions]
-        if (
-            None not in slots
-            and sum(each.held for each in self._sessions) == sum(filter(None, slots)) - self._room.spare
-        ):
-            return True
-        return all(session.is_full for session in self._sessions)
+        if None not in slots:
+            held = sum(each.held for each in self._sessions)
+            if held == sum(filter(None, slots)) - self._room.spare:
+                return True
+        return all(session.ended or session.held == session.slots for session in self._sessions)
 
     def _next_run(self, most: int) -> list[_Slot]:
         """The next run; empty at the end of the clip, where it ended too early, and where a thread failed."""
@@ -277,28 +247,18 @@ class Sessions(Generic[_Slot]):
         return run
 
     def _run(self, number: int) -> None:
+        session = self._sessions[number]
         try:
-            self._run_session(number)
-        finally:
-            self._sessions[number].end()
-
-    def _run_session(self, number: int) -> None:
-        with self._told():
-            reader = self._make_reader()
-            with self._told():
-                self._decode(reader, self._sessions[number], self._turns(number, len(self._sessions)))
-            reader.close()
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
+            with closing(self._make_reader()) as reader:
+                self._decode(reader, session, self._turns(number, len(self._sessions)))
         except _StoppedError:
             pass
         except BaseException as error:
             self._fail(error)
+        finally:
+            session.end()
 
-    def _decode(self, reader: SegmentReader[_Slot], session: _Session[_Slot], turns: Iterable[Segment]) -> None:
+    def _decode(self, reader: SegmentReader[_Slot], session: _Session[_Slot], turns: Iterable[range]) -> None:
         session.begin(reader.slots)
         for segment in turns:
             decoded = 0

@@ -268,9 +268,9 @@ def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Any:
         from workloads.video.decode.decoding import HostDecoder
 
         return HostDecoder(path, loop)
-    from workloads.video.decode.nvdec import DeviceDecoder  # cuda only
+    from workloads.video.decode.nvdec import decode_on_device  # cuda only
 
-    return DeviceDecoder(path, device, plan.sessions, loop)  # cuda only
+    return decode_on_device(path, device, plan.sessions, loop)  # cuda only
 
 
 def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) -> Any:

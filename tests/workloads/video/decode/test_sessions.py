@@ -13,15 +13,15 @@ import pytest
 
 from tests.support.patience import HANGS_S, soon, wait_until
 from workloads.video.clip.video_file import VideoError, VideoInfo
-from workloads.video.decode.sessions import Segment, Sessions, segments
+from workloads.video.decode.sessions import Sessions, segments
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
 
 
 def test_a_clip_is_split_at_its_keyframes() -> None:
-    assert segments(INFO) == (Segment(0, 5), Segment(5, 6), Segment(6, 14), Segment(14, 20), Segment(20, 23))
-    assert segments(dataclasses.replace(INFO, keyframes=())) == (Segment(0, 23),)
+    assert segments(INFO) == (range(5), range(5, 6), range(6, 14), range(14, 20), range(20, 23))
+    assert segments(dataclasses.replace(INFO, keyframes=())) == (range(23),)
     assert sum(map(len, segments(dataclasses.replace(INFO, keyframes=(3, 9))))) == 23
 
 
@@ -39,8 +39,8 @@ class FakeReader:
         self.closed = False
         self._lost = lost
 
-    def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
-        for frame in range(segment.first, segment.stop):
+    def read(self, segment: range, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+        for frame in segment:
             if frame >= self._lost:
                 return
             slot = free_slot()
@@ -133,7 +133,7 @@ def test_frames_that_are_missing_are_told_after_those_that_are_there(lost: int, 
 
 def failing_reader(at: int) -> FakeReader:
     class Failing(FakeReader):
-        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+        def read(self, segment: range, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
             for slot in super().read(segment, free_slot):
                 if slot.frame == at:
                     raise OSError(f"frame {at} broke the decoder")
@@ -167,8 +167,8 @@ def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame
     begun, closing = threading.Event(), threading.Event()
 
     class Slow(FakeReader):
-        def read(self, segment: Segment, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
-            if segment.first == 5:
+        def read(self, segment: range, free_slot: Callable[[], FakeSlot]) -> Iterator[FakeSlot]:
+            if segment.start == 5:
                 begun.set()
                 assert closing.wait(HANGS_S)
             yield from super().read(segment, free_slot)
