@@ -9,10 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.workload import Context, Workload
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
-from workloads import WORKLOADS, resnet50_inference
+from workloads import WORKLOADS
 
-# Work that is no product of matrices is counted by the workload's own tests; ranks have theirs.
+# Work that is no product of matrices is counted by the workload's own tests; ranks and ResNets have theirs.
 ELSEWHERE = (
+    *("resnet50-", "resnet18-"),
     *("host-preparation", "memory-access", "operator-", "optimizer-", "video/decode", "video/preprocess"),
     *("video/composite", "video/encode", "ddp-scaling"),
     *(
@@ -32,17 +33,13 @@ COUNTED = [
 
 
 @pytest.mark.parametrize("workload", COUNTED, ids=lambda workload: workload.name)
-def test_the_stated_flops_are_those_that_pytorch_counts(
-    workload: Workload, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resnet50_inference, "CALIBRATION_PHOTOGRAPHS", 2)  # which change no FLOPs
+def test_the_stated_flops_are_those_that_pytorch_counts(workload: Workload, cache_dir: Path) -> None:
     items = workload.sizes["cpu"].items
     context = Context(torch.device("cpu"), min(items, 64) if "operator" in workload.name else items, 0, cache_dir)
     inputs, side = workload.inputs(context, 0), workload.baseline(context)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # a CPU's fused kernel is not counted
         side.step(inputs)
     side.close()
-    resnet50_inference.seeded_weights.cache_clear()
     # A step of text is stated for the middle of the text, and each one attends to as many tokens as stand before it.
     allowed = 0.06 if workload.name.startswith("llm-") else 2e-4
     assert workload.sizes["cpu"].flops == pytest.approx(counter.get_total_flops(), rel=allowed)

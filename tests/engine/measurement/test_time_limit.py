@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpugate.errors import SideError
-from gpugate.measurement import time_limit
+from gpugate.measurement import sides, time_limit
 from gpugate.measurement.sides import blame
 from gpugate.measurement.time_limit import StepTimeout, limit_time
 from gpugate.store import run_file
@@ -23,7 +23,6 @@ SHORT_S = 1.5  # of perf_step_timeout
 RIGHT = "def right(context):\n    return sleeping(1)\n\n"
 BOTH = f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})'
 ENDLESS = {
-    "step": "def quick(context):\n    return Side(lambda x: time.sleep(3600))",
     "finish": "def quick(context):\n    return Side(lambda x: x + x, finish=lambda: threading.Event().wait())",
     "close": "def quick(context):\n    return Side(lambda x: x + x, close=lambda: time.sleep(3600))",
 }
@@ -111,7 +110,10 @@ def test_another_thread_has_no_limit() -> None:
 
 
 @pytest.mark.parametrize("where", ENDLESS)
-def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(tiny: TinyProject, where: str) -> None:
+def test_a_case_without_an_end_is_an_error_and_the_next_one_goes_on(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(sides, "BUILD_SHARE", 2)
     tiny.workload(f"import threading\n\n{RIGHT}{ENDLESS[where]}", BOTH)
     result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", f"-operf_step_timeout={SHORT_S}")
     assert result.status == pytest.ExitCode.TESTS_FAILED
@@ -163,9 +165,13 @@ def quick(context):
     assert run.cases["tiny/right/cpu"].measurement is not None
     error = run.cases["tiny/quick/cpu"].error
     assert error is not None
-    assert "quick failed while running its first step: StepTimeout: no end within 6 s" in error
+    assert "quick failed while running its first step: StepTimeout: no end within 2 s" in error
     assert f"ERROR: tiny/quick/cpu: {error}; it hangs in code that is not Python, so the run ends here" in result.text
     check_no_traceback(result.text)
 
 
-SHORT_GRACE = "\nfrom gpugate.measurement import time_limit\n\ntime_limit.GRACE_S = 0.5\n"
+SHORT_GRACE = """
+from gpugate.measurement import sides, time_limit
+
+sides.BUILD_SHARE, time_limit.GRACE_S = 2, 0.5
+"""

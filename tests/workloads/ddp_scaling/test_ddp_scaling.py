@@ -10,6 +10,7 @@ from torch import nn
 from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply, mutate
 from gpugate.judging.bill import broken_limit
+from gpugate.measurement import collectives
 from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.difference import differences
 from gpugate.measurement.ranks import RankedSide, RankJob
@@ -62,6 +63,12 @@ def expected(job: RankJob) -> Mapping[str, Parts]:
         found[workload.name] = side.output_for(INPUTS[0], expected=True)
         side.close()
     return found
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "COUNTED_STEPS", 2)
+    monkeypatch.setattr(collectives, "FLUSH_STEPS", 1)
 
 
 def problems(case: Case, job: RankJob, expected: Mapping[str, Parts]) -> set[str]:
