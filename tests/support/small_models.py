@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.small_encoder import small_encoders
-from workloads import resnet50_inference
+from workloads import llm_serving, resnet50_inference
 from workloads.llm import tokens
 from workloads.llm.model import Shape
 from workloads.resnet18_training import training
+from workloads.video.clip.clip import Clip
+from workloads.video.clip.source_clip import CLIPS
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
+SERVING = {"SHAPES": TINY, "REQUESTS": 6, "ROWS": 2, "LONGEST": 8, "SHARED": 16, "OWN": 8, "CHUNK": 8}
 
 
 class SmallNet(nn.Module):
@@ -33,15 +36,19 @@ class SmallNet(nn.Module):
 
 @contextmanager
 def small_models() -> Iterator[None]:
-    """Inside, every decoder and every network that is trained is small, and ResNet-50 has a block of each width.
+    """Inside, every decoder, every network that is trained and the clip are small, and ResNet-50 has a block of each
+    width.
 
     Its weights come from two photographs.
     """
     from torchvision.models.resnet import Bottleneck, ResNet
 
     with small_encoders(), pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CLIPS, "cpu", Clip(312, 192, 24))  # type: ignore[arg-type]
         patch.setattr(training, "architecture", SmallNet)
         patch.setattr(tokens, "SMALL", TINY)
+        for name, small in SERVING.items():
+            patch.setitem(getattr(llm_serving, name), "cpu", small)
         patch.setattr("torchvision.models.resnet50", partial(ResNet, Bottleneck, [1, 1, 1, 1]))
         patch.setattr(resnet50_inference, "CALIBRATION_PHOTOGRAPHS", 2)
         resnet50_inference.seeded_weights.cache_clear()
