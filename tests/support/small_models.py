@@ -13,8 +13,7 @@ from workloads import llm_serving, resnet50_inference
 from workloads.llm import tokens
 from workloads.llm.model import Shape
 from workloads.resnet18_training import training
-from workloads.video.clip.clip import Clip
-from workloads.video.clip.source_clip import CLIPS
+from workloads.video.clip.clip import CLIPS, Clip
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 SERVING = {"SHAPES": TINY, "REQUESTS": 6, "ROWS": 2, "LONGEST": 8, "SHARED": 16, "OWN": 8, "CHUNK": 8}
