@@ -36,13 +36,11 @@ from gpugate.profiling.export import (
     EXPORT,
     FOLDER_VARIABLE,
     INNER_PID,
-    NOT_IMPORTED,
     OUTER_PID,
     REPORT,
     REPORT_STEM,
     Capture,
     CaptureIndex,
-    ProfileError,
     read_index,
     safe_name,
 )
@@ -92,7 +90,7 @@ def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: 
     `isolated` from other processes, only the summaries are kept."""
     folder = run.profiling.folder
     kept = [_keep(run, capture, isolated) for capture in run.index.captures]
-    reports = [each.report for each in kept if each.report is not None and each.report.suffix == REPORT]
+    reports = [each.report for each in kept if each.report is not None]
     print_line(f"nsys: {len(reports)} reports in {folder}; under a profiler: timings are not judged")
     for each in kept:
         if each.report is not None:
@@ -109,18 +107,19 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
     stem = f"{safe_name(capture.case_id)}.{capture.label}"
     folder = run.profiling.folder
     try:
-        for ending in (REPORT, NOT_IMPORTED, EXPORT, SUMMARY):
+        for ending in (REPORT, EXPORT, SUMMARY):
             (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
         if not capture.complete:  # a side that failed has failed its test already
             return Kept(capture)
         found = _find(run, capture)
         if found is None:
-            return Kept(capture, problem=f"nsys wrote no report of {capture.window}: look at its output")
+            return Kept(
+                capture,
+                problem=f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1",
+            )
         found = found.replace(run.folder / f"{stem}{found.suffix}")
         problem, brief = None, []
         try:
-            if found.suffix == NOT_IMPORTED:
-                raise ProfileError("nsys could not import it: its importer may need libdw.so.1, apt install libdw1")
             brief = _summarize(export.export_report(found, run.environment), folder / stem, capture)
         except (GpugateError, OSError) as error:
             problem = f"{found.name} was not summarized: {error}"
@@ -140,7 +139,7 @@ def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
 def _find(run: ProfiledRun, capture: Capture) -> Path | None:
     """The report of the capture's range: nsys numbers them, a single one perhaps not."""
     stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
-    named = (run.folder / f"{stem}{ending}" for stem in stems for ending in (REPORT, NOT_IMPORTED))
+    named = (run.folder / f"{stem}{REPORT}" for stem in stems)
     return next((path for path in named if path.exists()), None)
 
 

@@ -140,8 +140,3 @@ def test_a_side_may_compile_many_models() -> None:
 
     with torch._dynamo.config.patch(recompile_limit=1):
         assert graphs_of(compile_all) == 2 * len(models)
-
-
-def test_a_graph_that_must_be_whole_is_an_error() -> None:
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
-        graphs_of(lambda model, backend: torch.compile(model, backend=backend, fullgraph=True))

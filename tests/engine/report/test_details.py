@@ -90,14 +90,6 @@ def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: Ru
     assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
 
 
-def test_narrow_windows_drop_the_least_important_columns_and_say_so(gpu_run: RunResult) -> None:
-    summary = text(gpu_run, 80, False)
-    kept = "optimization optimized speedup interval verdict"
-    assert row_of(summary, "optimization") == kept.split()
-    assert "left out at 80 columns: reference, items, ceiling, start-up" in summary
-    assert "left out" not in text(gpu_run, LOG_COLUMNS, False)
-
-
 def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(gpu_run: RunResult) -> None:
     assert "33 %" in text(gpu_run, 200, False)
     gpu_run.yardsticks = [Yardstick({"something_else": 3.0})]

@@ -2,7 +2,6 @@
 
 import io
 import re
-import threading
 from dataclasses import replace
 
 import pytest
@@ -87,10 +86,3 @@ def test_a_new_stage_is_drawn_at_once() -> None:
         live.update(replace(MEASURING, case_id="another/one/cuda"))
     assert "building cuda-graph" in drawn(console)
     assert "another/one/cuda" in drawn(console)
-
-
-def test_no_thread_refreshes_it() -> None:
-    before = threading.enumerate()
-    with LiveLine(on_a_terminal()) as live:
-        live.update(MEASURING)
-        assert set(threading.enumerate()) <= set(before)  # those of earlier tests may end

@@ -186,10 +186,6 @@ def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
     assert ("1 case not gated tonight" in RunView(run).tally) is is_open
 
 
-def test_a_run_without_records_is_worth_nothing() -> None:
-    assert RunView(run_of(judged_case(GOOD, remembered=None))).worth == []
-
-
 def proven(*dates: str | None) -> CaseResult:
     times = [None if date is None else f"{date}T02:00:05+01:00" for date in dates]
     proofs = tuple(ProofResult("it learns", "98 %", proved_at=time) for time in times)
