@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from gpugate.workload import Context, DeviceKind
 from workloads.video.clip.frame_number import LARGEST_NUMBER, LEAST_HEIGHT, LEAST_WIDTH, paint, strip_height
 from workloads.video.clip.scene import Mask, Pixels, scene
-from workloads.video.clip.video_file import VideoInfo, examine, replacing_file, replacing_video
+from workloads.video.clip.video_file import VideoInfo, examine, replacing_video
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -106,49 +106,26 @@ def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
 
     Depends on its arguments alone. Raises ValueError for a number that the bar code cannot hold.
     """
-    rgb, mask = scene(clip.width, clip.height, clip.seed).at(number / clip.frames_per_second)
+    rgb, mask = scene(clip.width, clip.height, clip.seed)(number / clip.frames_per_second)
     paint(rgb, number)
     mask[: strip_height(clip.height)] = True
     return rgb, mask
 
 
 def clip_path(cache_dir: Path, clip: Clip) -> Path:
-    """The clip as an MP4 file in `cache_dir`, made first unless it lies there intact.
+    """The clip as an MP4 file in `cache_dir`, made first unless it lies there.
 
     4:2:0, tagged as BT.601 in limited range, a keyframe every 30 frames, no frame that needs one of another such group.
-    Beside it lies its SHA-256, as `sha256sum` writes it. Raises OSError, in one sentence, when it cannot be written.
+    Raises OSError, in one sentence, when it cannot be written.
     """
     path = cache_dir / clip.file_name
-    if not (path.is_file() and _is_intact(path, path.stat().st_mtime_ns, path.stat().st_size)):
+    if not path.is_file():
         with replacing_video(path) as container:
-            _encode(clip, container)
-        with replacing_file(_beside(path)) as partial:
-            partial.write_bytes(_sum(path))
+            stream = _stream(clip, container)
+            for frame in _drawn(clip):
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
     return path
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _sum(path: Path) -> bytes:
-    return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n".encode()
-
-
-@functools.lru_cache(maxsize=8)
-def _is_intact(path: Path, *state: int) -> bool:
-    """Compares the file with its SHA-256, once for each state of the file: every build of every side asks for it."""
-    try:
-        return _beside(path).read_bytes() == _sum(path)
-    except OSError:
-        return False
-
-
-def _encode(clip: Clip, container: OutputContainer) -> None:
-    stream = _stream(clip, container)
-    for frame in _drawn(clip):
-        container.mux(stream.encode(frame))
-    container.mux(stream.encode(None))
 
 
 def _drawn(clip: Clip) -> Iterator[VideoFrame]:

@@ -7,6 +7,7 @@ blue) and striped, the background cool and cloudy, so that even a linear readout
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ Pixels = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
 Values = NDArray[np.float32]
 Pair = tuple[float, float]
+Swing = Callable[[float], Pair]  # the position x and y at a time in seconds
 Colour = tuple[int, int, int]
 Colours = tuple[Colour, Colour]
 
@@ -39,19 +41,6 @@ CLOTHES: tuple[Colours, ...] = (
 
 
 @dataclass(frozen=True)
-class Swing:
-    """A sine in time for x and one for y: `seconds` are their periods, `turns` their phases."""
-
-    seconds: Pair
-    turns: Pair
-
-    def at(self, seconds: float) -> Pair:
-        """The position x and y at that time, each from -1 to 1."""
-        x, y = np.sin(2 * np.pi * (seconds / np.array(self.seconds) + np.array(self.turns)))
-        return float(x), float(y)
-
-
-@dataclass(frozen=True)
 class Texture:
     """uint8 [h, w, 3], larger than its visible part: a window that swings over all of it."""
 
@@ -60,7 +49,7 @@ class Texture:
 
     def shown(self, height: int, width: int, seconds: float) -> Pixels:
         spare_height, spare_width = self.pixels.shape[0] - height, self.pixels.shape[1] - width
-        x, y = self.swing.at(seconds)
+        x, y = self.swing(seconds)
         top, left = round(spare_height * (1 + y) / 2), round(spare_width * (1 + x) / 2)
         return self.pixels[top : top + height, left : left + width]
 
@@ -81,7 +70,7 @@ class Actor:
     def draw(self, seconds: float, rgb: Pixels, mask: Mask) -> None:
         """Draws the visible part into a frame."""
         height, width = self.outline.shape
-        x, y = self.swing.at(seconds)
+        x, y = self.swing(seconds)
         left = round((self.centre[0] + self.reach[0] * x) * mask.shape[1] - width / 2)
         top = round((self.centre[1] + self.reach[1] * y) * mask.shape[0] - height / 2)
         inside = np.s_[max(0, -top) : max(0, mask.shape[0] - top), max(0, -left) : max(0, mask.shape[1] - left)]
@@ -92,53 +81,40 @@ class Actor:
         mask[place] |= outline
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A background and, from the back to the front, its actors, for frames of `width` x `height`."""
-
-    width: int
-    height: int
-    background: Texture
-    actors: tuple[Actor, ...]
-
-    def at(self, seconds: float) -> tuple[Pixels, Mask]:
-        """RGB uint8 [H, W, 3] and the foreground, bool [H, W]."""
-        rgb = self.background.shown(self.height, self.width, seconds).copy()
-        mask = np.zeros((self.height, self.width), np.bool_)
-        for actor in self.actors:
-            actor.draw(seconds, rgb, mask)
-        return rgb, mask
-
-
 @functools.lru_cache(maxsize=2)
-def scene(width: int, height: int, seed: int) -> Scene:
-    """The scene of that size; `seed` decides the places and the textures."""
+def scene(width: int, height: int, seed: int) -> Callable[[float], tuple[Pixels, Mask]]:
+    """The scene of that size as a function of the time in seconds: RGB uint8 [H, W, 3] and the foreground, bool [H, W].
+
+    `seed` decides the places and the textures.
+    """
     random = np.random.default_rng(seed)
     clothes = random.permutation(len(CLOTHES))
-    balls = [_ball(random, height, CLOTHES[clothes[index]], x) for index, x in enumerate((0.2, 0.5, 0.82))]
-    people = [_person(random, height, CLOTHES[clothes[index + 3]], x) for index, x in enumerate((0.28, 0.7))]
-    actors = (*balls, *(actor for person in people for actor in person))
-    return Scene(width, height, _background(random, width, height), actors)
-
-
-def _background(random: np.random.Generator, width: int, height: int) -> Texture:
+    actors = [_ball(random, height, CLOTHES[clothes[index]], x) for index, x in enumerate((0.2, 0.5, 0.82))]
+    for index, x in enumerate((0.28, 0.7)):  # from the back to the front
+        actors += _person(random, height, CLOTHES[clothes[index + 3]], x)
     size = _with_slack(height, width)
     sky, forest, where = (_clouds(random, size, CLOUD * height)[:, :, None] for _ in range(3))
     mixed = _mixed(SKY, sky) * where + _mixed(FOREST, forest) * (1 - where)
-    return Texture(_grainy(random, mixed), _swing(random, (14, 16), (10, 12)))
+    background = Texture(_grainy(random, mixed), _swing(random, (14, 16), (10, 12)))
+
+    def at(seconds: float) -> tuple[Pixels, Mask]:
+        rgb, mask = background.shown(height, width, seconds).copy(), np.zeros((height, width), np.bool_)
+        for actor in actors:
+            actor.draw(seconds, rgb, mask)
+        return rgb, mask
+
+    return at
 
 
-def _person(random: np.random.Generator, height: int, clothes: Colours, x: float) -> tuple[Actor, Actor]:
+def _person(random: np.random.Generator, height: int, clothes: Colours, x: float) -> list[Actor]:
     """Shoulders that the lower edge of the frame cuts off, and a head over them."""
     swing = _swing(random, (7, 11), (1.5, 2.5))
-    across, down = _coordinates(round(0.6 * height), round(0.36 * height))
-    shoulders = across**4 + down**4 < 1
-    across, down = _coordinates(round(0.26 * height), round(0.2 * height))
-    head = across**2 + down**2 < 1
-    return (
-        Actor(shoulders, _striped(random, shoulders, height, clothes), (x, 0.8), (0.14, 0.015), swing),
-        Actor(head, _striped(random, head, height, SKIN), (x, 0.42), (0.14, 0.015), swing),
-    )
+    parts = []
+    for size, power, colours, y in (((0.6, 0.36), 4, clothes, 0.8), ((0.26, 0.2), 2, SKIN, 0.42)):
+        across, down = _coordinates(*(round(share * height) for share in size))
+        outline = across**power + down**power < 1
+        parts.append(Actor(outline, _striped(random, outline, height, colours), (x, y), (0.14, 0.015), swing))
+    return parts
 
 
 def _ball(random: np.random.Generator, height: int, colours: Colours, x: float) -> Actor:
@@ -155,7 +131,15 @@ def _coordinates(height: int, width: int) -> tuple[Values, Values]:
 
 
 def _swing(random: np.random.Generator, x_seconds: Pair, y_seconds: Pair) -> Swing:
-    return Swing((random.uniform(*x_seconds), random.uniform(*y_seconds)), (random.random(), random.random()))
+    """A sine in time for x and one for y, each from -1 to 1, with periods within these and any phases."""
+    periods_s = np.array((random.uniform(*x_seconds), random.uniform(*y_seconds)))
+    turns = np.array((random.random(), random.random()))
+
+    def at(seconds: float) -> Pair:
+        x, y = np.sin(2 * np.pi * (seconds / periods_s + turns))
+        return float(x), float(y)
+
+    return at
 
 
 def _with_slack(height: int, width: int) -> tuple[int, int]:
