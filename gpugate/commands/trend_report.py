@@ -27,6 +27,7 @@ from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
+from gpugate.results.summary import group_by_night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically
@@ -62,7 +63,7 @@ def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
 def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
-    yield Text(f"{history.machine}: {units.number_of(len(nights), 'night')}, {span}", style="bold")
+    yield Text(f"{history.machine}: {_count_nights([history])}, {span}", style="bold")
     if history.trends:
         yield from _table(history.trends, width).rich(width)
     yield Text()
@@ -73,6 +74,15 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
     for line in filter(None, (*_events(history), unfit, *_limits(history))):
         yield Text(line, style="dim", overflow="fold")
     yield Text()
+
+
+def _count_nights(histories: Sequence[MachineHistory]) -> str:
+    """`22 nights`, or `35 runs on 2 nights`: between two nights of a machine lie six hours."""
+    runs = sum(len(history.nights) for history in histories)
+    starts = ([night.started.isoformat() for night in history.nights] for history in histories)
+    nights = sum(len(group_by_night(one)) for one in starts)
+    words = units.number_of(nights, "night")
+    return words if runs == nights else f"{units.number_of(runs, 'run')} on {words}"
 
 
 def _group(trend: Trend) -> str:
@@ -184,7 +194,11 @@ def _events(history: MachineHistory) -> Iterator[str]:
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:
-    """Yields the reliability of the marks, and the series that are too short for a mark."""
+    """Yields the branches of the nights, the reliability of the marks, and the series that are too short for one."""
+    branches = Counter(night.provenance.branch or UNKNOWN for night in history.nights)
+    if len(branches) > 1:
+        names = ", ".join(f"{count} of {name}" for name, count in branches.most_common())
+        yield f"the runs are of several branches ({names}): --branch selects one"
     if not history.trends:
         yield "no case was measured, or none is selected"
         return
@@ -296,7 +310,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         changes=_level_changes(histories),
         enough_nights=any(one.measured >= history.fewest_nights for history in histories for one in history.trends),
         remarks=[(history.machine, [*_newest_moves(history), *_limits(history)]) for history in histories],
-        nights=len(nights),
+        nights=_count_nights(histories),
         billed=BILL_TIMES,
         first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
         last=night_name(max(nights, key=lambda night: night.started)) if nights else "",

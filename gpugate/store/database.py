@@ -133,16 +133,18 @@ class Store:
             return _read_nights(connection, _conditions(connection, selection), selection)
 
     def read_night_before(self, night: Night) -> Night | None:
-        """The last night before this one that the same host measured on the same machine, with a case of this one."""
+        """The last night before this one that the same host measured on the same machine, with a case of this
+        one; of its branch, if there is one."""
         with self._reading() as connection:
             at_host = RUN.c.host.is_(None) if night.provenance.host is None else RUN.c.host == night.provenance.host
+            of_branch = sql.case((RUN.c.branch == night.provenance.branch, 1), else_=0)
             newest = (
                 sql.select(RUN.c.id)
                 .join(RESULT, RESULT.c.run_id == RUN.c.id)
                 .where(RESULT.c.metrics.is_not(None))
                 .where(RUN.c.machine == night.machine, at_host, RUN.c.started <= _seconds(night.started))
                 .where(RUN.c.key != night.key, RESULT.c.case_id.in_(list(night.cases)))
-                .order_by(RUN.c.started.desc(), RUN.c.id.desc())
+                .order_by(of_branch.desc(), RUN.c.started.desc(), RUN.c.id.desc())
                 .limit(1)
             )
             found = connection.execute(newest).scalar()

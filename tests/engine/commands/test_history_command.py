@@ -226,6 +226,16 @@ def test_cases_are_selected(printed: Callable[..., str]) -> None:
     assert list(machine["cases"]) == ["tiny/graph/cuda"]
 
 
+def test_runs_are_told_from_nights_and_branches_are_named(
+    tmp_path: Path, history: History, printed: Callable[..., str]
+) -> None:
+    assert "the runs are of several branches (2 of main, 1 of topic): --branch selects one\n" in printed()
+    for number in range(3):
+        started_at = f"2030-01-01T0{3 + number}:00:00+00:00" if number < 2 else "2030-01-02T03:00:00+00:00"
+        night(tmp_path, number, [timed("fused", 3.0)], started_at=started_at)
+    assert "nvidia-h200: 3 runs on 2 nights, " in history(str(tmp_path))[1]
+
+
 def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str], project: Path) -> None:
     assert printed(str(project / "nights"), "--json") == printed("--json")
 

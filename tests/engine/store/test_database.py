@@ -167,13 +167,16 @@ def test_cases_of_a_machine_that_was_not_well_have_a_name_and_no_numbers(url: st
         assert store.read_night_before(night(2, cases=CASES[1:])) == night(0)
 
 
-def test_the_night_before_is_of_this_host_this_machine_and_these_cases(url: str) -> None:
+def test_the_night_before_is_of_this_host_this_machine_these_cases_and_if_there_is_one_this_branch(url: str) -> None:
     elsewhere = night(3, provenance=replace(night().provenance, host="two"))
-    add(url, night(0), night(1), night(2, machine="nvidia-h200"), elsewhere, night(4, cases=CASES[1:]), night(9))
+    topic = night(5, provenance=replace(night().provenance, branch="topic"))
+    add(url, night(0), night(1), night(2, machine="nvidia-h200"), elsewhere, night(4, cases=CASES[1:]), topic, night(9))
     with closing(open_store(url)) as store:
         assert store.read_night_before(night(5, cases=CASES[:1])) == night(1)
         assert store.read_night_before(night(5)) == night(4, cases=CASES[1:])
         assert store.read_night_before(night(0)) is None
+        assert store.read_night_before(night(6)) == night(4, cases=CASES[1:]), "of its branch"
+        assert store.read_night_before(night(6, provenance=replace(topic.provenance, branch="new"))) == topic
 
 
 def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
