@@ -33,6 +33,7 @@ from apps.video_segmentation.asked_files import (
     refuse_unwritable,
     warn_of_masks,
 )
+from apps.video_segmentation.stage_clock import StageClock
 from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
@@ -41,10 +42,8 @@ from workloads.video.encode.encoding import Encoded
 from workloads.video.needs import INSTALL_VIDEO
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import Chain, decoder_of, encoder_of
-from workloads.video.pipeline.contact_sheet import contact_sheet
 from workloads.video.pipeline.flow import Flow
 from workloads.video.pipeline.plan import BATCH, Plan
-from workloads.video.pipeline.stage_clock import StageClock
 
 VARIANTS: Mapping[str, Plan] = {
     "baseline": plans.BASELINE,
@@ -57,7 +56,7 @@ VARIANTS: Mapping[str, Plan] = {
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
-PACKAGES = ("av", "cv2", "cvcuda", "PIL", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
+PACKAGES = ("av", "cv2", "cvcuda", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
@@ -119,9 +118,6 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument(
-        "--contact-sheet", metavar="FILE.png", type=Path, help="a picture of input, masks and outputs, too"
-    )
-    parser.add_argument(
         "--cache",
         metavar="DIR",
         type=Path,
@@ -173,7 +169,6 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     source, target, cache = asked.input, asked.output, asked.cache
     refuse_one_file_twice(asked)
     refuse_suffixes(plan, asked)
-    refuse_unwritable("--contact-sheet", asked.contact_sheet)
     refuse_unwritable("--json", asked.json)
     info = examine(source)
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
@@ -198,9 +193,6 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     if shortage is not None:
         raise VideoError(f"{shortage}; {target} holds the {encoded.frames} frames")
     seconds, process_s = time.perf_counter() - built, age_s()
-    if asked.contact_sheet is not None:
-        with replacing_file(asked.contact_sheet) as partial:
-            contact_sheet(info, target, asked.variant, context).save(partial, "PNG")
     return Run(encoded, built - began, seconds, process_s, clock)
 
 

@@ -17,8 +17,7 @@ import torch
 from gpugate.workload import DeviceKind
 from workloads.video.clip.clip import CLIPS, CODECS
 from workloads.video.pipeline.plan import Plan
-from workloads.video.segment.architectures import ARCHITECTURES
-from workloads.video.segment.segmenter import checkpoint
+from workloads.video.segmenter import ARCHITECTURES, checkpoint
 
 NETWORKS: Mapping[DeviceKind, str] = {
     "cuda": f"FCN-ResNet101 ({ARCHITECTURES['cuda'].name})",
@@ -32,7 +31,6 @@ def refuse_one_file_twice(asked: argparse.Namespace) -> None:
         "the input": asked.input,
         "--checkpoint": asked.checkpoint,
         "the output": asked.output,
-        "--contact-sheet": asked.contact_sheet,
         "--json": asked.json,
     }
     given = [(what, path) for what, path in named.items() if path is not None]
@@ -43,9 +41,6 @@ def refuse_one_file_twice(asked: argparse.Namespace) -> None:
 
 def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
     """Raises ValueError for file names whose suffix belongs to another kind of file than the plan writes."""
-    sheet = asked.contact_sheet
-    if sheet is not None and sheet.suffix.lower() != ".png":
-        raise ValueError(f"--contact-sheet {sheet} would be a PNG under another name: let it end in .png")
     if plan.encode != "mp4v":
         return  # the other encoders refuse such names themselves before they encode
     from workloads.video.encode.on_cpu import MP4V_SUFFIXES

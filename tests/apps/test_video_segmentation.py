@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
@@ -53,28 +51,6 @@ def test_the_program_writes_the_whole_video(
     assert f"Mbit/s in {target}" in told
     with decoded_by_baseline(target) as decoder:
         assert len(decoder.read(100)) == 24
-
-
-def test_a_contact_sheet_shows_what_was_done(video: Path, cache_dir: Path, tmp_path: Path) -> None:
-    target, picture = tmp_path / "out.mp4", tmp_path / "sheet.png"
-    asked = [str(video), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]
-    assert main([*asked, f"--contact-sheet={picture}"]) == 0
-    cell = 480 * 192 // 312
-    with Image.open(picture) as sheet:
-        assert sheet.size == (8 + 4 * 488, 24 + 4 * (cell + 8))
-        rows = [24 + row * (cell + 8) for row in range(4)]
-        cells = [
-            [
-                np.asarray(sheet.crop((8 + 488 * column, top, 488 * (column + 1), top + cell)), np.float32)
-                for top in rows
-            ]
-            for column in range(4)
-        ]
-    inputs, masks, baseline, written = cells
-    assert all(len(np.unique(mask.round(-2))) > 1 for mask in masks)
-    assert all(np.abs(one - other).mean() < 6 for one, other in zip(baseline, written, strict=True))
-    assert all(np.abs(one - other).mean() > 2 for one, other in pairwise(inputs))
-    assert all(2 < np.abs(one - other).mean() < 25 for one, other in zip(inputs, baseline, strict=True))
 
 
 def decoded_by_baseline(path: Path) -> Any:
@@ -135,7 +111,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-NAMED = ("IN", "--checkpoint", "OUT", "--contact-sheet", "--json")
+NAMED = ("IN", "--checkpoint", "OUT", "--json")
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(NAMED, 2)))

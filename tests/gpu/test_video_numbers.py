@@ -8,11 +8,9 @@ import torch.nn.functional as F
 
 from gpugate.workload import Context
 from workloads.parts.cudnn_fusion import STEM_CHANNELS, Operators, max_pool, plain_conv
-from workloads.video.clip.clip import Clip
-from workloads.video.composite import compositing
-from workloads.video.preprocess import preprocessing
-from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, operators, pool_relu
-from workloads.video.segment.fused_network import fused_network
+from workloads.video import composite, preprocess
+from workloads.video.clip.clip import CLIPS, Clip
+from workloads.video.segment import conv_add_relu, conv_relu, fused, operators, pool_relu
 
 DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")
 SIZES = [(1080, 1920), (360, 640), (100, 158)]
@@ -24,15 +22,15 @@ def frames(size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(0)
     coarse = 255 * torch.rand(2, 1, height // 4, width // 4, generator=random)
     nv12 = F.interpolate(coarse, (height * 3 // 2, width), mode="bilinear")[:, 0].to(torch.uint8)
-    logits = 4 * torch.randn(2, 2, *preprocessing.input_size(height, width), generator=random)
+    logits = 4 * torch.randn(2, 2, *preprocess.input_size(height, width), generator=random)
     return nv12, logits
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_composites_are_those_of_a_cpu(size: tuple[int, int]) -> None:
     nv12, logits = frames(size)
-    wanted = compositing.OnDevice(*size, CPU)(nv12, logits)
-    found = compositing.OnDevice(*size, DEVICE)(nv12.to(DEVICE), logits.to(DEVICE)).cpu()
+    wanted = composite.OnDevice(*size, CPU)(nv12, logits)
+    found = composite.OnDevice(*size, DEVICE)(nv12.to(DEVICE), logits.to(DEVICE)).cpu()
     assert (wanted.int() - nv12.int()).abs().max() > 16, "there is something to blur"
     assert (found.int() - wanted.int()).abs().max() <= 1
     assert (found != wanted).float().mean() < 0.08
@@ -41,21 +39,19 @@ def test_composites_are_those_of_a_cpu(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_what_the_network_sees_is_what_it_sees_on_a_cpu(size: tuple[int, int]) -> None:
     nv12, _ = frames(size)
-    found = preprocessing.OnDevice(*size, DEVICE)(nv12.to(DEVICE))
-    torch.testing.assert_close(found.cpu(), preprocessing.OnDevice(*size, CPU)(nv12), atol=2e-6, rtol=0)
+    found = preprocess.OnDevice(*size, DEVICE)(nv12.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), preprocess.OnDevice(*size, CPU)(nv12), atol=2e-6, rtol=0)
 
 
-def test_the_fused_network_from_disk_is_cudnns(tmp_path: Path) -> None:
-    """Its weights lie in one block, whose parts cuDNN must find where it may load them from."""
+def test_the_fused_network_is_cudnns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.get_device_capability(DEVICE) < (8, 0):
         pytest.skip("the network is fused for capability 8.0: run this on an A100 or newer")
-    clip = Clip(320, 192, 24)
+    monkeypatch.setitem(CLIPS, "cuda", Clip(320, 192, 24))  # type: ignore[arg-type]
     context = Context(DEVICE, 2, 0, tmp_path)
-    stored = fused_network(clip, context.seed, context.device, context.cache_dir)
     apart = Operators(plain_conv, conv_relu, conv_add_relu, max_pool, pool_relu)
     pictures = torch.randn(2, STEM_CHANNELS, 64, 104, generator=torch.Generator().manual_seed(0))
     pictures[:, 3:] = 0
     x = pictures.to(DEVICE, torch.float16, memory_format=torch.channels_last)
     with torch.inference_mode():
-        found, wanted = (stored.on(DEVICE, each)(x).float() for each in (operators()[0], apart))
+        found, wanted = (fused(context, each).coarse(x).float() for each in (operators()[0], apart))
     assert (found - wanted).norm() / wanted.norm() < 5e-3

@@ -20,21 +20,19 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.parts.photographs import IMAGENET_STD
+from workloads.video import composite, preprocess
 from workloads.video.clip.clip import CLIPS, Clip, clip_path
 from workloads.video.clip.colour import planes, rgb_from_nv12
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.composite import compositing
 from workloads.video.decode import nvdec
 from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.encode.encoding import EncodingError, VideoFormat
 from workloads.video.encode.nvenc import why_not
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import sides as end_to_end
-from workloads.video.pipeline.chain import BATCH, Chain
-from workloads.video.pipeline.one_launch import OneLaunch
+from workloads.video.pipeline.chain import BATCH, Chain, OneLaunch
 from workloads.video.pipeline.plan import Plan
-from workloads.video.preprocess import preprocessing
-from workloads.video.preprocess.preprocessing import input_size
+from workloads.video.preprocess import input_size
 
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
@@ -44,7 +42,7 @@ CYCLES_PER_MS = 2_000_000  # of an H200 under load; a slower clock only makes it
 MIB, SEGMENT_MIB = 2**20, 20  # the latter is how much torch asks the driver for at once
 # Neighbours in the clip are 26 dB apart, frames of two batches 21 dB.
 LEAST_DECODED_DB, LEAST_COMPOSITED_DB, LEAST_CODED_DB = 45.0, 50.0, 32.0
-MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see preprocessing_cvcuda
+MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see cvcuda_stages
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
@@ -178,9 +176,9 @@ def test_one_launch_computes_what_torch_has_queued(
 ) -> None:
     size = CLIP.height, CLIP.width, DEVICE
     of_frames: dict[str, Callable[..., Tensor]] = {
-        "preprocess": preprocessing.OnDevice(*size),
+        "preprocess": preprocess.OnDevice(*size),
         "rgb": functools.partial(rgb_from_nv12, matrix="bt601"),
-        "composite": compositing.OnDevice(*size),
+        "composite": composite.OnDevice(*size),
     }
     work = of_frames[stage]
     batches: list[tuple[Tensor, ...]] = [(each,) for each in frames[:STEP_FRAMES].split(BATCH)]
@@ -224,10 +222,10 @@ def under_load(
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video.preprocess.preprocessing_cvcuda import CvCuda
+    from workloads.video.cvcuda_stages import Preprocess
 
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = preprocessing.OnDevice(*size), CvCuda(*size)
+    ours, theirs = preprocess.OnDevice(*size), Preprocess(*size)
     # Luma below black is black to CV-CUDA.
     batches = [(each.clamp(min=16),) for each in frames[:STEP_FRAMES].split(BATCH)]
     wanted = [ours(*batch) for batch in batches]
@@ -240,10 +238,10 @@ def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits:
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video.composite.compositing_cvcuda import CvCuda
+    from workloads.video.cvcuda_stages import Composite
 
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = compositing.OnDevice(*size), CvCuda(*size)
+    ours, theirs = composite.OnDevice(*size), Composite(*size)
     h, w = input_size(CLIP.height, CLIP.width)
     random = torch.Generator(DEVICE).manual_seed(0)
     blobs = torch.randn(STEP_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from workloads.video.clip.clip import CLIPS, Clip
-from workloads.video.segment.fitted_weights import fitted_weights
+from workloads.video.segmenter import fitted_weights
 
 
 @contextmanager

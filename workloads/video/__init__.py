@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpugate.workload import Workload
-from workloads.video.composite.promises import COMPOSITE
+from workloads.video.composite import COMPOSITE
 from workloads.video.decode.promises import DECODE, DECODE_HEVC
 from workloads.video.encode.promises import ENCODE
 from workloads.video.pipeline.promises import END_TO_END
-from workloads.video.preprocess.promises import PREPROCESS
-from workloads.video.segment.promises import SEGMENT
+from workloads.video.preprocess import PREPROCESS
+from workloads.video.segment import SEGMENT
 
 WORKLOADS: tuple[Workload, ...] = (DECODE, DECODE_HEVC, PREPROCESS, SEGMENT, COMPOSITE, ENCODE, END_TO_END)

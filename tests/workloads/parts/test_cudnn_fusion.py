@@ -28,7 +28,7 @@ from workloads.parts.cudnn_fusion import (
     max_pool,
     plain_conv,
 )
-from workloads.video.segment.dilated_fusion import conv_add_relu, conv_relu, pool_relu
+from workloads.video.segment import conv_add_relu, conv_relu, pool_relu
 
 
 @dataclass

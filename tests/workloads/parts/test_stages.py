@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from workloads.parts import stages
-from workloads.video.pipeline.stage_clock import nvtx_range
 
 Word = tuple[str, str | None, int | None, str | None, int | None]
 
@@ -74,10 +73,3 @@ def test_without_a_profiler_a_stage_makes_nothing(attached: FakeNvtx) -> None:
     with stages.stage("forward"):
         pass
     assert attached.seen == []
-
-
-def test_a_stage_of_the_video_pipeline_carries_its_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    monkeypatch.setattr("workloads.video.pipeline.stage_clock.stage", lambda *given: made.append(given))
-    nvtx_range("decode", 16)
-    assert made == [("decode", 16)]

@@ -6,8 +6,6 @@ pixels. All of it is limited range: luma 16..235, chroma 16..240 (ITU-R BT.601 a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -19,26 +17,6 @@ LUMA_GAIN, CHROMA_GAIN = 255 / 219, 255 / 224
 # Lost levels of grey, by rounding down once for brightness, once for red and blue each, twice for green: 0.5 each.
 LOST_LEVELS: dict[Matrix, float] = {matrix: 1.5 - 0.5 * sum(shares) for matrix, shares in LUMA_OF_RED_AND_BLUE.items()}
 STEP = 2**-13  # of swscale's fixed-point coefficients
-
-
-@dataclass(frozen=True)
-class FrameSize:
-    """The size of every frame of a clip in pixels; raises ValueError unless both are even, as 4:2:0 requires."""
-
-    height: int
-    width: int
-
-    def __post_init__(self) -> None:
-        if self.height % 2 or self.width % 2 or min(self.height, self.width) < 2:
-            raise ValueError(f"4:2:0 has no frames of {self.height} x {self.width} pixels: give even numbers")
-
-    def check_nv12(self, batch: Tensor) -> None:
-        """Raises ValueError unless `batch` is uint8 [n, height*3/2, width], with at least one frame."""
-        frame = (self.height * 3 // 2, self.width)
-        if batch.dtype != torch.uint8 or batch.shape[1:] != frame or not len(batch):
-            given = f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
-            wanted = f"uint8 [n, {frame[0]}, {frame[1]}]"
-            raise ValueError(f"{given} is no NV12 of {self.height} x {self.width} pixels: give {wanted}")
 
 
 def planes(nv12: Tensor) -> tuple[Tensor, Tensor]:

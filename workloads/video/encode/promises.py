@@ -41,9 +41,9 @@ from workloads.video.decode.promises import stamps
 from workloads.video.encode.nvenc import why_not
 from workloads.video.needs import EXACT, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline.chain import encoder_of
+from workloads.video.pipeline.flow import Recorder
 from workloads.video.pipeline.plan import BATCH, Plan
 from workloads.video.pipeline.proofs import LEAST_ENCODED_DB
-from workloads.video.pipeline.recorder import Recorder
 
 if TYPE_CHECKING:
     from workloads.video.encode.quality import Quality

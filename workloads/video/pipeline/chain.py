@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpugate.workload import Context, Side
+from workloads.parts.graph_capture import recorded
+from workloads.parts.stages import stage
+from workloads.video import composite, preprocess, segment
 from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
 from workloads.video.clip.video_file import VideoError, VideoInfo
-from workloads.video.pipeline.one_launch import in_one_launch
 from workloads.video.pipeline.plan import BATCH, Plan
-from workloads.video.pipeline.stage_clock import nvtx_range
-from workloads.video.preprocess.preprocessing import input_size
-from workloads.video.segment import sides as segmenting
 
 Pixels = NDArray[np.uint8]
 Clock = Callable[[str, int], AbstractContextManager[object]]
+Work = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,12 @@ class Batch:
 
     @property
     def on_host(self) -> Pixels:
-        if self.bgr is None:
-            raise ValueError("these frames are on the device alone: download them first")
+        assert self.bgr is not None, "these frames are on the device alone"  # noqa: S101
         return self.bgr
 
     @property
     def on_device(self) -> Tensor:
-        if self.nv12 is None:
-            raise ValueError("these frames are on the host alone: upload them first")
+        assert self.nv12 is not None, "these frames are on the host alone"  # noqa: S101
         return self.nv12
 
 
@@ -77,14 +75,14 @@ class Chain:
         context: Context,
         info: VideoInfo,
         write: Callable[[Any], object],
-        clock: Clock = nvtx_range,
+        clock: Clock = stage,
         before_capture: Callable[[], object] = lambda: None,
     ) -> None:
         self.plan, self.device = plan, context.device
         self.shortage: VideoError | None = None
         self._info, self._write, self._clock = info, write, clock
         self._decoded = 0
-        size = input_size(info.height, info.width)
+        size = preprocess.input_size(info.height, info.width)
         with ExitStack() as built:  # the built parts are closed where a later one fails
             # The first capture of all: it waits for the decoder, which then rests until its frames are taken.
             self._segment = _segmenter(plan, replace(context, items=BATCH), size, before_capture)
@@ -196,13 +194,13 @@ def _whole(frames: Tensor) -> Tensor:
 def _segmenter(plan: Plan, context: Context, size: tuple[int, int], before_capture: Callable[[], object]) -> Side:
     """The segmenter, built on noise where the plan needs an example: frames of a clip would have to be drawn first."""
     if plan.segment == "eager":
-        return segmenting.baseline(context)
+        return segment.baseline(context)
     random = torch.Generator(context.device).manual_seed(context.seed)
     noise = torch.randn(context.items, 3, *size, device=context.device, generator=random)
     if plan.segment == "tensorrt":
         before_capture()  # other stages are captured next
-        return segmenting.tensorrt_fp16(context, noise)
-    return segmenting.cudnn_fused(context, noise, before_capture)
+        return segment.tensorrt_fp16(context, noise)
+    return segment.cudnn_fused(context, noise, before_capture)
 
 
 def noise_in_nv12(context: Context, info: VideoInfo) -> tuple[Tensor]:  # cuda only
@@ -214,52 +212,59 @@ def noise_in_nv12(context: Context, info: VideoInfo) -> tuple[Tensor]:  # cuda o
 
 def _preprocessing(plan: Plan, context: Context, info: VideoInfo) -> Callable[[Batch], Tensor]:
     if plan.preprocess == "opencv":
-        from workloads.video.preprocess import preprocessing
-
-        return lambda batch: preprocessing.on_host(batch.on_host, context.device)
-    form = info.height, info.width, context.device, torch.float32, info.matrix
-    if plan.preprocess == "cvcuda":
-        from workloads.video.preprocess.preprocessing_cvcuda import CvCuda
-
-        by_cvcuda = CvCuda(*form)
-        return lambda batch: by_cvcuda(batch.on_device)
+        return lambda batch: preprocess.on_host(batch.on_host, context.device)
+    run: Work = preprocess.make_stage(plan.preprocess, info.height, info.width, context.device, info.matrix)
     if plan.preprocess == "triton":
-        from workloads.video.preprocess.preprocessing_triton import OneKernel
-
-        sampled = OneKernel(*form)
-        sampled(*noise_in_nv12(context, info))  # compiles it before the stages begin
-        return lambda batch: sampled(batch.on_device)
-    from workloads.video.preprocess.preprocessing import OnDevice
-
-    on_device = in_one_launch(context, OnDevice(*form), partial(noise_in_nv12, context, info))
-    return lambda batch: on_device(batch.on_device)
+        run(*noise_in_nv12(context, info))  # compiles it before the stages begin
+    if plan.preprocess == "torch":
+        run = in_one_launch(context, run, partial(noise_in_nv12, context, info))
+    return lambda batch: run(batch.on_device)
 
 
-def _compositing(plan: Plan, context: Context, info: VideoInfo, segment: Side) -> Callable[[Batch, Tensor], Batch]:
+def _compositing(plan: Plan, context: Context, info: VideoInfo, segmenter: Side) -> Callable[[Batch, Tensor], Batch]:
     if plan.composite == "opencv":
-        from workloads.video.composite import compositing
-
-        return lambda batch, logits: Batch(batch.first, bgr=compositing.on_host(batch.on_host, logits.cpu()))
-    if plan.composite == "cvcuda":
-        from workloads.video.composite.compositing_cvcuda import CvCuda
-
-        by_cvcuda = CvCuda(info.height, info.width, context.device)
-        return lambda batch, logits: Batch(batch.first, nv12=by_cvcuda(batch.on_device, logits))
+        return lambda batch, logits: Batch(batch.first, bgr=composite.on_host(batch.on_host, logits.cpu()))
+    run: Work = composite.make_stage(plan.composite, info.height, info.width, context.device)
 
     def examples() -> tuple[Tensor, Tensor]:  # cuda only
-        frames = torch.zeros(BATCH, 3, *input_size(info.height, info.width), device=context.device)
-        return *noise_in_nv12(context, info), segment.step(frames)
+        frames = torch.zeros(BATCH, 3, *preprocess.input_size(info.height, info.width), device=context.device)
+        return *noise_in_nv12(context, info), segmenter.step(frames)
 
     if plan.composite == "triton":
-        from workloads.video.composite.compositing_triton import OneKernel
+        run(*examples())
+    if plan.composite == "torch":
+        run = in_one_launch(context, run, examples)
+    return lambda batch, logits: Batch(batch.first, nv12=run(batch.on_device, logits))
 
-        composited = OneKernel(info.height, info.width, context.device)
-        composited(*examples())
-        return lambda batch, logits: Batch(batch.first, nv12=composited(batch.on_device, logits))
-    from workloads.video.composite.compositing import OnDevice
 
-    on_device = in_one_launch(context, OnDevice(info.height, info.width, context.device), examples)
-    return lambda batch, logits: Batch(batch.first, nv12=on_device(batch.on_device, logits))
+def in_one_launch(context: Context, work: Work, examples: Callable[[], Sequence[Tensor]]) -> Work:
+    """`work` for tensors like the examples, which are made where graphs are captured; elsewhere `work` itself."""
+    if context.device.type != "cuda" or not context.capture_graphs:
+        return work
+    return OneLaunch(work, examples())
+
+
+class OneLaunch:
+    """`work` as a CUDA graph, for one stream at a time; tensors of other shapes go through it kernel by kernel.
+
+    A stage is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them share
+    one interpreter: a single launch leaves it to the others.
+
+    The inputs are copied to the graph's buffers, and the outputs are memory of their own.
+    """
+
+    def __init__(self, work: Work, examples: Sequence[Tensor]) -> None:
+        self._work, self._inputs = work, [each.clone() for each in examples]
+        stream = torch.cuda.Stream(examples[0].device)  # type: ignore[no-untyped-call]
+        self._graph, self._result = recorded(lambda: work(*self._inputs), stream)
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        if any(given.shape != read.shape for given, read in zip(tensors, self._inputs, strict=True)):
+            return self._work(*tensors)
+        for given, read in zip(tensors, self._inputs, strict=True):
+            read.copy_(given)
+        self._graph.replay()
+        return self._result.clone()
 
 
 def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Any:

@@ -16,8 +16,8 @@ from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.plan import BATCH, Plan
 from workloads.video.pipeline.proofs import file_is_whole
 from workloads.video.pipeline.sides import FRAMES, build, size, x264_alone
-from workloads.video.segment.promises import TENSOR_CORES, TENSORRT
-from workloads.video.segment.segmenter import SEGMENTER_SETTING
+from workloads.video.segment import TENSOR_CORES, TENSORRT
+from workloads.video.segmenter import SEGMENTER_SETTING
 
 VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))

@@ -19,18 +19,18 @@ from numpy.typing import NDArray
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Proof
 from workloads.video.clip.clip import Source, source
+from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of
-from workloads.video.pipeline.contact_sheet import chosen_frames
 from workloads.video.pipeline.flow import Flow, own_stream
 from workloads.video.pipeline.plan import BASELINE, BATCH, Plan
-from workloads.video.segment.mask_agreement import LEAST_IOU, intersection_over_union
-from workloads.video.segment.segmenter import foreground
+from workloads.video.segment import LEAST_IOU, intersection_over_union
+from workloads.video.segmenter import foreground
 
 Pixels = NDArray[np.uint8]
 _Chain = TypeVar("_Chain", bound=Chain)
 COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 COMPARED_COMPOSITES = 16  # of the whole clip, with the baseline's
-LEAST_COMPOSITED_DB, LEAST_ENCODED_DB = 40.0, 35.0
+LEAST_ENCODED_DB = 35.0
 
 
 def file_is_whole(plan: Plan) -> Proof:
@@ -48,7 +48,8 @@ def compared_numbers(frames: int) -> list[int]:
 
 def composited_numbers(frames: int) -> list[int]:
     """The numbers of the first, the last and some frames between them, at other places of their batches."""
-    return sorted({0, *chosen_frames(frames, COMPARED_COMPOSITES - 2), frames - 1})
+    between = COMPARED_COMPOSITES - 2
+    return sorted({0, *((2 * place + 1) * frames // (2 * between) for place in range(between)), frames - 1})
 
 
 @dataclass(frozen=True)

@@ -7,40 +7,102 @@ reference's composite. Files are written all the time, one for each round.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import io
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context, DeviceKind, Side, Size
-from workloads.video.clip.clip import CLIPS, source
+from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.video import segment
+from workloads.video.clip.clip import CLIPS, Source, source
 from workloads.video.clip.frame_bank import one_thread_on_cpu
 from workloads.video.clip.video_file import VideoInfo
-from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals
+from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
 from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of, noise_in_nv12
-from workloads.video.pipeline.composite_grids import FOLDER, composite_grids
-from workloads.video.pipeline.flow import Flow, on_stream
-from workloads.video.pipeline.one_launch import Work, in_one_launch
+from workloads.video.pipeline.chain import Batch, Chain, Work, decoder_of, encoder_of, in_one_launch, noise_in_nv12
+from workloads.video.pipeline.flow import Flow, Recorder, on_stream
 from workloads.video.pipeline.plan import BATCH, Plan
-from workloads.video.pipeline.recorder import Recorder
-from workloads.video.segment import sides as segmenting
+from workloads.video.segmenter import fit_key, own_checkpoint
 
+FORMAT = 1  # of the stored grids; raise it whenever the baseline's stages compute other composites
+FOLDER = "video-composites"  # in the context's `cache_dir`
+COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an H200; of a longer video the first ones
 FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
 
 
 def size(kind: DeviceKind) -> Size:
-    """FLOPs: those of `segment.sides.size`. Bytes: the network's, and each frame read and written once in NV12."""
-    clip, network = CLIPS[kind], segmenting.size(kind, FRAMES[kind])
+    """FLOPs: those of `segment.size`. Bytes: the network's, and each frame read and written once in NV12."""
+    clip, network = CLIPS[kind], segment.size(kind, FRAMES[kind])
     frame_bytes = clip.width * clip.height * 3 // 2
     moved = network.bytes + 2.0 * FRAMES[kind] * frame_bytes
     return Size(items=FRAMES[kind], flops=network.flops, bytes=moved, whole_run_items=clip.frames)
+
+
+@functools.lru_cache(maxsize=1)
+def composite_grids(context: Context, clip: Source) -> Tensor:
+    """The luma of the reference's composites, as of `luma_of_nv12`: float32 [frames, rows, columns] on the CPU.
+
+    The baseline's own stages compute them: OpenCV, and the eager network in strict FP32. The stages of the GPU would be
+    faster, but they are what is compared. It is done once for a clip and its weights, in the time that the baseline
+    takes for the clip, and the grids are kept on disk.
+
+    They are NaN from frame COMPARED_FRAMES on, and for frames that cannot be decoded. A stored file that was damaged is
+    deleted with a RuntimeWarning and made again. Raises VideoError for a video without a frame that can be decoded.
+    """
+    path = context.cache_dir / FOLDER / f"{_key(context, clip)}.pt"
+    content = read_kept(path)
+    if content is None:
+        buffer = io.BytesIO()
+        torch.save(_computed(context, clip), buffer)
+        content = buffer.getvalue()
+        keep(path, content)
+    grids: Tensor = torch.load(io.BytesIO(content), weights_only=True)
+    return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
+
+
+def _key(context: Context, clip: Source) -> str:
+    """A name that changes with any fact that decides the grids."""
+    import av
+    import cv2
+
+    kind, checkpoint = cast(DeviceKind, context.device.type), own_checkpoint(context)
+    weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
+    own = None if checkpoint is None else _digest(checkpoint)
+    versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return key_of(FORMAT, COMPARED_FRAMES, _digest(clip.path), weights, own, versions)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _computed(context: Context, clip: Source) -> Tensor:
+    """The grids of the first frames, at most COMPARED_FRAMES, and fewer where the clip was cut short."""
+    grids: list[Tensor] = []
+    with (
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+        closing(Chain(plans.BASELINE, context, clip.info, lambda frames: None)) as chain,
+        closing(decoder_of(plans.BASELINE, clip.path, context.device, loop=False)) as decoder,
+    ):
+        while len(grids) < COMPARED_FRAMES and (batch := chain.decode(decoder)) is not None:
+            grids += luma_of_bgr(chain.compute(batch).on_host, clip.info.matrix)
+    return torch.stack(grids[:COMPARED_FRAMES])
 
 
 Recorded = tuple[Tensor, torch.cuda.Event | None]
@@ -85,7 +147,7 @@ class Pipeline:
         if not torch.equal(record, stamp[:, None].expand_as(record)):
             raise ValueError(
                 f"the baseline's frames are no longer those in {self._stored_grids}: remove that folder, and raise "
-                "FORMAT in composite_grids.py if a stage of the baseline has changed"
+                "FORMAT in pipeline/sides.py if a stage of the baseline has changed"
             )
         return record
 

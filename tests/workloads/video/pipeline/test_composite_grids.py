@@ -14,11 +14,11 @@ from gpugate.workload import Context
 from tests.support.small_clips import clip_on_cpu
 from workloads.video.clip.clip import Clip, clip_path, source
 from workloads.video.decode.arrivals import luma_grids, luma_of_bgr
-from workloads.video.pipeline import composite_grids as grids_file
+from workloads.video.pipeline import sides as grids_file
 from workloads.video.pipeline.chain import Chain, decoder_of
-from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.plan import BASELINE
-from workloads.video.segment.segmenter import segmenter
+from workloads.video.pipeline.sides import composite_grids
+from workloads.video.segmenter import segmenter
 
 TINY = Clip(312, 192, 24)
 

@@ -3,11 +3,16 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
 from tests.support.patience import HANGS_S, wait_until
-from workloads.video.pipeline.conveyor import QUEUED, Conveyor, Station
+from workloads.video.pipeline.flow import QUEUED, Conveyor
+
+
+def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor[int]:
+    return Conveyor([("source", source, nullcontext), *((f"{work}", work, nullcontext) for work in works)])
 
 
 def numbers(count: int) -> Callable[[], int | None]:
@@ -32,7 +37,7 @@ def test_stations_work_at_the_same_time() -> None:
         seen.append(all(together.acquire(timeout=HANGS_S) for _ in range(2)) if batch == 0 else True)
         return batch
 
-    line: Conveyor[int] = Conveyor(numbers(4), [Station("first", announce), Station("second", expect)])
+    line = conveyor(numbers(4), announce, expect)
     assert [line.take() for _ in range(5)] == [0, 1, 2, 3, None]
     line.close()
     assert seen == [True] * 4
@@ -46,7 +51,7 @@ def test_no_more_is_on_its_way_than_queues_and_threads_hold() -> None:
         made.append(len(made))
         return len(made) - 1
 
-    line: Conveyor[int] = Conveyor(source, [Station("pass", lambda x: x)])
+    line = conveyor(source, lambda x: x)
     assert line.take() == 0
     wait_until(lambda: len(made) >= most + 1)
     time.sleep(0.05)
@@ -62,7 +67,7 @@ def test_between_two_settled_moments_as_much_is_worked_on_as_is_taken() -> None:
         worked.append(batch)
         return batch
 
-    line: Conveyor[int] = Conveyor(numbers(40), [Station("work", work)])
+    line = conveyor(numbers(40), work)
     line.settle()
     full = len(worked)
     assert full == QUEUED + 1  # in the last queue, and in the hands of the station
@@ -82,7 +87,7 @@ def test_between_two_settled_moments_as_much_is_worked_on_as_is_taken() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_closing_ends_threads_that_wait(taken: int) -> None:
-    line: Conveyor[int] = Conveyor(lambda: 1, [Station("pass", lambda x: x)])
+    line = conveyor(lambda: 1, lambda x: x)
     for _ in range(taken):
         line.take()
     line.close()

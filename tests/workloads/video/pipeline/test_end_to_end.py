@@ -19,19 +19,18 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S
 from tests.support.small_clips import clip_on_cpu
+from workloads.video import composite
 from workloads.video.clip.clip import Clip, source
 from workloads.video.clip.frame_number import strip_height
-from workloads.video.composite import compositing
 from workloads.video.pipeline import chain
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import proofs as end_to_end_proofs
 from workloads.video.pipeline import sides as end_to_end
 from workloads.video.pipeline.chain import Batch, Chain
-from workloads.video.pipeline.composite_grids import composite_grids
 from workloads.video.pipeline.plan import Plan
 from workloads.video.pipeline.promises import END_TO_END
 from workloads.video.pipeline.proofs import file_is_whole
-from workloads.video.pipeline.sides import build, x264_alone
+from workloads.video.pipeline.sides import build, composite_grids, x264_alone
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
@@ -141,7 +140,7 @@ def test_a_reference_that_is_wrong_is_refused(context: Context, monkeypatch: pyt
     with closing(build(plans.BASELINE, context)) as side:
         assert side.expected_step is not None
         assert torch.equal(side.expected_step(stamps), stamps[:, None].expand(8, 2))
-    monkeypatch.setattr(compositing, "on_host", lambda bgr, logits: bgr)
+    monkeypatch.setattr(composite, "on_host", lambda bgr, logits: bgr)
     with closing(build(plans.BASELINE, context)) as side:
         assert side.expected_step is not None
         with pytest.raises(ValueError, match=r"the baseline's frames are no longer those in .*: remove that folder"):
@@ -267,7 +266,7 @@ def test_a_whole_variant_that_composites_otherwise_is_told(
 def test_a_baseline_that_composites_nothing_is_told(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reference by the same function would agree with a wrong variant."""
     end_to_end_proofs._composites_by_baseline.cache_clear()
-    monkeypatch.setattr(compositing, "on_host", lambda bgr, logits: bgr)
+    monkeypatch.setattr(composite, "on_host", lambda bgr, logits: bgr)
     with pytest.raises(DisprovedError, match="the baseline's composites have inf dB with its input: nothing was blurr"):
         file_is_whole(AS_JPEG).show(context)
 

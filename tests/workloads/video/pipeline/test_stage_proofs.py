@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
+from workloads.video import composite
 from workloads.video.clip.clip import CLIPS, Clip
-from workloads.video.composite import promises as composite
 from workloads.video.encode import promises as encode
 from workloads.video.encode.encoding import Encoder
 

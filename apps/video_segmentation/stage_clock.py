@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,11 +25,6 @@ class StageTime:
     device_ms: float | None
 
 
-def nvtx_range(name: str, frame: int) -> AbstractContextManager[object]:
-    """A range of a stage with the number of its first frame, without timing."""
-    return stage(name, frame)
-
-
 class StageClock:
     """A clock whose call gives a context in which a stage works on the frames from `frame` on; several threads may.
 
@@ -45,7 +40,7 @@ class StageClock:
     @contextmanager
     def __call__(self, name: str, frame: int) -> Iterator[None]:
         began, before = time.perf_counter(), self._event()
-        with nvtx_range(name, frame):
+        with stage(name, frame):
             yield
         behind = self._event()
         with self._adding:

@@ -17,14 +17,25 @@ from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
 from tests.support import bad_checkpoints
+from workloads.video import segmenter as fitting
 from workloads.video.clip.clip import FULL, SMALL, Clip
-from workloads.video.segment import fitted_weights as fitting
-from workloads.video.segment.architectures import ARCHITECTURES
-from workloads.video.segment.fitted_weights import FITTED, calibrate, fitted_weights, seeded_network
-from workloads.video.segment.mask_agreement import intersection_over_union
-from workloads.video.segment.network_frames import fit_numbers, frames_with_truth, unseen_numbers
-from workloads.video.segment.readout import coarse_targets, ridge
-from workloads.video.segment.segmenter import Segmenter, foreground, segmenter, stored_weights
+from workloads.video.segment import intersection_over_union
+from workloads.video.segmenter import (
+    ARCHITECTURES,
+    FITTED,
+    Segmenter,
+    calibrate,
+    coarse_targets,
+    fit_numbers,
+    fitted_weights,
+    foreground,
+    frames_with_truth,
+    ridge,
+    seeded_network,
+    segmenter,
+    stored_weights,
+    unseen_numbers,
+)
 
 CPU = torch.device("cpu")
 TINY = Clip(320, 192, 24)

@@ -14,9 +14,16 @@ from torch import Tensor
 
 from workloads.video.clip.clip import FULL, SMALL, Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb, planes, rgb_from_nv12
-from workloads.video.composite.compositing import OnDevice, alpha_of, on_host
-from workloads.video.composite.gaussian import blur_pixels, gaussian_sigma, gaussian_weights, halved
-from workloads.video.preprocess.preprocessing import input_size
+from workloads.video.composite import (
+    OnDevice,
+    alpha_of,
+    blur_pixels,
+    gaussian_sigma,
+    gaussian_weights,
+    halved,
+    on_host,
+)
+from workloads.video.preprocess import input_size
 
 CPU = torch.device("cpu")
 LITTLE = 96, 160
@@ -116,18 +123,3 @@ def test_certain_foreground_is_the_frame_and_certain_background_is_the_blur() ->
     assert np.array_equal(on_host(bgr, surely(True, 3)), bgr)
     blurry = [cv2.GaussianBlur(frame, (pixels, pixels), gaussian_sigma(pixels)) for frame in bgr]
     assert np.array_equal(on_host(bgr, surely(False, 3)), np.stack(blurry))
-
-
-def test_odd_sizes_and_other_frames_are_refused() -> None:
-    for size in ((95, 160), (96, 161)):
-        with pytest.raises(ValueError, match=f"4:2:0 has no frames of {size[0]} x {size[1]} pixels: give even numbers"):
-            OnDevice(*size, CPU)
-    with pytest.raises(
-        ValueError, match=r"uint8 \[8, 144, 160\] is no NV12 of 98 x 160 pixels: give uint8 \[n, 147, 160\]"
-    ):
-        OnDevice(98, 160, CPU)(*little_frames())
-    nv12, logits = little_frames(2)
-    with pytest.raises(ValueError, match="1 logits do not fit 2 frames: give one of each"):
-        OnDevice(*LITTLE, CPU)(nv12, logits[:1])
-    with pytest.raises(ValueError, match="logits of 32x55 do not fit these frames, whose network sees 32x56: give"):
-        OnDevice(*LITTLE, CPU)(nv12, logits[..., 1:])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
 from workloads.video.clip.colour import Matrix, rgb_from_nv12
-from workloads.video.preprocess.preprocessing import OnDevice, input_size, normalization, on_host
+from workloads.video.preprocess import OnDevice, input_size, normalization, on_host
 
 CPU = torch.device("cpu")
 THIRD = 96, 192  # shrinks to a third exactly
@@ -33,6 +33,9 @@ def shown(nv12: Tensor, matrix: Matrix = "bt601") -> np.ndarray:
 def test_the_network_sees_a_third_in_steps_of_eight() -> None:
     sizes = {(1080, 1920): (360, 640), (360, 640): (120, 216), (720, 1280): (240, 424), (48, 88): (16, 32)}
     assert {size: input_size(*size) for size in sizes} == sizes
+    for height, width in ((95, 160), (96, 161)):
+        with pytest.raises(ValueError, match=f"4:2:0 has no frames of {height} x {width} pixels: give even numbers"):
+            input_size(height, width)
 
 
 def test_opencv_gives_red_green_blue_in_imagenets_scale() -> None:

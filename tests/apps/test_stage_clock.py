@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from workloads.video.pipeline.stage_clock import StageClock, covered
+from apps.video_segmentation.stage_clock import StageClock, covered
 
 
 @pytest.mark.parametrize(

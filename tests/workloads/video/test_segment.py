@@ -22,15 +22,12 @@ from workloads.parts.cudnn_fusion import (
     Geometry,
     Operators,
 )
+from workloads.video import segment
 from workloads.video.clip.clip import CLIPS, Clip, clip_path
 from workloads.video.clip.frame_bank import bgr_frames
-from workloads.video.preprocess.preprocessing import input_size, on_host
-from workloads.video.segment import dilated_fusion
-from workloads.video.segment import promises as segment
-from workloads.video.segment import sides as segmenting
-from workloads.video.segment.architectures import without_weights
-from workloads.video.segment.mask_agreement import intersection_over_union, masks_agree
-from workloads.video.segment.segmenter import Segmenter, foreground
+from workloads.video.preprocess import input_size, on_host
+from workloads.video.segment import intersection_over_union, masks_agree
+from workloads.video.segmenter import Segmenter, foreground, without_weights
 
 CPU = torch.device("cpu")
 TINY = Clip(320, 192, 24)
@@ -41,7 +38,7 @@ HEIGHT, WIDTH = 64, 104  # of its frames where the network sees them
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with clip_on_cpu(monkeypatch, TINY):
         yield
-    segmenting._unseen_frames.cache_clear()
+    segment._unseen_frames.cache_clear()
 
 
 @pytest.fixture
@@ -56,14 +53,14 @@ def test_the_stated_work_is_the_networks(kind, monkeypatch):
     clip = CLIPS[kind]
     frames = torch.empty(3, 3, *input_size(clip.height, clip.width), device="meta")
     work = count_work(Segmenter(without_weights(kind).eval()), frames)
-    assert segmenting.size(kind, 3).flops == work.flops
-    assert segmenting.size(kind, 3).bytes == 4 * (work.weights + work.read + work.written)
-    assert segmenting.size(kind).items == 8
+    assert segment.size(kind, 3).flops == work.flops
+    assert segment.size(kind, 3).bytes == 4 * (work.weights + work.read + work.written)
+    assert segment.size(kind).items == 8
 
 
 def test_the_baseline_segments(context):
-    side = segmenting.baseline(context)
-    frames, masks = segmenting.truth(context)
+    side = segment.baseline(context)
+    frames, masks = segment.truth(context)
     untouched = frames.clone()
     logits = side.step(frames)
     assert logits.shape == (2, 2, HEIGHT, WIDTH)
@@ -77,7 +74,7 @@ def _drawing(change) -> Side:
     """A build function whose side draws the true masks, changed."""
 
     def build(context: Context) -> Side:
-        _, masks = segmenting.truth(context)
+        _, masks = segment.truth(context)
         drawn = change(masks.clone())
         return Side(lambda _: torch.stack([-4.0 * drawn, 4.0 * drawn], 1))
 
@@ -93,7 +90,7 @@ def _shifted(pixels: int):
     [(0, 3, "the baseline's masks need 0.98"), (3, -3, "the baseline's masks need 0.98")],
 )
 def test_other_masks_are_disproved(context, baseline, optimized, reason):
-    proof = masks_agree(_drawing(_shifted(baseline)), _drawing(_shifted(optimized)), segmenting.truth)
+    proof = masks_agree(_drawing(_shifted(baseline)), _drawing(_shifted(optimized)), segment.truth)
     with pytest.raises(DisprovedError, match=reason) as raised:
         proof.show(context)
     assert "\n" not in str(raised.value)
@@ -105,7 +102,7 @@ def test_masks_further_from_the_truth_are_disproved_even_if_close_to_the_baselin
         kept[kept.nonzero()[::67]] = False  # 1.5 %
         return kept.view_as(masks)
 
-    proof = masks_agree(_drawing(_shifted(0)), _drawing(thinner), segmenting.truth)
+    proof = masks_agree(_drawing(_shifted(0)), _drawing(thinner), segment.truth)
     with pytest.raises(DisprovedError, match=r"the baseline has 1.000, and at most 0.01 may be lost"):
         proof.show(context)
 
@@ -141,7 +138,7 @@ def _cudnn(calls: list[str], error: Exception) -> Operators:
 
 def test_what_cudnn_cannot_fuse_is_computed_apart_and_told():
     calls = []
-    some, told = dilated_fusion.operators(_cudnn(calls, RuntimeError("no engine")))
+    some, told = segment.operators(_cudnn(calls, RuntimeError("no engine")))
     x, weight, z, bias = torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3), torch.randn(1, 4, 8, 8), torch.randn(4)
     assert some.conv_relu(x, weight, bias, PLAIN) is x
     assert told() is None
@@ -159,13 +156,13 @@ def test_what_cudnn_cannot_fuse_is_computed_apart_and_told():
 def test_a_users_video_is_what_is_segmented(context, tmp_path):
     clip = Clip(192, 144, 10, seed=5)
     own = replace(context, settings={"video": str(clip_path(tmp_path, clip))})
-    frames = segmenting.inputs(own, 0)
+    frames = segment.inputs(own, 0)
     assert frames.shape == (2, 3, *input_size(144, 192))
     decoded = [frame.flatten().sort().values for frame in on_host(bgr_frames(own), CPU)]
     for frame in frames:  # moved around its edges
         assert any(torch.equal(frame.flatten().sort().values, one) for one in decoded)
-    compared, masks = segmenting.truth(own)
+    compared, masks = segment.truth(own)
     assert masks is None
     assert len(compared) == 2
-    words = masks_agree(segmenting.baseline, segmenting.baseline, segmenting.truth).show(own)
+    words = masks_agree(segment.baseline, segment.baseline, segment.truth).show(own)
     assert words == "IoU 1.0000 with the baseline's over 2 frames"

@@ -1,1 +1,0 @@
-"""The compositing stage: the background behind the people is blurred."""

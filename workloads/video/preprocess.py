@@ -1,0 +1,227 @@
+"""Preprocessing of decoded frames for the network: a third of the size, RGB, ImageNet mean and standard deviation.
+
+Pixels are sampled as by cv2.INTER_LINEAR and F.interpolate, between the two nearest in each direction, with half-pixel
+centres and without a filter before. From 1080p to 360 x 640 that is every third pixel, the middle one of nine.
+
+OpenCV on the host is compared with sampling where the decoder left the frames. A step gets the numbers of some frames,
+int64 [items], and returns the network's inputs, float32 [items, 3, h, w] on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpugate.workload import Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Tolerance, Workload
+from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
+from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
+from workloads.video.clip.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
+from workloads.video.clip.frame_bank import batch_numbers, bgr_frames, chosen, nv12_frames, one_thread_on_cpu
+from workloads.video.clip.video_file import Matrix
+from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
+
+SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
+ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none
+ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 8}
+Library = Literal["torch", "cvcuda", "triton"]
+
+
+def input_size(height: int, width: int) -> tuple[int, int]:
+    """(h, w) of the network's input for frames of that size: (360, 640) for 1080p; raises ValueError for odd sizes."""
+    if height % 2 or width % 2:
+        raise ValueError(f"4:2:0 has no frames of {height} x {width} pixels: give even numbers")
+    h, w = (max(MULTIPLE, round(side / SHRUNK / MULTIPLE) * MULTIPLE) for side in (height, width))
+    return h, w
+
+
+def on_host(bgr: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """float32 [n, 3, h, w] on `device` from BGR, uint8 [n, H, W, 3]; OpenCV, with threads as it likes.
+
+    Normalizing is a table look-up: a channel has 256 levels, and OpenCV reads a table faster than NumPy divides.
+    """
+    import cv2
+
+    h, w = input_size(*bgr.shape[1:3])
+    frames = np.empty((len(bgr), 3, h, w), np.float32)
+    tables = _tables()
+    for frame, channels in zip(bgr, frames, strict=True):
+        small = cv2.resize(frame, (w, h), interpolation=cv2.INTER_LINEAR)
+        for channel, table, out in zip((2, 1, 0), tables, channels, strict=True):
+            cv2.LUT(cv2.extractChannel(small, channel), table, dst=out)
+    return torch.from_numpy(frames).to(device)
+
+
+def _tables() -> NDArray[np.float32]:
+    """float32 [3, 1, 256]: each level of red, green and blue, normalized."""
+    levels = np.linspace(0, 1, 256, dtype=np.float32)
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    return (levels - mean) / std
+
+
+class OnDevice:
+    """The network's input, float32 [n, 3, h, w], from NV12, uint8 [n, H*3/2, W], on the same device.
+
+    Pixels are selected first, so that a ninth of them is converted to RGB, or four ninths where neither side is an
+    exact multiple and 2 x 2 of them are mixed: the later passes are small. The conversion is swscale's to the last bit,
+    as in `colour`. For an exact third the result is thus `on_host`'s, except for the rounding of FP32. Elsewhere OpenCV
+    mixes with weights of 11 bits and rounds to a whole level, and this class does not round: up to 0.8 levels apart,
+    0.014 after normalization.
+    """
+
+    def __init__(self, height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> None:
+        h, w = input_size(height, width)
+        picked = [
+            (_places(height, width, row, column), down[:, None] * across)
+            for row, down in taps(height, h, device)
+            for column, across in taps(width, w, device)
+        ]
+        self._places = torch.stack([places for places, _ in picked])  # [taps, 3, h, w]: of Y, U and V in a frame
+        self._shares = torch.stack([share for _, share in picked])[:, None]  # [taps, 1, h, w]
+        self._zeros = torch.tensor(ZEROS, device=device).view(3, 1, 1).float()
+        self._gains = gains_of(matrix).to(device)
+        self._scale, self._shift = (each.to(device) for each in normalization())
+
+    def __call__(self, nv12: Tensor) -> Tensor:
+        yuv = nv12.flatten(1)[:, self._places.flatten()].view(-1, *self._places.shape)
+        parts = (yuv - self._zeros)[:, :, :, None] * self._gains
+        rgb = parts.floor_().sum(2).clamp_(0, 255)  # [n, taps, 3, h, w], whole levels
+        mixed = rgb[:, 0] if len(self._shares) == 1 else (rgb * self._shares).sum(1)
+        return torch.addcmul(self._shift, mixed, self._scale)
+
+
+def taps(pixels: int, samples: int, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The pixels of a side that its samples mix: once or twice int64 [samples], and their share, float32.
+
+    Sample i lies at (i + 1/2) pixels / samples - 1/2; beyond the ends the outermost pixel counts. A second tap without
+    any share is left out.
+    """
+    halves = (2 * torch.arange(samples) + 1) * pixels - samples  # positions, in halves of a sample
+    lower = halves // (2 * samples)
+    share = (halves % (2 * samples)).float() / (2 * samples)
+    if not share.any():
+        return ((lower.to(device), torch.ones(samples, device=device)),)
+    lower, upper = (each.clamp(0, pixels - 1).to(device) for each in (lower, lower + 1))
+    return (lower, (1 - share).to(device)), (upper, share.to(device))
+
+
+def normalization() -> tuple[Tensor, Tensor]:
+    """Scale and shift, float32 [3, 1, 1], from red, green and blue, 0..255, to what ImageNet's networks expect."""
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    return 1 / (255 * std), -mean / std
+
+
+def _places(height: int, width: int, rows: Tensor, columns: Tensor) -> Tensor:
+    """int64 [3, h, w]: where Y, U and V of these rows [h] and columns [w] lie among the bytes of an NV12 frame."""
+    luma = rows[:, None] * width + columns
+    u = (height + rows // 2)[:, None] * width + columns // 2 * 2
+    return torch.stack((luma, u, u + 1))
+
+
+def gains_of(matrix: Matrix) -> Tensor:
+    """float32 [3, 3, 1, 1]: the weight of a level of Y, of U and of V in red, green and blue; exact in FP32 (STEP)."""
+    of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
+    of_green = 1 - of_red - of_blue
+    blue, red = 2 * (1 - of_blue) * CHROMA_GAIN, 2 * (1 - of_red) * CHROMA_GAIN
+    of_u, of_v = (0.0, -blue * of_blue / of_green, blue), (red, -red * of_red / of_green, 0.0)
+    return torch.tensor([(LUMA_GAIN,) * 3, of_u, of_v]).div_(STEP).round_().mul_(STEP).view(3, 3, 1, 1)
+
+
+def make_stage(
+    library: Library, height: int, width: int, device: torch.device, matrix: Matrix
+) -> Callable[[Tensor], Tensor]:
+    """The stage of a library for NV12 of that size: CV-CUDA's three operators, one kernel in Triton, or `OnDevice`."""
+    if library == "cvcuda":
+        from workloads.video.cvcuda_stages import Preprocess
+
+        return Preprocess(height, width, device, matrix)
+    if library == "triton":
+        from workloads.video.triton_stages import Preprocess as OneKernel
+
+        return OneKernel(height, width, device, matrix)
+    return OnDevice(height, width, device, matrix)
+
+
+def size(kind: DeviceKind) -> Size:
+    """The bytes of a step: the sampled pixels of the frames, read once, and the float32 result, written once."""
+    clip = CLIPS[kind]
+    h, w = input_size(clip.height, clip.width)
+    return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * h * w * (3 + 4 * 3)))
+
+
+def by_opencv(context: Context) -> Side:
+    """OpenCV's side: frames are resized, normalized and copied to the device."""
+    frames = bgr_frames(context)
+    return Side(lambda numbers: on_host(frames[chosen(numbers)], context.device))
+
+
+def from_nv12(library: Library, context: Context) -> Side:
+    """The side that samples and normalizes NV12 where it lies: on the device, or on the host where there is none."""
+    one_thread_on_cpu(context.device)
+    info, frames = source(context).info, nv12_frames(context)
+    run = make_stage(library, info.height, info.width, context.device, info.matrix)
+    return Side(lambda numbers: run(frames[chosen(numbers)]))
+
+
+# Both sides round levels of bytes, by one of 255, and CV-CUDA by three; normalized values are about 1.
+ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
+ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
+ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
+FEWEST_KERNELS = Limit("kernels", at_most=3)  # one of them copies the frames of a step out of the bank
+SHARED_CORES = (
+    "OpenCV computes on all cores of the host, which others use too, and the operators are launched one by one"
+)
+SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
+
+PREPROCESS = Workload(
+    name="video/preprocess",
+    baseline=by_opencv,
+    inputs=batch_numbers,
+    sizes={kind: size(kind) for kind in ITEMS},
+    optimizations=(
+        Optimization(
+            "torch-gpu",
+            partial(from_nv12, "torch"),
+            {"nvidia-h100-80gb-hbm3": 46.0, "sm_90": 38.0, "cuda": 2.0},
+            tolerance=ROUNDED,
+            needs=GPU,
+            contract=ON_THE_GPU,
+            why=SAMPLED_FIRST,
+        ),
+        Optimization(
+            "triton",
+            partial(from_nv12, "triton"),
+            {"sm_90": 38.0, "cuda": 2.0},
+            tolerance=ROUNDED,
+            needs=TRITON,
+            contract={"cuda": Contract(ON_THE_GPU["cuda"].engaged, (FEWEST_KERNELS,))},
+            why="one kernel samples, converts and normalizes: nothing between the frame and the result is in memory",
+        ),
+        Optimization(
+            "cvcuda",
+            partial(from_nv12, "cvcuda"),
+            {"sm_90": 19.0, "cuda": 2.0},
+            tolerance=ROUNDED_BY_CVCUDA,
+            needs=CVCUDA,
+            contract=ON_THE_GPU,
+            why="an operator for each step, with all pixels converted before they are sampled",
+            min_speedup_why=SHARED_CORES,
+        ),
+        Optimization(
+            "torch-cpu",
+            partial(from_nv12, "torch"),
+            {"cpu": 0.03},  # promises no speed: the case keeps the path tested where there is no GPU
+            tolerance=ROUNDED,
+            needs=ON_HOST,
+            why=f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one",
+        ),
+    ),
+    cold=False,  # the inputs are numbers of frames, which lie in a bank
+    timing="pipeline",
+    settings=VIDEO_SETTING,
+)

@@ -1,1 +1,0 @@
-"""The preprocessing stage: frames become the network's inputs."""

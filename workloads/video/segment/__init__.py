@@ -1,1 +1,0 @@
-"""The segmentation stage: a network separates people from background."""

@@ -1,0 +1,185 @@
+"""Preprocessing and compositing of NV12 as one kernel in Triton each: nothing between input and output is in memory."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from workloads.video.clip.video_file import Matrix
+from workloads.video.composite import Weights, alpha_of, blur_pixels, gaussian_weights, halved
+from workloads.video.preprocess import gains_of, input_size, normalization
+
+BLOCK = 512  # pixels of a program that preprocesses
+TILE = 64  # of a program that composites
+
+
+@triton.jit
+def tap(sample, samples, pixels):  # type: ignore[no-untyped-def]
+    """The pixels of a side that a sample mixes, and the share of the second: as `preprocessing.taps` has them."""
+    halves = (2 * sample + 1) * pixels + samples  # one pixel further, so that none is below zero
+    lower = halves // (2 * samples) - 1
+    share = (halves % (2 * samples)).to(tl.float32) / (2 * samples)
+    return tl.minimum(tl.maximum(lower, 0), pixels - 1), tl.minimum(lower + 1, pixels - 1), share
+
+
+@triton.jit
+def _levels(nv12, row, column, inside, height, width):  # type: ignore[no-untyped-def]
+    """Y, U and V of the pixels, above the levels that stand for none."""
+    chroma = nv12 + (height + row // 2) * width + column // 2 * 2
+    y = tl.load(nv12 + row * width + column, inside, 16).to(tl.float32) - 16
+    return y, tl.load(chroma, inside, 128).to(tl.float32) - 128, tl.load(chroma + 1, inside, 128).to(tl.float32) - 128
+
+
+@triton.jit
+def _colour(y, u, v, table):  # type: ignore[no-untyped-def]
+    """A whole level of one colour, by swscale's arithmetic: each product is rounded down by itself."""
+    level = tl.floor(y * tl.load(table)) + tl.floor(u * tl.load(table + 1)) + tl.floor(v * tl.load(table + 2))
+    return tl.minimum(tl.maximum(level, 0.0), 255.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _preprocess(  # type: ignore[no-untyped-def]
+    nv12,
+    table,
+    result,
+    height,
+    width,
+    h,
+    w,
+    of_frame,
+    of_channel,
+    of_row,
+    of_column,
+    exact: tl.constexpr,
+    block: tl.constexpr,
+):
+    frame = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    inside = at < h * w
+    row, column = at // w, at % w
+    above, below, down = tap(row, h, height)
+    before, after, across = tap(column, w, width)
+    nv12 += frame * (height * 3 // 2) * width
+    result += frame * of_frame + row * of_row + column * of_column
+    y, u, v = _levels(nv12, above, before, inside, height, width)
+    if not exact:
+        y1, u1, v1 = _levels(nv12, above, after, inside, height, width)
+        y2, u2, v2 = _levels(nv12, below, before, inside, height, width)
+        y3, u3, v3 = _levels(nv12, below, after, inside, height, width)
+    for channel in tl.static_range(3):
+        gains = table + 5 * channel
+        level = _colour(y, u, v, gains)
+        if not exact:
+            upper = level + across * (_colour(y1, u1, v1, gains) - level)
+            lower = _colour(y2, u2, v2, gains)
+            lower += across * (_colour(y3, u3, v3, gains) - lower)
+            level = upper + down * (lower - upper)
+        tl.store(result + channel * of_channel, level * tl.load(gains + 3) + tl.load(gains + 4), inside)
+
+
+class Preprocess:
+    """The network's input from NV12, as `preprocess.OnDevice` makes it: each program makes a run of pixels."""
+
+    def __init__(self, height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> None:
+        h, w = self._input = input_size(height, width)
+        self._sides = height, width
+        self._exact = height % (2 * h) == h and width % (2 * w) == w  # an odd multiple: a sample is a pixel's middle
+        scale, shift = (each.view(3, 1) for each in normalization())
+        self._table = torch.cat((gains_of(matrix).view(3, 3).T, scale, shift), 1).contiguous().to(device)
+
+    def __call__(self, nv12: Tensor) -> Tensor:
+        h, w = self._input
+        result = torch.empty((len(nv12), 3, h, w), device=nv12.device)
+        grid = triton.cdiv(h * w, BLOCK), len(nv12)
+        sizes = *self._sides, h, w, *result.stride()
+        _preprocess[grid](nv12, self._table, result, *sizes, exact=self._exact, block=BLOCK, num_warps=4)
+        return result
+
+
+@triton.jit
+def _mirrored(place, last):  # type: ignore[no-untyped-def]
+    """The place within a side that is mirrored about its outermost pixels, as by BORDER_REFLECT_101."""
+    return tl.maximum(last - tl.abs(last - tl.abs(place)), 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _composite(  # type: ignore[no-untyped-def]
+    nv12,
+    alpha,
+    out,
+    down,
+    across,
+    height,
+    width,
+    h,
+    w,
+    luma_tiles,
+    luma_reach,
+    chroma_reach,
+    tile: tl.constexpr,
+    window: tl.constexpr,
+):
+    number, frame = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    chroma = (number >= luma_tiles).to(tl.int32)
+    kinds, rows = 1 + chroma, height // (1 + chroma)  # in a row of chroma, U and V alternate
+    reach = tl.where(chroma == 1, chroma_reach, luma_reach)
+    number -= chroma * luma_tiles
+    tiles_across = tl.cdiv(width, tile)
+    top, left = number // tiles_across * tile, number % tiles_across * tile
+    plane = frame * (height * 3 // 2) * width + chroma * height * width
+    # The tile, and what the weights reach around it.
+    around_rows = _mirrored(top - reach + tl.arange(0, window), rows - 1)
+    around = left + window * kinds - reach * kinds + tl.arange(0, window)  # a window further: none is below zero
+    columns = _mirrored(around // kinds - window, width // kinds - 1) * kinds + around % kinds
+    levels = tl.load(nv12 + plane + around_rows[:, None] * width + columns[None, :]).to(tl.float16)
+    weights = (chroma * tile + tl.arange(0, tile))[:, None] * window + tl.arange(0, window)[None, :]
+    half_way = tl.dot(tl.load(down + weights), levels).to(tl.float16)
+    blurred = tl.dot(half_way, tl.trans(tl.load(across + weights)))
+    # Alpha, between four of the network's pixels.
+    row, column = top + tl.arange(0, tile), left + tl.arange(0, tile)
+    above, below, lower_share = tap(row, rows, h)
+    before, after, later_share = tap(column // kinds, width // kinds, w)
+    alpha += frame * h * w
+    upper = tl.load(alpha + above[:, None] * w + before[None, :])
+    upper += later_share[None, :] * (tl.load(alpha + above[:, None] * w + after[None, :]) - upper)
+    lower = tl.load(alpha + below[:, None] * w + before[None, :])
+    lower += later_share[None, :] * (tl.load(alpha + below[:, None] * w + after[None, :]) - lower)
+    share = upper + lower_share[:, None] * (lower - upper)
+    at, inside = plane + row[:, None] * width + column[None, :], (row < rows)[:, None] & (column < width)[None, :]
+    blended = blurred + share * (tl.load(nv12 + at, inside, 0).to(tl.float32) - blurred)
+    tl.store(out + at, (blended + 0.5).to(tl.uint8), inside)
+
+
+class Composite:
+    """Composites of NV12, as `composite.OnDevice` makes them in half precision, by one launch after alpha's.
+
+    A blur is two products with a band of weights, as there, but of a tile and what the weights reach around it: tensor
+    cores multiply few zeros.
+    """
+
+    def __init__(self, height: int, width: int, device: torch.device) -> None:
+        self._sides, self._alpha_size = (height, width), input_size(height, width)
+        luma = gaussian_weights(blur_pixels(height))
+        chroma = halved(luma)
+        self._reach = len(luma) // 2, len(chroma) // 2
+        self._window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
+        self._down = torch.stack((self._band(luma), self._band(chroma))).half().to(device)
+        self._across = torch.stack((self._band(luma), self._band(chroma, step=2))).half().to(device)
+
+    def _band(self, weights: Weights, step: int = 1) -> Tensor:
+        """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
+        band = torch.zeros(TILE, self._window)
+        for place, weight in enumerate(weights):
+            band.diagonal(step * place)[:TILE] = weight
+        return band
+
+    def __call__(self, nv12: Tensor, logits: Tensor) -> Tensor:
+        height, width = self._sides
+        result = torch.empty_like(nv12)
+        tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
+        sizes = height, width, *self._alpha_size, tiles[0], *self._reach
+        given = nv12, alpha_of(logits).contiguous(), result, self._down, self._across
+        _composite[sum(tiles), len(nv12)](*given, *sizes, tile=TILE, window=self._window, num_warps=8)
+        return result
