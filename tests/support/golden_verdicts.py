@@ -20,17 +20,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpugate.catalogue import catalogue
 from gpugate.judging.decide_again import decide_again
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Measurement, SideCost, TimedBuild
+from gpugate.measurement.record import Measurement
 from gpugate.results.case import CaseResult, Confirmation, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
-from gpugate.store import baseline, run_file
+from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
+from tests.support import recorded_nights
 from tools.machines import H200
 
 ROOT = Path(__file__).parents[2]
@@ -48,35 +48,15 @@ def judged() -> Json:
 
 def records() -> Json:
     """Returns by case the tolerances of its record, and the verdicts of each recorded process, alone and confirmed."""
-    files = baseline.load_all(H200.baselines)
-    checks = 2 * sum(len(file.cases) for file in files.values())
-    cases, histories = _catalogue(), baseline.histories_of(files)
-    return {
-        f"{file.workload}/{key}": _record(
-            cases[f"{file.workload}/{key}"], entry, histories[f"{file.workload}/{key}"], checks
-        )
-        for file in files.values()
-        for key, entry in file.cases.items()
-    }
+    entries, histories = recorded_nights.records()
+    cases = recorded_nights.cases()
+    return {case_id: _record(cases[case_id], entry, histories[case_id]) for case_id, entry in entries.items()}
 
 
-def _catalogue() -> dict[str, Case]:
-    if not catalogue.cases():
-        catalogue.register_module("workloads")
-        catalogue.load()
-    return {case.id: case for case in catalogue.cases()}
-
-
-def _record(case: Case, entry: Entry, histories: tuple[History, History], checks: int) -> Json:
+def _record(case: Case, entry: Entry, histories: tuple[History, History]) -> Json:
     record = entry.current
-    remembered = Remembered(
-        *histories,
-        match="exact",
-        optimized_counters=record.optimized_counters,
-        yardsticks=record.yardsticks,
-        checks=checks,
-    )
-    measured = [_measurement(case, entry, process) for process in record.processes]
+    remembered = recorded_nights.remember(record, histories)
+    measured = [recorded_nights.measurement(case.id, record, process) for process in record.processes]
     first = _verdicts(_decided(case, record, measured[:1], remembered))
     return {
         **_tolerances(remembered),
@@ -88,20 +68,6 @@ def _record(case: Case, entry: Entry, histories: tuple[History, History], checks
             for index in range(len(measured))
         ],
     }
-
-
-def _measurement(case: Case, entry: Entry, process: tuple[TimedBuild, ...]) -> Measurement:
-    record, cost = entry.current, SideCost(0.1, 0.1)
-    return Measurement(
-        case.id,
-        process,
-        "narrow",
-        record.differences,
-        cost,
-        cost,
-        reference_counters=record.reference_counters,
-        optimized_counters=record.optimized_counters,
-    )
 
 
 def _decided(case: Case, record: Record, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:

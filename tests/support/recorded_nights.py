@@ -22,7 +22,7 @@ from gpugate.results.series import rung_number
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import baseline, profiles_file
-from gpugate.store.baseline import Entry
+from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
 from tools.machines import H200
 
@@ -43,11 +43,11 @@ class Faults:
 
 def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b510e4c1f") -> RunResult:
     """The night that is `number` days after the first, of the recorded processes of this number, judged."""
-    entries, histories = _records()
+    entries, histories = records()
     found = {
-        case_id: _judged(_cases()[case_id], entry, histories[case_id], number, faults)
+        case_id: _judged(cases()[case_id], entry, histories[case_id], number, faults)
         for case_id, entry in entries.items()
-        if case_id in _cases() and case_id not in faults.absent
+        if case_id in cases() and case_id not in faults.absent
     }
     newest = next(iter(entries.values())).current
     environment = replace(newest.environment, packages={**newest.environment.packages, **faults.packages})
@@ -63,14 +63,15 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
 
 
 @cache
-def _records() -> tuple[dict[str, Entry], dict[str, tuple[History, History]]]:
+def records() -> tuple[dict[str, Entry], dict[str, tuple[History, History]]]:
+    """Every recorded case, and its histories."""
     files = baseline.load_all(FOLDER)
     entries = {f"{file.workload}/{key}": entry for file in files.values() for key, entry in file.cases.items()}
     return entries, baseline.histories_of(files)
 
 
 @cache
-def _cases() -> dict[str, Case]:
+def cases() -> dict[str, Case]:
     if not catalogue.cases():
         catalogue.register_module("workloads")
         catalogue.load()
@@ -94,13 +95,10 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
     if result.skipped or result.error:
         return result
     result.promise = H200.promise(case, record.recorded_at)
-    checks, slower = 2 * len(_records()[0]), faults.slower.get(case.id, 0.0)
-    counters, yardsticks = record.optimized_counters, record.yardsticks
-    result.remembered = Remembered(
-        *histories, match="exact", optimized_counters=counters, yardsticks=yardsticks, checks=checks
-    )
+    slower = faults.slower.get(case.id, 0.0)
+    result.remembered = remember(record, histories)
     measured = [
-        _measurement(case.id, entry, _slow_down(record.processes[(number + more) % len(record.processes)], slower))
+        _measured(case.id, entry, _slow_down(record.processes[(number + more) % len(record.processes)], slower))
         for more in range(3)
     ]
     result.measurement = measured[0]
@@ -125,26 +123,31 @@ def _slow_down(builds: tuple[TimedBuild, ...], share: float) -> tuple[TimedBuild
     )
 
 
-def _measurement(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Measurement:
-    record, cost = entry.current, SideCost(0.0, 0.0)
+def remember(record: Record, histories: tuple[History, History]) -> Remembered:
+    """What a gate remembers of a record, beside all others."""
+    counters, checks = record.optimized_counters, 2 * len(records()[0])
+    return Remembered(
+        *histories, match="exact", optimized_counters=counters, yardsticks=record.yardsticks, checks=checks
+    )
+
+
+def measurement(case_id: str, record: Record, builds: tuple[TimedBuild, ...]) -> Measurement:
+    """A recorded process as it was measured, but for its costs."""
+    outputs, cost = record.differences, SideCost(0.0, 0.0)
+    counters = record.reference_counters, record.optimized_counters
+    return Measurement(case_id, builds, "narrow", outputs, cost, cost, *counters)
+
+
+def _measured(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Measurement:
     timed_s = sum(
         pair.reference_ms * build.reference_steps_per_block + pair.optimized_ms * build.optimized_steps_per_block
         for build in builds
         for pair in build.pairs
     )
-    return Measurement(
-        case_id,
-        builds,
-        "narrow",
-        record.differences,
-        cost,
-        cost,
-        reference_counters=record.reference_counters,
-        optimized_counters={**record.optimized_counters, **_usual(record.optimized_counters)},
-        timer="cuda events",
-        wall_s=timed_s / 1e3,
-        spent_s={"measuring": timed_s / 1e3},
-    )
+    found = measurement(case_id, entry.current, builds)
+    counters = {**found.optimized_counters, **_usual(found.optimized_counters)}
+    timed = {"timer": "cuda events", "wall_s": timed_s / 1e3, "spent_s": {"measuring": timed_s / 1e3}}
+    return replace(found, optimized_counters=counters, **timed)
 
 
 def _usual(counters: Counters) -> Counters:
