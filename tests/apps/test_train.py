@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("torchvision")
 from apps.train.__main__ import main
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
-from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
+from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint, training
 from workloads.driving.frames import Rig
 from workloads.driving.training import Recipe, Trainer

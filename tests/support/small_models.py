@@ -6,10 +6,11 @@ from functools import partial
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 
-from tests.support.small_encoder import small_encoders
 from workloads import llm_serving, resnet50_inference
+from workloads.driving import training as driving_training
 from workloads.llm import tokens
 from workloads.llm.model import Shape
 from workloads.resnet18_training import training
@@ -17,6 +18,38 @@ from workloads.video.clip.clip import CLIPS, Clip
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 SERVING = {"SHAPES": TINY, "REQUESTS": 6, "ROWS": 2, "LONGEST": 8, "SHARED": 16, "OWN": 8, "CHUNK": 8}
+
+
+class SmallEncoder(nn.Sequential):
+    """A stand-in for torchvision's ResNet-18: the same stem, stride and features, then pooling and a classifier."""
+
+    def __init__(self, weights: None = None) -> None:
+        super().__init__(
+            nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, driving_training.FEATURES, 3, stride=driving_training.STRIDE // 2, padding=1, bias=False),
+            nn.BatchNorm2d(driving_training.FEATURES),
+            nn.ReLU(),
+            nn.Identity(),
+            nn.Identity(),
+        )
+
+
+@contextmanager
+def small_encoders() -> Iterator[None]:
+    """Inside, every driving model that is built has the small encoder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchvision.models, "resnet18", SmallEncoder)
+        driving_training._initialized.cache_clear()
+        yield
+    driving_training._initialized.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_encoder() -> Iterator[None]:
+    with small_encoders():
+        yield
 
 
 class SmallNet(nn.Module):

@@ -23,7 +23,7 @@ from gpugate.machine.environment import Environment, missing_needs
 from gpugate.workload import Context, Side
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
-from tests.support.small_encoder import small_encoders
+from tests.support.small_models import small_encoders
 from workloads.driving import training
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import order_table, why_no_jpeg

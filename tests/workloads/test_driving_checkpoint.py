@@ -15,7 +15,7 @@ pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
-from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
+from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import Batch
 from workloads.driving.training import Recipe, Trainer

@@ -14,7 +14,7 @@ import workloads.driving.proofs as driving_proofs
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
-from tests.support.small_encoder import small_encoder  # noqa: F401  # in force by being here
+from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint as driving_checkpoint
 from workloads.driving import training
 from workloads.driving.frames import Rig

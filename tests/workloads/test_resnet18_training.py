@@ -33,8 +33,12 @@ def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
+    """The losses of iterations whose pictures came in their turn, of a loop that is as its rung says."""
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
-        return [float(loop.iterate()[1]) for _ in range(iterations)]
+        done = [loop.iterate() for _ in range(iterations)]
+        assert loop.problem() is None
+    assert all(bool(in_turn.all()) for in_turn, _ in done)
+    return [float(loss) for _, loss in done]
 
 
 @pytest.mark.parametrize(("workload", "kind"), [(FULL, "cuda"), (SMALL, "cpu")])
@@ -69,18 +73,10 @@ RUNGS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNGS)
-def test_a_step_gives_back_the_receipts_of_pictures_in_their_place(name: str) -> None:
-    side = training_side(CONTEXT, RUNGS[name], PICTURES)
-    with closing(side):
-        for index in range(2):
-            asked = receipts(CONTEXT, index)
-            assert torch.equal(side.step(asked), asked)
-        side.finish()
-        assert side.engaged() is None
-        assert (side.cached_step is None) == RUNGS[name].resident
-        if side.cached_step is not None:
-            side.cached_step()
+def test_resident_pictures_are_no_step_on_cached_data() -> None:
+    for name in ("bottom", "resident"):
+        with closing(training_side(CONTEXT, RUNGS[name], PICTURES)) as side:
+            assert (side.cached_step is None) == (name == "resident")
 
 
 def test_a_picture_out_of_its_turn_loses_its_receipt() -> None:
@@ -138,11 +134,6 @@ def test_compilation_is_one_graph_an_iteration_and_one_for_resident_images() -> 
         replace(TINY, uint8=True, recipe=Recipe(compiled=True)),
         replace(TINY, resident=True, recipe=Recipe(compiled=True)),
     ):
-        side = training_side(CONTEXT, rung, PICTURES)
-        with closing(side):
-            for index in range(2):
-                side.step(receipts(CONTEXT, index))
-            assert side.engaged() is None
         assert losses(rung) == pytest.approx(losses(TINY), rel=1e-4)
 
 
