@@ -14,9 +14,10 @@ from gpugate.workload import Context
 from tests.support.counted_work import count_work
 from tests.support.small_models import SmallNet
 from workloads import resnet18_training
+from workloads.parts.compiled import NHWC
 from workloads.resnet18_training import CPU_BOTTOM, WHOLE_STEP, WORKLOADS, receipts, size, training
 from workloads.resnet18_training.pictures import seeded_pictures
-from workloads.resnet18_training.training import NHWC, Recipe, Rung, Trainer, TrainingLoop, training_side
+from workloads.resnet18_training.training import Recipe, Rung, Trainer, TrainingLoop, training_side
 
 FULL, SMALL = WORKLOADS
 PICTURES = seeded_pictures(0, 64)

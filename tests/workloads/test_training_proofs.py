@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
+from workloads.parts.compiled import NHWC
 from workloads.parts.prefetcher import Prefetcher
 from workloads.resnet18_training import CPU_BOTTOM, training
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training.pictures import seeded_pictures
-from workloads.resnet18_training.training import NHWC, Recipe, Trainer, TrainingLoop
+from workloads.resnet18_training.training import Recipe, Trainer, TrainingLoop
 
 PICTURES = seeded_pictures(0, 64)
 CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())

@@ -36,7 +36,7 @@ from workloads.driving.loading import (
     prefetched,
     resident,
 )
-from workloads.parts.compiled import compile_counted, miscount
+from workloads.parts.compiled import compile_counted, find_lost_layout, miscount
 from workloads.parts.graph_capture import capture_iteration
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.resnet_layers import PaddedStem, padded_channels
@@ -176,12 +176,7 @@ class Trainer:
         """The reason why the recipe was not followed, or None."""
         if self.recipe.compiled and (reason := miscount(self.graphs)):
             return reason
-        layout = torch.channels_last
-        if self.recipe.channels_last:
-            for name, weight in self.model.named_parameters():
-                if weight.dim() == 4 and not weight.is_contiguous(memory_format=layout):
-                    return f"{name} is not in {layout}"
-        return None
+        return find_lost_layout(self.model, torch.channels_last) if self.recipe.channels_last else None
 
     def _begin_momentum(self) -> None:
         """Sets the momentum to zeros, from which the first update yields its gradient, as it does without buffers.

@@ -76,6 +76,12 @@ def _not_converted(model: nn.Module, dtype: torch.dtype, layout: torch.memory_fo
     for name, weight in model.named_parameters():
         if weight.dtype != dtype:
             return f"{name} is {weight.dtype}, not {dtype}"
+    return find_lost_layout(model, layout)
+
+
+def find_lost_layout(model: nn.Module, layout: torch.memory_format) -> str | None:
+    """The first filter of the model that lies in memory otherwise than in `layout`, in words; None where none does."""
+    for name, weight in model.named_parameters():
         if weight.dim() == 4 and not weight.is_contiguous(memory_format=layout):
             return f"{name} is not in {layout}"
     return None

@@ -23,7 +23,7 @@ from functools import partial
 import torch
 
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Size, Workload
-from workloads.parts.compiled import COMPILER
+from workloads.parts.compiled import COMPILER, NHWC
 from workloads.resnet18_training.pictures import CIFAR10_SETTING
 from workloads.resnet18_training.proofs import (
     batches_arrive,
@@ -32,7 +32,7 @@ from workloads.resnet18_training.proofs import (
     learns_pictures,
     same_losses,
 )
-from workloads.resnet18_training.training import NHWC, Recipe, Rung, receipts, train
+from workloads.resnet18_training.training import Recipe, Rung, receipts, train
 
 ITEMS, ITEMS_ON_CPU = 512, 32  # pictures of one step on every rung: one large batch, or several small ones
 # For one picture of 224 x 224, forward and backward: a test counts them again. A picture of 32 x 32 has 1/49 of each,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, Side
-from workloads.parts.compiled import compile_counted, miscount
+from workloads.parts.compiled import NCHW, compile_counted, find_lost_layout, miscount
 from workloads.parts.graph_capture import capture_iteration
 from workloads.parts.prefetcher import Prefetcher
 from workloads.parts.random_inputs import host_generator
@@ -43,8 +43,6 @@ LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batc
 # Low enough that the first gradients do not overflow FP16: a skipped update would shift the loss curve by a step. The
 # scaler doubles it while nothing overflows.
 FIRST_LOSS_SCALE = 2.0**12
-
-NCHW, NHWC = torch.contiguous_format, torch.channels_last
 
 
 @dataclass(frozen=True)
@@ -182,10 +180,7 @@ class Trainer:
         """The reason why an iteration departs from its recipe, or None; `graphs` is the number to be compiled."""
         if self.recipe.compiled and (reason := miscount(self.graphs, graphs)):
             return reason
-        for name, weight in self.model.named_parameters():
-            if weight.dim() == 4 and not weight.is_contiguous(memory_format=self.recipe.layout):
-                return f"{name} is not in {self.recipe.layout}"
-        return None
+        return find_lost_layout(self.model, self.recipe.layout)
 
 
 class Done(NamedTuple):
