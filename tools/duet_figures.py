@@ -1,6 +1,6 @@
 """The trials of duets in all folders of results/, judged again, and the decision of a gate simulated from their noise.
 
-`python -m tools.duet_figures [FILE]` writes `results/duets.md`, or FILE, in two minutes.
+`python -m tools.duet_figures [FILE]` writes `results/duets.md`, or FILE, in two minutes, and the report in each folder.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tools.simulated_duets import (
     simulate,
     size_of,
 )
+from tools.trust.command import write_report
 from tools.trust.duet_report import JudgedCase, judge_trials
 from tools.trust.duets import DuetTrial, read_duets
 
@@ -343,6 +344,8 @@ def describe(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
 
 def main(words: Sequence[str]) -> None:
     read = [(folder.relative_to(RESULTS).as_posix(), read_duets(folder)) for folder in find_folders()]
+    for name, trials in read:
+        write_report(RESULTS / name, trials)
     write_atomically(Path(words[0]) if words else PAGE, describe(read))
 
 

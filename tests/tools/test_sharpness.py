@@ -23,10 +23,11 @@ def table_below(heading: str, text: str) -> list[list[str]]:
 
 
 def test_the_document_about_trust_has_the_false_alarms_of_the_page() -> None:
-    _, *simulated = table_below("nights on which nothing changed", (H200.results / NAME).read_text(encoding="utf-8"))
-    written = table_below("nights with a false alarm", (ROOT / "docs/trust.md").read_text(encoding="utf-8"))
-    assert [row[1] for row in written] == [row[2] for row in simulated]
-    assert len(written) == 5
+    rows = table_below("nights on which nothing changed", (H200.results / NAME).read_text(encoding="utf-8"))
+    _, _, drawn, anew, *_ = [row[2] for row in rows]
+    written = (ROOT / "docs/trust.md").read_text(encoding="utf-8")
+    assert f"In {drawn} of the nights is a false alarm" in written
+    assert f"in {anew} where records are drawn anew" in written
 
 
 def test_the_sharpest_case_is_first() -> None:

@@ -17,7 +17,7 @@ from gpugate.session.options import device_name, seconds, whole_number
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder
 from tools.trust.duet_report import markdown, text
-from tools.trust.duets import FILE, DuetOrders, read_duets, take_duets
+from tools.trust.duets import FILE, DuetOrders, DuetTrial, read_duets, take_duets
 from tools.trust.selection import TrustError
 
 DEFAULT_TRIALS = 40
@@ -89,15 +89,23 @@ def _report(folder: Path) -> None:
     trials = read_duets(folder)
     if not any(trial.case_ids for trial in trials):
         raise TrustError(f"{folder} contains no trials to report: run without --report-only")
+    try:
+        write_report(folder, trials)
+    finally:
+        sys.stdout.write(text(trials, _name_machine(trials), terminal_columns(), stdout_takes_colour()))
+    print(f"trials and report are in {folder}")
+
+
+def write_report(folder: Path, trials: Sequence[DuetTrial]) -> None:
+    """Writes the report of the trials of a folder. Raises TrustError for a file that cannot be written."""
+    with FILE.writing(folder / REPORT):
+        write_atomically(folder / REPORT, markdown(trials, _name_machine(trials)))
+
+
+def _name_machine(trials: Sequence[DuetTrial]) -> str:
     environment = trials[0].conditions.environment
     facts = {"driver": environment.driver, "torch": environment.packages.get("torch")}
-    machine = ", ".join([environment.device_name, *(f"{name} {value}" for name, value in facts.items() if value)])
-    try:
-        with FILE.writing(folder / REPORT):
-            write_atomically(folder / REPORT, markdown(trials, machine))
-    finally:
-        sys.stdout.write(text(trials, machine, terminal_columns(), stdout_takes_colour()))
-    print(f"trials and report are in {folder}")
+    return ", ".join([environment.device_name, *(f"{name} {value}" for name, value in facts.items() if value)])
 
 
 def _slow_percents(text: str) -> tuple[float, ...]:
