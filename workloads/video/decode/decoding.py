@@ -92,9 +92,7 @@ class SequentialDecoder(ABC, Generic[_Frame]):
 class HostDecoder(SequentialDecoder[NDArray[np.uint8]]):
     """OpenCV decodes on all cores of the CPU and converts to BGR with the matrix of the file's tag.
 
-    Raises VideoError for videos that `examine` refuses: where the size of the frames changes in the middle, OpenCV
-    would scale the later ones to the size of the first without an error, and where the file was cut short, it would
-    just end. Raises it too for a matrix that this OpenCV does not support.
+    Raises VideoError for videos that `examine` refuses, and for a matrix that this OpenCV does not support.
     """
 
     stock_frames = FRAMES_IN_FFMPEG
