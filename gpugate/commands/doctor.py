@@ -42,7 +42,6 @@ from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json, to_json
-from gpugate.store.json_file import pretty, with_header
 from gpugate.units import list_names, number_of, yardstick_label, yardstick_value
 from gpugate.workload import Needs
 
@@ -51,9 +50,6 @@ if TYPE_CHECKING:
 
 NOT_TRUSTWORTHY = 1
 MEASURING_S = 120.0  # mostly the import of torch, from a cold disk
-FORMAT = "gpugate-doctor"
-# History: 1: the environment and a list of findings.
-FORMAT_VERSION = 1
 LONGEST_ERROR = 160  # characters
 WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
@@ -101,25 +97,11 @@ class Finding:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """All findings in the order of reading. `environment` is None where the machine could not even be described."""
-
-    environment: Environment | None
-    findings: tuple[Finding, ...]
-    wall_s: float
-
-    @property
-    def bad(self) -> list[str]:
-        return [finding.name for finding in self.findings if finding.state == "bad"]
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0 a gate run here would be trustworthy, 1 it would not, 2 wrong options"
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument(
         "--baselines",
@@ -134,34 +116,34 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the diagnosis. Raises OptionError for a device that does not exist."""
     device = device_name(arguments.device)
     with Console(stderr=True).status("looking at this machine"):
-        diagnosis = diagnose(device, arguments.baselines)
-    if arguments.json:  # without environment variables, and without output of the child other than its error
-        body = {"trustworthy": not diagnosis.bad, **to_json(diagnosis)}
-        sys.stdout.write(pretty(with_header(FORMAT, FORMAT_VERSION, body)) + "\n")
-    else:
-        sys.stdout.write(_text(diagnosis))
-    return NOT_TRUSTWORTHY if diagnosis.bad else 0
+        findings = diagnose(device, arguments.baselines)
+    sys.stdout.write(_text(findings))
+    return NOT_TRUSTWORTHY if list_bad(findings) else 0
 
 
-def diagnose(asked: str, baselines_path: Path) -> Diagnosis:
+def diagnose(asked: str, baselines_path: Path) -> list[Finding]:
     """Examines the machine for a device `asked`, as `--device` takes it. Raises OptionError where the device does not
     exist."""
-    began = time.perf_counter()
     ended = children.run_module("gpugate.commands.doctor", task=asked, timeout_s=MEASURING_S)
     facts = from_json(Facts, ended.messages[-1]) if ended.messages else _know_nothing()
     if facts.refused is not None:
         raise OptionError(facts.refused)
     if facts.error is None:
         facts = replace(facts, error=f"it {ended.cause}"[:LONGEST_ERROR])
-    return Diagnosis(facts.environment, tuple(list_findings(facts, asked, baselines_path)), time.perf_counter() - began)
+    return list(list_findings(facts, asked, baselines_path))
 
 
-def _text(diagnosis: Diagnosis) -> str:
+def list_bad(findings: Sequence[Finding]) -> list[str]:
+    """The names of the findings that make every verdict doubtful."""
+    return [finding.name for finding in findings if finding.state == "bad"]
+
+
+def _text(findings: Sequence[Finding]) -> str:
     """A group of lines for each group of findings, and a last line that sums up."""
-    rows = tuple((one.group, one.name, one.state, one.sentence) for one in diagnosis.findings)
+    rows, bad = tuple((one.group, one.name, one.state, one.sentence) for one in findings), list_bad(findings)
     table, width = Table("", (Column("", left=True),) * 4, rows, grouped=True), terminal_columns()
-    sentence = f"would not be trustworthy: {', '.join(diagnosis.bad)}" if diagnosis.bad else "would be trustworthy"
-    end = Text(f"a gate run here {sentence}", style=style_of("bad" if diagnosis.bad else "ok"))
+    sentence = f"would not be trustworthy: {', '.join(bad)}" if bad else "would be trustworthy"
+    end = Text(f"a gate run here {sentence}", style=style_of("bad" if bad else "ok"))
     return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()).lstrip("\n"))
 
 

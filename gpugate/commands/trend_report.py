@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
 )
-BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
+BLOCKS = "▁▂▃▄▅▆▇█"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
@@ -125,18 +124,10 @@ def _cells(trend: Trend, spark_columns: int, billed: Sequence[str]) -> tuple[str
         *(units.milliseconds(ms) if (ms := last.value(name)) else "" for name in billed),
         units.ratio(found.median),
         units.interval(found.low, found.high),
-        sparkline(trend, spark_columns, BLOCKS if _can_encode(BLOCKS) else ASCII_BLOCKS),
+        sparkline(trend, spark_columns),
         describe_anchor(last),
         "" if last.outcome is None else last.outcome.value,
     )
-
-
-def _can_encode(words: str) -> bool:
-    try:
-        words.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def describe_anchor(seen: CaseNight) -> str:
@@ -146,15 +137,15 @@ def describe_anchor(seen: CaseNight) -> str:
     return f"{units.ratio(seen.anchor_speedup)} {units.signed_percent(seen.speedup.median / seen.anchor_speedup - 1)}"
 
 
-def sparkline(trend: Trend, columns: int, blocks: str = BLOCKS) -> str:
+def sparkline(trend: Trend, columns: int) -> str:
     """The newest speedups as one character each, of a height by their logarithm, with a line before every new level."""
     logs = [math.log(seen.speedup.median) for seen in trend.seen]
     middle = (min(logs) + max(logs)) / 2
     half = max((max(logs) - min(logs)) / 2, FLATTEST / 2)
-    heights = [min(int((value - middle + half) / (2 * half) * len(blocks)), len(blocks) - 1) for value in logs]
+    heights = [min(int((value - middle + half) / (2 * half) * len(BLOCKS)), len(BLOCKS) - 1) for value in logs]
     new = {mark.night.started for mark in trend.marks}
     drawn = [
-        f"{NEW_LEVEL if night.started in new else ''}{blocks[height]}"
+        f"{NEW_LEVEL if night.started in new else ''}{BLOCKS[height]}"
         for night, height in zip(trend.nights, heights, strict=True)
     ]
     while sum(map(len, drawn)) > columns:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.trend_report import ASCII_BLOCKS, NEW_LEVEL, sparkline
+from gpugate.commands.trend_report import BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.trends import build_histories
 from gpugate.results.run import Night, Provenance
 from gpugate.store.database import IN_MEMORY, Selection, open_store
@@ -86,12 +86,12 @@ def test_marks_rest_on_all_nights_and_not_only_on_those_that_are_shown(folder: P
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
     (machine,) = build_histories(read_nights(folder, "fused")[0], 100)
     (trend,) = machine.trends
-    drawn = sparkline(trend, 42, ASCII_BLOCKS)
+    drawn = sparkline(trend, 42)
     before, after = drawn.split(NEW_LEVEL)
     assert (len(before), len(after)) == (14, 8)
-    assert set(after) <= set("_.")
-    assert set(before) <= set("+*#")
-    assert sparkline(trend, 10, ASCII_BLOCKS) == drawn[-10:]
+    assert set(after) <= set(BLOCKS[:2])
+    assert set(before) <= set(BLOCKS[5:])
+    assert sparkline(trend, 10) == drawn[-10:]
 
 
 def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, history: History) -> None:
