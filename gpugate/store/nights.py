@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_key
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import NextSteps
@@ -73,10 +73,11 @@ def night_of(run: RunResult, name: str = "") -> Night:
 
 
 def _metrics(case: CaseResult) -> Iterator[tuple[str, Metric]]:
-    if case.summary is None or case.measurement is None:
+    decided = decider(case)  # whose figures every report has
+    if decided is None or case.measurement is None:
         return
     for name in ("speedup", "optimized_ms", "reference_ms"):
-        found = getattr(case.summary, name)
+        found = getattr(decided.summary, name)
         yield name, Metric(found.median, found.low, found.high)
     cost, remembered = case.measurement.optimized_cost, case.remembered
     optional: dict[str, float | None] = {
