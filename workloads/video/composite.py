@@ -48,6 +48,7 @@ BLUR_PIXELS, BLUR_HEIGHT = 31, 1080
 CERTAIN = 4.0  # the logit of a mask: 98 %
 LEAST_COMPOSITED_DB = 40.0  # of composites with OpenCV's
 Weights = tuple[float, ...]
+Map = tuple[Tensor, Tensor]  # of planes: `down`, [rows out, rows in], and `across`, [columns out, columns in]
 
 
 def blur_pixels(height: int) -> int:
@@ -151,15 +152,13 @@ class OnDevice:
             _map_into(shares[:, rows], alpha, *enlarge)
         return background.lerp_(levels, shares).to(torch.uint8)
 
-    def _maps(self, weights: Weights, height: int, width: int, kinds: int, device: torch.device) -> list[list[Tensor]]:
-        """Maps of a plane of that size, whose rows interleave `kinds` samples: its blur, and the resize of alpha.
-
-        Each map is `down`, [rows out, rows in], and `across`, [columns out, columns in].
-        """
+    def _maps(self, weights: Weights, height: int, width: int, kinds: int, device: torch.device) -> tuple[Map, Map]:
+        """Maps of a plane of that size, whose rows interleave `kinds` samples: its blur, and the resize of alpha."""
         h, w = self._alpha_size
-        blur = _filtering(weights, height, device), _in_turns(_filtering(weights, width, device), kinds)
-        enlarge = _resizing(h, height, device), _resizing(w, width, device).repeat_interleave(kinds, 0)
-        return [[matrix.to(self._dtype) for matrix in matrices] for matrices in (blur, enlarge)]
+        down, across = _filtering(weights, height, device), _in_turns(_filtering(weights, width, device), kinds)
+        blur = down.to(self._dtype), across.to(self._dtype)
+        down, across = _resizing(h, height, device), _resizing(w, width, device).repeat_interleave(kinds, 0)
+        return blur, (down.to(self._dtype), across.to(self._dtype))
 
 
 def _map_into(out: Tensor, planes: Tensor, down: Tensor, across: Tensor) -> None:

@@ -142,9 +142,13 @@ class Flow(Generic[_Result]):
         self._streams = [self.stream]
         if chain.plan.overlapped:
             self._streams += [another_stream(chain.device) for _ in range(3)]
-            works = {"decode": self._decode, "compute": chain.compute, "encode": last}
-            arounds = (partial(in_thread, chain.device, stream) for stream in self._streams[1:])
-            self._conveyor = Conveyor([*zip(works, works.values(), arounds, strict=True)])
+            decoding, computing, encoding = (partial(in_thread, chain.device, stream) for stream in self._streams[1:])
+            stages = (
+                ("decode", self._decode, decoding),
+                ("compute", chain.compute, computing),
+                ("encode", last, encoding),
+            )
+            self._conveyor = Conveyor(stages)
 
     def take(self) -> _Result | None:
         """The next result, in the order of the clip; None after the last one. Raises any error of a stage."""
