@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises CompareError for ends that cannot be measured, and OptionError for a wrong value.
     """
-    from gpugate.machine.termination import treat_termination_as_ctrl_c
+    from gpugate.machine.processes import treat_termination_as_ctrl_c
     from gpugate.session.options import seconds
 
     project = Path.cwd()

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
-from gpugate.machine.termination import treat_termination_as_ctrl_c
+from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import SideError
 from gpugate.faults.fault import KINDS, OF_RANKS, Fault
-from gpugate.faults.ranks import put_into_ranks
 from gpugate.faults.sides import (
     break_graphs,
     copy_output,
@@ -17,6 +16,7 @@ from gpugate.faults.sides import (
     launch_more,
     leak_memory,
     make_output_wrong,
+    put_into_ranks,
     return_stale_output,
     skip_work,
     synchronize_every_step,

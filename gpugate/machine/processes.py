@@ -1,6 +1,7 @@
-"""The processes below this one, as Linux lists them in /proc, and their end: none outlives a run.
+"""The processes below this one, as Linux lists them in /proc, and the end of a run: no process outlives it.
 
-Children that outlive the `close()` of their side are named, and ended with daemonic ones.
+Children that outlive the `close()` of their side are named, and ended with daemonic ones. SIGTERM and SIGHUP end a run
+as Ctrl-C does: a night that a scheduler ends keeps its results.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 FORK_SERVER = "multiprocessing.forkserver"
 # Inductor's compile workers and the helpers of multiprocessing serve the whole run, not one side.
@@ -25,6 +28,7 @@ HELPERS = (
 
 ENDING_S = 5.0  # for all of them together, from SIGTERM on
 CLOSING_S = 1.0  # for a process that ends because of `close()`
+ENDS_A_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST_COMMAND = 80  # characters
 _named: set[int] = set()  # children that outlived their side
 
@@ -149,3 +153,53 @@ def _read_parents() -> dict[int, int]:
 
 def _helps(command: str) -> bool:
     return any(word in command for word in HELPERS)
+
+
+@contextmanager
+def treat_termination_as_ctrl_c() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread; forked children do not."""
+    with _replace_handlers(signal.default_int_handler, (signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+@contextmanager
+def delay_signals() -> Iterator[None]:
+    """Delays Ctrl-C, SIGTERM and SIGHUP until the block ends, so that files which belong together are all written."""
+    came: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    try:
+        with _replace_handlers(keep, ENDS_A_RUN):
+            yield
+    finally:
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _replace_handlers(
+    handler: Callable[[int, FrameType | None], None], numbers: Sequence[signal.Signals]
+) -> Iterator[None]:
+    """Replaces handlers in the main thread; in another thread nothing changes. An ignored signal, as by `nohup`, stays
+    ignored, and a forked child ends by the signal."""
+    own = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        __tracebackhide__ = True  # pytest then names the line that was interrupted
+        if os.getpid() == own:
+            handler(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    heeded = [number for number in numbers if is_main and signal.getsignal(number) is not signal.SIG_IGN]
+    # None: whoever embeds Python handles it, which cannot be put back.
+    before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in heeded}
+    try:
+        yield
+    finally:
+        for number, replaced in before.items():
+            signal.signal(number, replaced)

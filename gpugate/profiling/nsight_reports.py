@@ -30,7 +30,7 @@ from pathlib import Path
 
 from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
 from gpugate.machine.children import program_command, run_child, start_child
-from gpugate.machine.termination import delay_signals, treat_termination_as_ctrl_c
+from gpugate.machine.processes import delay_signals, treat_termination_as_ctrl_c
 from gpugate.profiling import export
 from gpugate.profiling.export import (
     EXPORT,

@@ -20,8 +20,7 @@ from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
-from gpugate.machine.processes import end_children
-from gpugate.machine.termination import treat_termination_as_ctrl_c
+from gpugate.machine.processes import end_children, treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import end_limits, limit_time
 from gpugate.report.night import begin_night, describe_moves, prepare_night, write_night
 from gpugate.report.screen import details, screen

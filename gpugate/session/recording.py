@@ -14,7 +14,7 @@ from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessErr
 from gpugate.judging.rules import decide
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
-from gpugate.machine.termination import delay_signals
+from gpugate.machine.processes import delay_signals
 from gpugate.results.run import RunResult
 from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome

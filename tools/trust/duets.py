@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpugate.faults.fault import Fault
 from gpugate.machine.children import program_command, start_child
-from gpugate.machine.termination import treat_termination_as_ctrl_c
+from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.store.json_file import JsonFile, NextSteps

@@ -15,8 +15,15 @@ from types import SimpleNamespace
 import pytest
 
 from gpugate.machine import processes
-from gpugate.machine.processes import end_children, list_children, list_descendants, name_left_over, worker_cpu_ns
-from gpugate.machine.termination import delay_signals, treat_termination_as_ctrl_c
+from gpugate.machine.processes import (
+    delay_signals,
+    end_children,
+    list_children,
+    list_descendants,
+    name_left_over,
+    treat_termination_as_ctrl_c,
+    worker_cpu_ns,
+)
 from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import TinyProject, running
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import EnvironmentUnfitError
-from gpugate.machine.termination import treat_termination_as_ctrl_c
+from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.profiling import export, nsight_reports
 from gpugate.profiling.export import Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.profiling.nsight_reports import (
