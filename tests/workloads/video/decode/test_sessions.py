@@ -95,13 +95,6 @@ def test_everything_comes_once_and_in_order(sessions: int, slots: int, batch: in
     assert all(reader.closed for reader in readers.made)
 
 
-@pytest.mark.parametrize("sessions", [1, 2, 3, 5])
-def test_goes_round_and_round(sessions: int) -> None:
-    made = Sessions(INFO, Readers(), sessions, loop=True)
-    assert soon(partial(read, made, 200)) == [number % 23 for number in range(200)]
-    made.close()
-
-
 def test_what_nobody_reads_is_decoded_as_far_as_there_are_slots() -> None:
     readers = Readers(partial(FakeReader, 2))
     made = Sessions(INFO, readers, sessions=3, loop=True)
