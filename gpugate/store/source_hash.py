@@ -3,14 +3,14 @@
 A hash is of the top-level statements that the functions may need: of their modules and of all modules of the project
 that these import, also inside functions, a statement counts that binds a name which a counted one mentions. Scopes are
 not looked at, so a name may bring more than one statement, and never less than the needed one. Promises, comments,
-docstrings and the order of statements do not count; nor do names that are looked up as texts, and gpugate itself.
+docstrings and the order of statements do not count; nor do names that are looked up as texts, gpugate itself, installed
+packages, and those of other folders.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import inspect
 import re
 import sys
@@ -78,12 +78,14 @@ def _hash(values: Sequence[Any], workload: Workload) -> str:
 def _collect(values: Sequence[Any], own: set[str]) -> set[str]:
     """Collects the texts of the statements that functions and classes in the values may need."""
     roots, modules, names = dict[str, Path | None](), dict[Path, _Module](), set[str]()
-    for module, name, path in filter(None, map(_place, _within(values))):
-        if module.split(".")[0] in own or _is_of_project(path):
-            above = path.parent if path.name == "__init__.py" else path
-            roots.setdefault(module.split(".")[0], above.parents[module.count(".")])
-            bound = _import_closure(path, module, roots, modules).binds
-            names |= {name} if name in bound else bound  # a lambda stands for its whole module
+    places = [one for one in map(_place, _within(values)) if one is not None]
+    places = [one for one in places if one[0].split(".")[0] in own or _is_of_project(one[2])]
+    for module, _, path in places:
+        above = path.parent if path.name == "__init__.py" else path
+        roots.setdefault(module.split(".")[0], above.parents[module.count(".")])
+    for module, name, path in places:
+        bound = _import_closure(path, module, roots, modules).binds
+        names |= {name} if name in bound else bound  # a lambda stands for its whole module
     statements = {one for module in modules.values() for one in module.statements}
     counted = set[_Statement]()
     while more := {one for one in statements - counted if not one.binds or not names.isdisjoint(one.binds)}:
@@ -105,25 +107,16 @@ def _import_closure(path: Path, module: str, roots: dict[str, Path | None], modu
 
 
 def _find_file(module: str, roots: dict[str, Path | None]) -> Path | None:
-    """Finds the file of a module of the project; None for a namespace, a name, and a module of another project."""
+    """Finds the file of a module in or beside the packages of `roots`; None for any other module, and for a name."""
     first, *further = module.split(".")
     if first not in roots:
-        roots[first] = _find_uninstalled(first)
+        beside = [root for root in roots.values() if root is not None and _is_of_project(root / first)]
+        there = (root for root in beside if (root / first).is_dir() or (root / f"{first}.py").is_file())
+        roots[first] = next(there, None)
     if (root := roots[first]) is None:
         return None
     path = root.joinpath(first, *further)
     return next((one for one in (path / "__init__.py", path.with_name(f"{path.name}.py")) if one.is_file()), None)
-
-
-def _find_uninstalled(package: str) -> Path | None:
-    """The parent folder of a top-level package that is neither installed nor a part of Python; None for the others."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    folders = spec.submodule_search_locations if spec is not None else None
-    path = Path(folders[0] if folders else (spec and spec.origin) or "missing")
-    return path.parent if path.exists() and _is_of_project(path) else None
 
 
 def _is_of_project(path: Path) -> bool:
