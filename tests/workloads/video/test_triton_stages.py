@@ -22,13 +22,14 @@ for height, width in ((96, 192), (100, 158)):  # an exact third, and a size whos
         ours, theirs = (make(height, width, CPU, matrix)(nv12) for make in stages)
         assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
         found[f"input {height} {matrix}"] = float((ours - theirs).abs().max())
-for height, width in ((96, 160), (200, 264), (540, 130)):  # tiles that end within the frame and beyond it; wider blurs
-    nv12 = torch.randint(16, 236, (2, height * 3 // 2, width), dtype=torch.uint8, generator=random)
+for height, width in ((96, 160), (200, 134), (540, 70)):  # tiles that end within the frame and beyond it; wider blurs
+    frames = 2 if height == 96 else 1  # the interpreter takes a second for a few tiles
+    nv12 = torch.randint(16, 236, (frames, height * 3 // 2, width), dtype=torch.uint8, generator=random)
     h, w = preprocess.input_size(height, width)
-    logits = 4 * torch.randn(2, 2, h, w, generator=random)
-    logits[1] = torch.tensor([-40.0, 40.0]).view(2, 1, 1)  # all foreground
+    logits = 4 * torch.randn(frames, 2, h, w, generator=random)
+    logits[1:] = torch.tensor([-40.0, 40.0]).view(2, 1, 1)  # all foreground
     ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (triton_stages.Composite, composite.OnDevice))
-    assert torch.equal(ours[1], nv12[1])
+    assert torch.equal(ours[1:], nv12[1:])
     off = (ours[0].float() - theirs[0].float()).abs()
     found[f"levels {height}"], found[f"share {height}"] = float(off.max()), float((off > 0).float().mean())
 children.parent.send(found)

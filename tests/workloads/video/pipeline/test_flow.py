@@ -1,14 +1,25 @@
-"""Stations work at the same time, on a bounded number of batches, and a settled conveyor holds as many as before."""
+"""Stages work at the same time, on a bounded number of batches, and a settled conveyor holds as many as before.
+
+Recorded files are closed beside the next one, and an error of closing comes out.
+"""
 
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S, wait_until
-from workloads.video.pipeline.flow import QUEUED, Conveyor
+from workloads.video.encode.encoding import Encoded, VideoFormat
+from workloads.video.encode.on_cpu import Mp4v
+from workloads.video.pipeline.flow import QUEUED, Conveyor, Recorder
+
+Frames = NDArray[np.uint8]
+VIDEO = VideoFormat(96, 64)
 
 
 def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor[int]:
@@ -24,8 +35,8 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("video-")]
 
 
-def test_stations_work_at_the_same_time() -> None:
-    """The second station holds batch 0 until the first one has done batch 1."""
+def test_stages_work_at_the_same_time() -> None:
+    """The second stage holds batch 0 until the first one has done batch 1."""
     together = threading.Semaphore(0)
     seen = []
 
@@ -70,7 +81,7 @@ def test_between_two_settled_moments_as_much_is_worked_on_as_is_taken() -> None:
     line = conveyor(numbers(40), work)
     line.settle()
     full = len(worked)
-    assert full == QUEUED + 1  # in the last queue, and in the hands of the station
+    assert full == QUEUED + 1  # in the last queue, and in the hands of the stage
     for taken in (3, 1):
         before = len(worked)
         for _ in range(taken):
@@ -95,3 +106,47 @@ def test_closing_ends_threads_that_wait(taken: int) -> None:
     assert threads() == []
     with pytest.raises(ValueError, match="the conveyor is closed: make another one"):
         line.take()
+
+
+# --- the recorder -----------------------------------------------------------------------------------------------------
+
+
+def batch(frames: int) -> Frames:
+    return np.random.default_rng(frames).integers(0, 255, (frames, 64, 96, 3), np.uint8)
+
+
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
+    may_close = threading.Event()
+
+    class SlowToClose(Mp4v):
+        def close(self) -> Encoded:
+            assert may_close.wait(HANGS_S)
+            return super().close()
+
+    recorder: Recorder[Frames] = Recorder(lambda path: SlowToClose(path, VIDEO), ".mp4", 4, tmp_path)
+    recorder.write(batch(4))
+    recorder.write(batch(2))
+    assert recorder.latest is None
+    may_close.set()
+    recorder.settle()
+    assert recorder.latest is not None
+    assert recorder.latest.frames == 4
+    recorder.close()
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Recorder[Frames]:
+    class FullDisk(Mp4v):
+        def close(self) -> Encoded:
+            self.abort()
+            raise OSError("the disk is full")
+
+    return Recorder(lambda path: FullDisk(path, VIDEO), ".mp4", 4, tmp_path)
+
+
+def test_what_closing_raises_comes_out_of_the_next_settle(failing: Recorder[Frames], tmp_path: Path) -> None:
+    failing.write(batch(4))
+    with pytest.raises(OSError, match="the disk is full"):
+        failing.settle()
+    failing.close()
+    assert list(tmp_path.iterdir()) == []
