@@ -68,10 +68,15 @@ def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
 
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
-    """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording."""
-    step = verdict.next_step
+    """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording. A busy machine
+    has slow yardsticks, beside which a right size looks wrong."""
+    from gpugate.judging.machine_state import busy_cores
+
+    step, case = verdict.next_step, run.cases.get(verdict.case_id)
     if run.mutated and step is NextStep.RECORD:
         step = None
+    if step is NextStep.CHECK_SIZE and case is not None and case.measurement and busy_cores(case.measurement):
+        step = NextStep.KEEP_APART
     return None if step in (NextStep.TRACE, NextStep.TRACE_BOTH_SIDES) and _spans_gpus(verdict, run) else step
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from gpugate.report.next_step import describe_next_step
 from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
@@ -9,6 +12,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
+from tests.support import stored_runs
 
 NOT_YET = (Reason(ReasonCode.NO_RECORD, {"purpose": "developer"}),)
 TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
@@ -113,3 +117,14 @@ def test_an_undecided_case_looks_like_no_failure(gpu_run: RunResult) -> None:
     assert "; 1 is UNDECIDED: " in text(run, 300)
     assert RunView(run).headline.endswith(", none bad, 1 UNDECIDED")
     assert "\x1b[2mUNDECIDED" in render_text(screen(RunView(run), 100), 100, colour=True)
+
+
+@pytest.mark.parametrize(
+    ("other_cores", "step"), [(0.0, "compare Size.flops and Size.bytes"), (1.2, "end the other work on this machine")]
+)
+def test_beside_other_work_an_impossible_rate_blames_the_work_first(other_cores: float, step: str) -> None:
+    busy = stored_runs.measured("tiny/fused/cpu", 3.0, optimized_counters={"other_cores": other_cores})
+    one = stored_runs.case("fused", kind="cpu", measurement=busy)
+    verdict = Verdict("speedup", one.case_id, Outcome.INCONCLUSIVE, next_step=NextStep.CHECK_SIZE)
+    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, cases={one.case_id: one})
+    assert describe_next_step(verdict, run).startswith(step)
