@@ -94,14 +94,9 @@ def rows(run: RunResult) -> list[Row]:
     return sorted(found, key=lambda row: groups.index(row.cells["group"]))
 
 
-def results_tables(run: RunResult) -> tuple[Table, Table]:
-    """The table of all figures, and the one for a single screen."""
+def results_table(run: RunResult) -> Table:
+    """All figures: a row for each measured case. A column in which no row has a value is left out."""
     found = rows(run)
-    return _in_full(run, found), _on_one_screen(run, found)
-
-
-def _in_full(run: RunResult, found: Sequence[Row]) -> Table:
-    """A row for each measured case. A column in which no row has a value is left out."""
     known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
     shown = {column: cells for column, cells in known.items() if any(cells)}
     notes = tuple(remark for row in found for remark in row.remarks)
@@ -190,8 +185,9 @@ def _ceilings(run: RunResult) -> list[Ceiling]:
     return [Ceiling(mark, unit, *found) for mark, unit, found in known if found is not None]
 
 
-def _on_one_screen(run: RunResult, found: Sequence[Row]) -> Table:
-    """A row for each case with times; the name of a workload stands in the first of its rows."""
+def overview_table(run: RunResult) -> Table:
+    """The figures for one screen: a row for each case with times; the first row of a workload has its name."""
+    found = rows(run)
     totals = {
         f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
         for ladder in ladders(run.cases)
@@ -277,16 +273,6 @@ def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
     if point.speedup is None:
         return str(point.value), "", point.problem or ""
     return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / sweep.best_speedup)
-
-
-def moved_cells(
-    case_id: str, speedups: tuple[float, float], per_step_ms: tuple[float, float], arrow: str = "->"
-) -> tuple[str, ...]:
-    """A case with its speedup and its time per step, each before and after, and their changes."""
-    cells = [case_id]
-    for (before, after), write in ((speedups, units.ratio), (per_step_ms, units.milliseconds)):
-        cells += [f"{write(before)} {arrow} {write(after)}", units.signed_percent(after / before - 1)]
-    return tuple(cells)
 
 
 def bill_table(run: RunResult) -> Table:

@@ -16,7 +16,7 @@ from gpugate.measurement.derived import whole_run
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
-from gpugate.report.tables import bill_table, results_tables, series_tables
+from gpugate.report.tables import bill_table, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
@@ -152,19 +152,13 @@ class RunView:
 
     # --- its cases ----------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def results(self) -> Table:
-        """The table of all figures."""
-        return self._tables[0]
-
-    @property
-    def overview(self) -> Table:
-        """The table for one screen."""
-        return self._tables[1]
+        return results_table(self.run)
 
     @cached_property
-    def _tables(self) -> tuple[Table, Table]:
-        return results_tables(self.run)
+    def overview(self) -> Table:
+        return overview_table(self.run)
 
     @cached_property
     def series(self) -> list[Table]:

@@ -9,7 +9,7 @@ from gpugate import units
 from gpugate.judging.evidence import duet_of
 from gpugate.report.pages.rendering import Scale, Strip, reach_of, relative, render, write_change
 from gpugate.report.table import Table
-from gpugate.report.tables import ladder_table, moved_cells, sweep_table
+from gpugate.report.tables import ladder_table, sweep_table
 from gpugate.report.view import Finding, RunView
 from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, Decider, decider
@@ -206,8 +206,11 @@ def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
 
 
 def _moved_cells(moved: Moved) -> tuple[str, ...]:
-    speedups, times = ((one.before.median, one.after.median) for one in (moved.speedup, moved.per_step_ms))
-    return moved_cells(moved.case_id, speedups, times, arrow="→")
+    """A case with its speedup and its time per step, each before and after, and their changes."""
+    cells = [moved.case_id]
+    for one, write in ((moved.speedup, units.ratio), (moved.per_step_ms, units.milliseconds)):
+        cells += [f"{write(one.before.median)} → {write(one.after.median)}", units.signed_percent(one.share)]
+    return tuple(cells)
 
 
 def _ladder_bars(ladder: Ladder) -> dict[str, Any]:
