@@ -1,4 +1,4 @@
-"""H.264 from a thread: every frame in order and in its colours, bounded waiting, and failures that leave nothing."""
+"""The encoders of the CPU: every frame in order and in its colours, bounded waiting, failures that leave nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import threading
 import time
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("cv2")
 pytest.importorskip("av")
 import av
 
+from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S, wait_until
 from workloads.video.encode import on_cpu
-from workloads.video.encode.encoding import PendingFrames, VideoFormat
-from workloads.video.encode.on_cpu import KEPT_FRAMES, X264, X264Settings
+from workloads.video.encode.encoding import EncodingError, PendingFrames, VideoFormat
+from workloads.video.encode.on_cpu import KEPT_FRAMES, X264, Mp4v, X264Settings
 from workloads.video.encode.quality import quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -143,3 +146,25 @@ def _forever(write) -> None:
     while time.monotonic() < end:
         write()
         time.sleep(0.001)
+
+
+def test_a_full_disk_that_nobody_told_of_comes_out_and_leaves_nothing(tmp_path, capfd):
+    noise = np.random.default_rng(0).integers(0, 256, (24, 96, 160, 3), dtype=np.uint8)
+    encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
+    with files_up_to(2**15):
+        encoder.write(noise)
+        for _ in range(2):
+            with pytest.raises(EncodingError, match=rf"out\.mp4 came out with 0 of 24 frames: make room in {tmp_path}"):
+                encoder.close()
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr().err == "", "OpenCV and FFmpeg write nothing beside our sentence"
+
+
+def test_frames_that_do_not_fit_are_refused_where_opencv_would_drop_them(tmp_path, bgr):
+    encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
+    with pytest.raises(EncodingError, match=r"uint8 \[12, 96, 80, 3\]: give uint8 \[n, 96, 160, 3\]"):
+        encoder.write(bgr[:, :, :80])
+    with pytest.raises(EncodingError, match="float32"):
+        encoder.write(bgr.astype(np.float32))
+    encoder.write(bgr)
+    assert encoder.close().frames == 12
