@@ -3,6 +3,7 @@
 The linters of `make lint` read the workflow; here its scripts run with stand-ins for docker, gh and gpugate.
 """
 
+import argparse
 import base64
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt  # a part of rich's requirements
 
-from gpugate.commands.compare import Comparison, document
+from gpugate.commands.compare import Comparison, add_arguments, document
 from gpugate.judging.duet import judge_duet
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
@@ -128,12 +129,15 @@ def test_a_project_of_its_own_compares_with_its_options_and_its_status(
     variables = {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"), "BASE": "main"}
     ended = run_script(tmp_path, *STEP, script, OPTIONS=options, **variables)
     assert ended.returncode == on_github, ended.stderr
-    assert (tmp_path / "arguments").read_text().splitlines()[:4] == ["compare", "origin/main", "-k", "a or b"]
+    assert (tmp_path / "arguments").read_text().splitlines()[:5] == ["compare", "origin/main", "-k", "a or b", "--json"]
     assert (tmp_path / "output").read_text() == f"table={base64.b64encode(b'a table' + bytes([10])).decode()}\n"
     ended = run_script(tmp_path, *STEP, "\n".join(GITLAB["script"]), GPUGATE_OPTIONS=options)
     assert ended.returncode == on_gitlab, ended.stderr
     assert (tmp_path / "arguments").read_text().splitlines()[:4] == ["compare", "FETCH_HEAD", "-k", "a or b"]
     assert GITLAB["allow_failure"] == {"exit_codes": 125}
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    parser.parse_args((tmp_path / "arguments").read_text().splitlines()[1:])  # options that the command has
 
 
 def test_the_callers_of_the_how_to_give_what_the_templates_take() -> None:
