@@ -13,7 +13,7 @@ from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import WorkloadCache, measure
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import WARM_UP_S, Settings
 from gpugate.workload import BASELINE, Build, Case, Context, Optimization, Side, Size, Workload
 
 CPU = torch.device("cpu")
@@ -92,6 +92,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     for module in (run, warm_up, pairing, sides, step_checks, step_work, outputs):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
+    monkeypatch.setitem(WARM_UP_S, "cpu", 0.03)
     monkeypatch.setattr(step_work, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made
