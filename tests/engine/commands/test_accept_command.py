@@ -13,7 +13,6 @@ from gpugate.store import baseline, profiles_file
 from gpugate.workload import Contract, Limit
 from tests.support.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
 
-DAY = "2030-01-02"
 HOURS = [f"2030-01-02T0{hour}:00:00+00:00" for hour in range(6)]
 
 

@@ -15,7 +15,6 @@ from workloads.video.clip.video_file import VideoError, examine, replacing_video
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 
 TICK = Fraction(1, 90_000)
-FASTSTART = {"movflags": "faststart"}  # the index of the file comes first
 
 
 def pictures(width: int, height: int, count: int, pixels: str = "yuv420p") -> Iterable:
