@@ -332,9 +332,19 @@ def quick(context):
 # --- pytest-xdist -----------------------------------------------------------------------------------------------------
 
 
+IMPORTED = """
+import os
+
+with open(__file__.replace("tiny.py", "imported"), "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+
+
 def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProject) -> None:
+    tiny.workload(f"{IMPORTED}{QUICK}")
     result = tiny.run("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
     assert result.status == 0, result.text
+    assert len((tiny.path / "imported").read_text().splitlines()) == 1, "once, by the worker"
     assert "4 passed, 4 skipped" in result.text
     table = result.text.partition("= gpugate =")[2]
     assert "1 case measured (1 PASS), 1 case skipped" in table

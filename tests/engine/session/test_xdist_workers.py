@@ -25,7 +25,7 @@ from gpugate.session.options import Options
 from gpugate.session.worker import GPU_VARIABLE, GROUPS, check_worker, read_worker
 from gpugate.session.xdist_workers import Workers, count_workers, start_workers
 from gpugate.store import run_file
-from tests.support.tiny_project import PROMISE, QUICK, TinyProject, without_gpu
+from tests.support.tiny_project import TinyProject, without_gpu
 
 OPTIONS = Options(
     gate=False,
@@ -369,19 +369,3 @@ def test_a_night_of_workers_that_ctrl_c_ends_is_resumed(tiny: TinyProject, monke
     assert all(run.cases[case_id].measurement == cut_off.cases[case_id].measurement for case_id in finished)
     again = decide_again(run).cases
     assert all(again[case_id].verdicts == case.verdicts for case_id, case in run.cases.items())
-
-
-IMPORTED = """
-import os
-
-with open(__file__.replace("tiny.py", "imported"), "a") as file:
-    file.write(f"{os.getpid()}\\n")
-"""
-
-
-def test_a_worker_imports_the_workloads_once_for_all_of_its_cases(tiny: TinyProject) -> None:
-    tiny.workload(f"{IMPORTED}{QUICK}", f"{PROMISE}, {PROMISE.replace('quick', 'other', 1)}")
-    ended = tiny.run("-n", "1", "--perf-json", "run.json")
-    assert ended.status == 0, ended.text
-    assert [case["skipped"] is None for case in tiny.json()["cases"].values()].count(True) == 2
-    assert len((tiny.path / "imported").read_text().splitlines()) == 1  # and the controller imports none
