@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _ENGINE = Path(gpugate.__file__).parent
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = {"site-packages", "dist-packages"}
+_STDLIB = sysconfig.get_path("stdlib")  # which takes 0.4 ms
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -125,7 +126,7 @@ def _is_of_project(path: Path) -> bool:
 
 def is_installed(path: Path) -> bool:
     """True for a file of an installed package or of Python."""
-    return path.is_relative_to(sysconfig.get_path("stdlib")) or bool(set(_INSTALLED) & set(path.parts))
+    return path.is_relative_to(_STDLIB) or not _INSTALLED.isdisjoint(path.parts)
 
 
 @cache
