@@ -294,13 +294,8 @@ def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (["--nsys", "--gate"], "--gate needs timings, and under a profiler they are not judged"),
-        (
-            ["--nsys", "--update-baselines"],
-            "--update-baselines needs timings, and under a profiler they are not judged",
-        ),
         (["--ncu", "--perf-json=run.json"], "--perf-json needs timings, and under a profiler they are not judged"),
         (["--nsys", "--ncu"], "--nsys and --ncu would disturb each other: run one after the other"),
-        (["--nsys", "perf_tests"], "--nsys perf_tests could mean tests to run: write --nsys=perf_tests"),
         (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
         (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
         (["--nsys", "-n2"], "--nsys with -n would put the steps of several tests into one profile: use -n 0"),
