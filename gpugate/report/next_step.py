@@ -26,7 +26,7 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.TRACE: "{rerun} --torch-trace=DIR",
     NextStep.TRACE_BOTH_SIDES: "{rerun} --torch-trace=DIR",
     NextStep.RECORD: "{record}",
-    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}",
+    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths} (if intended: gpugate accept --case {case})",
     NextStep.SAME_CORES: "give this process as many cores as the record has",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process",
     NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
