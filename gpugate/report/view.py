@@ -119,8 +119,11 @@ class RunView:
         return tuple(words for words in (self.interruption, self._describe_unheld_checks()) if words)
 
     def _describe_unheld_checks(self) -> str | None:
-        """One sentence with the checks of measured cases that no test of a gate held; None otherwise."""
-        measured = [case for case in self.cases if case.verdicts]
+        """One sentence with the checks of measured cases that no test of a gate held; None otherwise.
+
+        A test ends at the first check that fails, so a case with one says nothing about the others.
+        """
+        measured = [case for case in self.cases if case.verdicts and not _has_failed(case)]
         if not self.run.gate or self.run.interrupted:
             return None
         words = []
@@ -398,6 +401,11 @@ def describe_absence(case: CaseResult) -> str:
     """The reason of a skip, and the option by which a gate accepts it, where there is one."""
     accepted = f"; --allow-missing {','.join(case.lacking)} lets a gate pass without it" if case.lacking else ""
     return f"{case.skipped}{accepted}"
+
+
+def _has_failed(case: CaseResult) -> bool:
+    """True for a case with a held verdict on which a gate fails."""
+    return any(one.check in case.held and not one.good for one in case.verdicts)
 
 
 def _has_no_result(case: CaseResult) -> bool:
