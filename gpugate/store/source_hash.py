@@ -125,8 +125,16 @@ def _is_of_project(path: Path) -> bool:
 
 
 def is_installed(path: Path) -> bool:
-    """True for a file of an installed package or of Python."""
-    return path.is_relative_to(_STDLIB) or not _INSTALLED.isdisjoint(path.parts)
+    """True for a file of Python or of an installed package, in whatever folder `pip install --target` wrote it."""
+    return path.is_relative_to(_STDLIB) or _holds_packages(path.parent)
+
+
+@cache
+def _holds_packages(folder: Path) -> bool:
+    """True for a folder into which an installer wrote packages, and for all folders in it."""
+    if folder.name in _INSTALLED or any(folder.glob("*.dist-info")):
+        return True
+    return folder != folder.parent and _holds_packages(folder.parent)
 
 
 @cache

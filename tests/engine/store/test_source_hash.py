@@ -16,7 +16,7 @@ import torch
 
 from gpugate.catalogue import catalogue
 from gpugate.store import baseline
-from gpugate.store.source_hash import proof_hash, source_hash
+from gpugate.store.source_hash import is_installed, proof_hash, source_hash
 from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof, Side, Size, Workload
 from workloads.resnet18_training import WORKLOADS
 
@@ -65,6 +65,12 @@ def test_a_hash_is_of_the_work_and_not_of_what_is_promised() -> None:
     assert of(build=calls[0]) == of(build=partial(made_by, once))
     assert len({of(), *(of(build=other) for other in (*plans, *calls))}) == 5
     assert source_hash(replace(WORKLOAD, sizes={"cpu": Size(8, 1.0, 1.0)})) != source_hash(WORKLOAD)
+
+
+def test_packages_in_any_folder_that_an_installer_filled_are_not_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "vendored" / "torch-2.11.0.dist-info").mkdir(parents=True)
+    assert is_installed(tmp_path / "vendored" / "torch" / "nn" / "__init__.py")
+    assert not is_installed(tmp_path / "model" / "__init__.py")
 
 
 def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
