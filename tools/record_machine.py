@@ -40,8 +40,10 @@ from tools.simulated_nights import load_entries
 START_S = 25.0  # of a process: imports, the probes of the machine, the first use of the device
 UNKNOWN_S = 20.0  # of a case without a duration
 GROUP_S = 180.0  # of the cases of one process: a machine that is lost takes this much of each GPU with it at most
+LOG_TAIL = 2000  # characters of the log of a process that measured nothing
 GRACE_S = 20.0  # for an interrupted process to write its last case
 TRIES = 2  # of a case that fails
+MOST_IN_VAIN = 3  # processes in a row that measure nothing: the fault is not a case's, and the machine is not kept
 TESTS = (
     "test_outputs_match_the_baseline",
     "test_speedup_is_what_was_promised",
@@ -61,6 +63,7 @@ class Queue:
     known_s: dict[str, float]
     tried: Counter[str] = field(default_factory=Counter)
     running: set[str] = field(default_factory=set)
+    in_vain: int = 0  # processes in a row that measured nothing
     lock: Lock = field(default_factory=Lock)
 
     def list_left(self, alone: bool) -> list[PlannedCase]:
@@ -82,8 +85,11 @@ class Queue:
         return self.known_s.get(case.case_id, UNKNOWN_S)
 
     def take(self, alone: bool, left_s: float) -> list[PlannedCase]:
-        """Takes the cases of the next process that end within `left_s` seconds; none where no case does."""
+        """Takes the cases of the next process that end within `left_s` seconds; none where no case does, and after
+        MOST_IN_VAIN processes that measured nothing."""
         with self.lock:
+            if self.in_vain >= MOST_IN_VAIN:
+                return []
             room_s, taken = left_s - START_S, list[PlannedCase]()
             for case in self.list_left(alone):
                 if self.seconds(case) <= room_s and (not taken or case.gpus == taken[0].gpus):
@@ -97,6 +103,7 @@ class Queue:
         """Counts the cases that a process measured, with their seconds. The others may be tried again."""
         with self.lock:
             self.running.difference_update(case.case_id for case in taken)
+            self.in_vain = 0 if measured_s else self.in_vain + 1
             self.done.update(measured_s.keys())
             self.known_s.update(measured_s)
 
@@ -159,6 +166,8 @@ def run_process(
     durations = _read_seconds(path) if path.exists() else {}
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
     took_s, left_s = time.monotonic() - began, ends_at - time.monotonic()
+    if not durations:
+        print((folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:])
     print(f"{where}: {len(durations)} of {len(cases)} cases in {took_s:.0f} s, {left_s / 60:.0f} min left", flush=True)
     return durations
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpugate.results.fleet_plan import PlannedCase
 from tests.support.stored_runs import case, measured, stored
-from tools.record_machine import GROUP_S, START_S, TRIES, Queue, main, measure_all
+from tools.record_machine import GROUP_S, MOST_IN_VAIN, START_S, TRIES, Queue, main, measure_all
 
 SIDE_BY_SIDE = [PlannedCase(f"w/{number}/cuda", f"w/{number}/cuda") for number in range(12)]
 ALONE = [
@@ -68,6 +68,20 @@ def test_a_case_that_is_never_measured_is_tried_twice() -> None:
 
     measure_all(queue, 2, 1000.0, measure, lambda: 0.0)
     assert tried == [1] * TRIES
+
+
+def test_processes_that_measure_nothing_end_the_call() -> None:
+    """A fault of the machine or of the project would else use up all of the time."""
+    queue = make_queue([replace(case, gpus=1) for case in SIDE_BY_SIDE])
+    queue.known_s = dict.fromkeys(queue.known_s, GROUP_S)  # each in a process of its own
+    tried = list[str]()
+
+    def measure(cases: Sequence[PlannedCase], gpu: int | None, ends_at: float) -> Mapping[str, float]:
+        tried.extend(case.case_id for case in cases)
+        return {cases[0].case_id: 1.0} if len(tried) == 2 else {}
+
+    measure_all(queue, 1, 100_000.0, measure, lambda: 0.0)
+    assert len(tried) == 2 + MOST_IN_VAIN
 
 
 MEASURED = "two-layer-net/inductor/cpu"
