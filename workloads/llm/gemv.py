@@ -2,7 +2,9 @@
 
 A product with one row of activations is a matrix times a vector. No tensor core helps: the number of bytes on their way
 decides. A program multiplies a few rows of weights, which it widens in registers. It also computes the norm before them
-and the addition after them, so that the GPU has few kernels to start and to drain.
+and the addition after them, so that the GPU has few kernels to start and to drain. From Hopper on, a kernel starts
+while the one before it drains, and reads its first weights before it waits for that one's result (CUDA C++ Programming
+Guide, "Programmatic Dependent Launch").
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ MANY_ROWS = 16_384
 def _multiply(  # type: ignore[no-untyped-def]
     weight, scale, x, norm, residual, result, rows, second, eps,
     width: tl.constexpr, block_rows: tl.constexpr, block: tl.constexpr,
-    normed: tl.constexpr, added: tl.constexpr, gated: tl.constexpr, scaled: tl.constexpr,
+    normed: tl.constexpr, added: tl.constexpr, gated: tl.constexpr, scaled: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """result = weight norm(x) * scale + residual; gated: the product with the rows from `second` on gates the first."""
     row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
@@ -39,6 +41,8 @@ def _multiply(  # type: ignore[no-untyped-def]
     products = tl.zeros((block_rows, block), tl.float32)
     others = tl.zeros((block_rows, block), tl.float32)
     squares = tl.zeros((1, block), tl.float32)
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
     for start in tl.static_range(0, width, block):
         column = start + tl.arange(0, block)[None, :]
         # A thread has eight neighbours of weights of every type, as it has of the activations.
@@ -46,6 +50,8 @@ def _multiply(  # type: ignore[no-untyped-def]
         weights = tl.load(tl.max_contiguous(at, [1, 8]), inside[:, None], 0.0)
         if gated:
             more = tl.load(tl.max_contiguous(at + second * width, [1, 8]), inside[:, None], 0.0)
+        if early and start == 0:
+            tl.extra.cuda.gdc_wait()  # for the kernels before this one, and all that they wrote
         wide = tl.load(x + column).to(tl.float32)
         if normed:
             squares += wide * wide
@@ -78,7 +84,7 @@ def _turn(x, cosines, sines, column, head: tl.constexpr):  # type: ignore[no-unt
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
     qkv, keys, values, cosines, sines, positions, result, context,
-    heads: tl.constexpr, group: tl.constexpr, head: tl.constexpr, block: tl.constexpr,
+    heads: tl.constexpr, group: tl.constexpr, head: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """A program turns one query and its new key, writes key and value to the cache, and attends to all tokens."""
     number, position = tl.program_id(0), tl.load(positions)
@@ -87,6 +93,9 @@ def _attend(  # type: ignore[no-untyped-def]
     earlier = token < position
     old_keys = tl.load(keys + cached, earlier[:, None], 0.0)
     old_values = tl.load(values + cached, earlier[:, None], 0.0)
+    if early:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     cosine = tl.load(cosines + position * head + column).to(tl.float32)
     sine = tl.load(sines + position * head + column).to(tl.float32)
     query = _turn(qkv + number * head, cosine, sine, column, head) * (1 / head**0.5)
@@ -101,6 +110,12 @@ def _attend(  # type: ignore[no-untyped-def]
     powers, power = tl.exp(scores - largest), tl.exp(own - largest)
     attended = tl.sum(powers[:, None] * old_values.to(tl.float32), 0) + power * value.to(tl.float32)
     tl.store(result + number * head + column, attended / (tl.sum(powers) + power))
+
+
+def starts_early(device: torch.device) -> dict[str, bool]:
+    """The options of a kernel that may start before the one before it ends: from compute capability 9.0 on."""
+    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return {"early": early, **({"launch_pdl": True} if early else {})}
 
 
 class Matrix(NamedTuple):
@@ -149,7 +164,7 @@ def multiply(
     _multiply[(triton.cdiv(rows, block_rows),)](
         weight, scale, x, None if norm is None else norm.weight, residual, result, rows, rows,
         0.0 if norm is None else norm.eps, width=width, block_rows=block_rows, block=block, normed=norm is not None,
-        added=residual is not None, gated=gated, scaled=scale is not None, num_warps=WARPS,
+        added=residual is not None, gated=gated, scaled=scale is not None, num_warps=WARPS, **starts_early(x.device),
     )  # fmt: skip
     return result
 
@@ -162,6 +177,7 @@ def attend(model: Decoder, qkv: Tensor, cache: StaticCache, position: Tensor) ->
     _attend[(heads,)](
         qkv, cache.keys, cache.values, model.cosines, model.sines, position, result, context, heads=heads,
         group=heads // kv_heads, head=head, block=triton.next_power_of_2(context), num_warps=8,
+        **starts_early(qkv.device),
     )  # fmt: skip
     return result
 
