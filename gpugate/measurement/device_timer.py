@@ -44,7 +44,7 @@ class HostTimer:
 class CudaEventTimer:  # cuda only
     """A pair of CUDA events on the current stream, around work that was joined to that stream.
 
-    The host sleeps until the second event: a host that waits in a loop would spend CPU time, which the bill counts.
+    The host blocks until the second event: a host that waits in a loop would spend CPU time, which the bill counts.
     """
 
     name: Literal["cuda events", "host clock"] = "cuda events"

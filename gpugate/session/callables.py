@@ -75,7 +75,7 @@ class CallablesCompared:
 def compare_callables(
     reference: Callable[..., Any],
     optimized: Callable[..., Any],
-    inputs: Sequence[Any] | Callable[[int], Sequence[Any]],
+    inputs: Sequence[Any] | torch.Tensor | Callable[[int], Sequence[Any] | torch.Tensor],
     *,
     tolerance: Tolerance = TOLERANCE_BY_DTYPE["float32"],
     min_speedup: float = 1.0,
@@ -83,10 +83,14 @@ def compare_callables(
 ) -> CallablesCompared:
     """Measures `optimized(*inputs)` against `reference(*inputs)` in pairs, compares their outputs, and judges both.
 
-    `inputs` are arguments, or a function that makes those of an index, different ones for each. Of given arguments, the
-    values of floating-point tensors are drawn anew by a permutation. Both sides run with torch's switches as they are.
+    `inputs` are arguments, or a function that makes those of an index, different ones for each; a tensor is a single
+    argument. Of given arguments, the values of floating-point tensors are drawn anew by a permutation. Both sides run
+    with torch's switches as they are.
     """
-    make = inputs if callable(inputs) else lambda index: _permute(tuple(inputs), index)
+
+    def make(index: int) -> tuple[Any, ...]:
+        return _arguments(inputs(index)) if callable(inputs) else _permute(_arguments(inputs), index)
+
     tensors = list_tensors(make(0))
     device, flags = tensors[0].device if tensors else torch.device("cpu"), TorchFlags.current()
 
@@ -121,7 +125,11 @@ def _now() -> str:
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _permute(arguments: tuple[Any, ...], index: int) -> Any:
+def _arguments(given: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
+    return (given,) if isinstance(given, torch.Tensor) else tuple(given)
+
+
+def _permute(arguments: tuple[Any, ...], index: int) -> tuple[Any, ...]:
     """The arguments with the values of each floating-point tensor in another order for each index."""
     generator = torch.Generator().manual_seed(index)
 
@@ -131,4 +139,4 @@ def _permute(arguments: tuple[Any, ...], index: int) -> Any:
         order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
         return tensor.detach().flatten()[order].view(tensor.shape)
 
-    return map_tensors(permute, arguments)
+    return tuple(map_tensors(permute, arguments))

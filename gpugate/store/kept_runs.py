@@ -38,4 +38,5 @@ def _folder(root: Path) -> Path:
 def _is_alike(run: RunResult, newest: RunResult) -> bool:
     commits = [one.provenance and (one.provenance.commit, one.provenance.changes) for one in (run, newest)]
     same_machine = machine_name(run.environment) == machine_name(newest.environment)
-    return same_machine and commits[0] == commits[1] and not run.source_hashes.items() - newest.source_hashes.items()
+    same_code = all(newest.source_hashes.get(name, found) == found for name, found in run.source_hashes.items())
+    return same_machine and commits[0] == commits[1] and same_code

@@ -176,6 +176,8 @@ def _read_statements(node: ast.stmt, outside: set[str]) -> Iterator[_Statement]:
         binds = {one.name for one in inner if isinstance(one, _DEFINITIONS)}
         if isinstance(node, _DEFINITIONS):
             binds = {node.name, *(ast.unparse(one).split(".")[0] for one in node.decorator_list)} - outside
+        elif any(map(_changes_more, inner)):
+            binds = set()
         else:
             binds |= {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
             binds |= {one.asname or one.name.split(".")[0] for one in inner if isinstance(one, ast.alias)}
@@ -184,6 +186,13 @@ def _read_statements(node: ast.stmt, outside: set[str]) -> Iterator[_Statement]:
                 del one.body[0]
         mentions = {name for one in inner for name in _names(one)}
         yield _Statement(_dump(node), frozenset(binds), frozenset(mentions))
+
+
+def _changes_more(node: ast.AST) -> bool:
+    """True for a call for its effect and an assignment to a part, as in `for name in NAMES: TABLE[name] = 1`."""
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return not isinstance(node.ctx, ast.Load)
+    return isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant)
 
 
 def _dump(value: Any) -> str:

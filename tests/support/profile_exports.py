@@ -22,7 +22,7 @@ def schema() -> str:
     return ";\n".join(sql for (sql,) in rows)
 
 
-HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 8
+HOST_TO_DEVICE, DEVICE_TO_HOST = 1, 2
 PAGEABLE, PINNED, DEVICE = 0, 1, 2
 
 

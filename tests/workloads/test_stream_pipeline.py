@@ -83,3 +83,36 @@ def test_an_exception_in_a_stage_ends_all_threads_with_it(slots: int, readers: i
         soon(run)
     assert threads_of_pipelines() == []
     made.close()
+
+
+def test_a_closed_pipeline_refuses_blocks_and_drops_those_on_their_way() -> None:
+    consuming, closing = threading.Event(), threading.Event()
+
+    def consume_late(slot: FakeSlot) -> torch.Tensor:
+        consuming.set()
+        assert closing.wait(HANGS_S)
+        return consume(slot)
+
+    made = pipeline(slots=3, readers=1, consumers=1, consume=consume_late)
+    first, *others = made.stream([0, 1, 2])
+    assert consuming.wait(HANGS_S)
+    threading.Timer(0.05, closing.set).start()  # when `close` waits for the block that is being consumed
+    made.close()
+    assert int(first.result(HANGS_S)) == 0
+    assert all(each.cancelled() for each in others)
+    with pytest.raises(ValueError, match="the pipeline is closed"):
+        soon(lambda: made.stream([3]))
+
+
+def test_a_block_is_on_its_way_when_its_reading_begins() -> None:
+    most = list[int]()
+
+    def read_slowly(slot: FakeSlot, number: int) -> None:
+        time.sleep(0.02)  # meanwhile all blocks are requested
+        most.append(made.most_in_flight)
+        read(slot, number)
+
+    made = pipeline(slots=3, readers=1, read=read_slowly)
+    soon(lambda: collected(made, [0, 1, 2]))
+    made.close()
+    assert most[0] == 1

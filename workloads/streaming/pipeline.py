@@ -65,6 +65,7 @@ class Pipeline(Generic[_Slot]):
             none.set_result(None)
         self._next = itertools.cycle(range(len(slots)))
         self._in_flight, self._counting = 0, threading.Lock()
+        self._closed = False
         self._readers = ThreadPoolExecutor(readers, "stream-reader")
         self._consumers = ThreadPoolExecutor(consumers, "stream-consumer") if consumers else None
 
@@ -72,8 +73,10 @@ class Pipeline(Generic[_Slot]):
         """Reads and submits these blocks in order; returns the futures of the `consume` results, in the same order.
 
         Returns when the last block is submitted. Raises the errors of reading and submitting; all threads have ended
-        then.
+        then. Raises ValueError where the pipeline is closed.
         """
+        if self._closed:
+            raise ValueError("the pipeline is closed: make another one")
         with self.closed_on_error():
             asked, passed_on = map(self._ask, numbers), []
             # Requests for all blocks at once would keep the readers from Python's lock just when the device has no
@@ -86,6 +89,7 @@ class Pipeline(Generic[_Slot]):
 
     def close(self) -> None:
         """Ends and joins all threads; blocks that are not read or consumed by then are dropped. May be called again."""
+        self._closed = True
         for threads in (self._readers, self._consumers):
             if threads is not None:
                 threads.shutdown(wait=True, cancel_futures=True)
@@ -111,12 +115,16 @@ class Pipeline(Generic[_Slot]):
         """Has the pieces of a block read; an error of the last block of its slot becomes an error of its reads."""
         try:
             last.result()
-            self._count(1)
             for number, read in enumerate(block.reads, block.first_piece):
-                self._readers.submit(_resolve, read, "read", self._stages.read, self.slots[block.place], number)
+                self._readers.submit(_resolve, read, "read", self._read, block, number)
         except BaseException as error:  # also of a pipeline that is closed
             if not block.reads[0].done():
                 block.reads[0].set_exception(error)
+
+    def _read(self, block: _Block, number: int) -> None:
+        if number == block.first_piece:
+            self._count(1)
+        self._stages.read(self.slots[block.place], number)
 
     def _pass_on(self, block: _Block) -> Future[Tensor]:
         for read in block.reads:
@@ -125,12 +133,19 @@ class Pipeline(Generic[_Slot]):
         if self._consumers is None:
             self._consume(block)
         else:
-            self._consumers.submit(self._consume, block)
+            # A block that `close()` drops has cancelled sums: whoever waits for them would wait for ever.
+            self._consumers.submit(self._consume, block).add_done_callback(
+                lambda task: block.sums.cancel() if task.cancelled() else None
+            )
         return block.sums
 
     def _consume(self, block: _Block) -> None:
+        _resolve(block.sums, "check", self._check, block)
+
+    def _check(self, block: _Block) -> Tensor:
+        sums = self._stages.consume(self.slots[block.place])
         self._count(-1)
-        _resolve(block.sums, "check", self._stages.consume, self.slots[block.place])
+        return sums
 
     def _count(self, change: int) -> None:
         with self._counting:

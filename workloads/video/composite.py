@@ -288,7 +288,7 @@ def _composites_agree(library: Library, context: Context) -> str:
 OF_A_USERS = (
     ", which chroma of half the size alone may miss where a video is small and full of fine colours: take another"
 )
-# Single pixels show chroma of half the size and the rounding of levels: `compositing.OnDevice` has the share of each.
+# Single pixels show chroma of half the size and the rounding of levels: `OnDevice` has the share of each.
 AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in ("float32", "float16")}
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"

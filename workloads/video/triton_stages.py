@@ -17,7 +17,7 @@ TILE = 64  # of a program that composites
 
 @triton.jit
 def tap(sample, samples, pixels):  # type: ignore[no-untyped-def]
-    """The pixels of a side that a sample mixes, and the share of the second: as `preprocessing.taps` has them."""
+    """The pixels of a side that a sample mixes, and the share of the second: as `preprocess.taps` has them."""
     halves = (2 * sample + 1) * pixels + samples  # one pixel further, so that none is below zero
     lower = halves // (2 * samples) - 1
     share = (halves % (2 * samples)).to(tl.float32) / (2 * samples)

@@ -41,6 +41,15 @@ def test_the_table_is_the_same_in_a_terminal_and_in_a_notebook() -> None:
     assert "callables/optimized  4." in found._repr_html_()
 
 
+def test_a_tensor_is_one_argument() -> None:
+    found = gpugate.compare_callables(torch.relu, torch.relu, torch.ones(4, 3), budget_s=0.2)
+    assert found.case.verdicts[0].outcome is Outcome.PASS
+    found = gpugate.compare_callables(
+        torch.relu, torch.relu, lambda index: torch.full((4, 3), index + 1.0), budget_s=0.2
+    )
+    assert found.case.verdicts[0].outcome is Outcome.PASS
+
+
 @torch.no_grad()
 def test_wrong_outputs_and_a_loss_are_named() -> None:
     def arguments(index: int) -> tuple[torch.Tensor, float]:

@@ -132,6 +132,9 @@ def unused(x): ...
 
 @run.register
 def of_numbers(x): ...
+
+for each in range(3):
+    TABLE[each] = each
 """,
     "package/late.py": "from package.units import *\nDELAY = SECOND\n",
     "package/units.py": "SECOND = 1\n",
@@ -157,6 +160,7 @@ WORK = {
     "what an import of all names brings": ("units", "SECOND = 1", "SECOND = 1000"),
     "another library of the same name": ("sides", "import numpy as np", "import cupy as np"),
     "a statement that runs at the import": ("kernels", "def unused(x): ...", "unused[0] = 1"),
+    "a loop that fills a table": ("kernels", "TABLE[each] = each", "TABLE[each] = -each"),
     "a function that a used one registers": ("kernels", "def of_numbers(x): ...", "def of_numbers(y): ..."),
     "a library of the project": ("../library", "SCALE = 1", "SCALE = 2"),
 }
