@@ -108,8 +108,9 @@ class CpuCounters:
         On a CPU: with two threads of OpenMP or more, the process uses the CPU time of the stepping thread about as
         often as it has threads, see SPINNING_THREADS. Threads that really compute all the time look alike. Compared
         with wall time instead, threads that spin on overloaded cores would not show: each waits for a core.
-        On a GPU: the stepping thread runs for nearly the whole step, see SPINNING_WAIT: CUDA waits for the device in a
-        loop. Host work that never waits looks alike.
+        On a GPU: the stepping thread runs for nearly the whole step, see SPINNING_WAIT: a call of the step, such as
+        `.item()` or a launch while the queue is full, waits for the device in a loop. Host work that never waits looks
+        alike. The wait at the end of a block is none, see CudaEventTimer.
         """
         if on_gpu:
             return self._stepping_ns >= SPINNING_WAIT * self._wall_ns
