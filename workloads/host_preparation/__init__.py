@@ -35,7 +35,8 @@ def size(preparation: Preparation, batches: int) -> Size:
 
 def _workload(name: str, preparation: Preparation, batches: int, *variants: Optimization) -> Workload:
     work = size(preparation, batches)
-    copied = {"cuda": Contract(engaged=(Limit("host_to_device_copies", at_least=batches),))}
+    copied = Limit("host_to_device_copies", at_least=batches)
+    by_processes, by_threads = Contract((copied,)), Contract((copied, Limit("pageable_copies", at_most=0)))
     return Workload(
         name=name,
         baseline=partial(one_thread, preparation),
@@ -43,7 +44,10 @@ def _workload(name: str, preparation: Preparation, batches: int, *variants: Opti
         sizes={"cuda": work, "cpu": work},
         timing="pipeline",
         cold=False,  # the inputs are numbers of samples
-        optimizations=tuple(replace(each, contract=copied) for each in variants),
+        optimizations=tuple(
+            replace(each, contract={"cuda": by_threads if each.name == BY_THREADS else by_processes})
+            for each in variants
+        ),
     )
 
 
