@@ -74,3 +74,11 @@ def test_copies_are_told_apart_by_direction_and_by_memory() -> None:
     assert (pageable["pageable_copies"], pinned["pageable_copies"]) == (2, 0)
     assert pageable["synchronizing_calls"] == 2
     assert pinned["synchronizing_calls"] == 0
+
+
+def test_counts_repeat_exactly_from_profile_to_profile() -> None:
+    """A second profile right after the first sees everything, though the profiler detaches in between."""
+    names = ("kernel_launches", "graph_launches", "kernels", "host_to_device_copies", "synchronizing_calls")
+    first, second = (counted(three_kernels, pageable_round_trip) for _ in range(2))
+    for before, after in zip(first, second, strict=True):
+        assert {name: before[name] for name in names} == {name: after[name] for name in names}
