@@ -28,7 +28,7 @@ from gpugate.workload import BASELINE
 
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
-ALIKE = 0.1  # however wide the interval is: by more they contradict each other
+ALIKE = 0.03  # however wide the interval is: by more they contradict each other
 FLOPS, COPIED = "", " copy"  # behind the share of a ceiling
 ITEMS: Mapping[str, str] = {
     "kernel_ms": "kernels, time",
