@@ -35,6 +35,7 @@ from workloads.parts.cudnn_fusion import CUDNN, STEM_CHANNELS, Operators, fuse, 
 from workloads.parts.graph_capture import Replay, captured, recorded
 from workloads.parts.kept_files import key_of
 from workloads.parts.photographs import PHOTOGRAPHS_SETTING, UNMEASURED_BATCH, photograph_batch
+from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, Engine, Precision, build_engine
 
 # For one photograph; a test counts them again.
@@ -76,15 +77,7 @@ def _without_weights() -> nn.Module:
 @functools.lru_cache(maxsize=1)
 def checkpoint(path: Path) -> Mapping[str, Tensor]:
     """The state_dict in `path`, on the CPU; raises ValueError, in one sentence that names the file."""
-    try:
-        weights: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        _without_weights().load_state_dict(weights, assign=True)
-    except Exception as error:  # zip archives, unpickling, the file system and load_state_dict raise many errors
-        reason = " ".join(str(error).split())[:120]
-        problem = f"--perf-set resnet50-weights={path} holds no state_dict of torchvision's resnet50"
-        advice = "write one with torch.save(model.state_dict(), path)"
-        raise ValueError(f"{problem} ({type(error).__name__}: {reason}): {advice}") from error
-    return weights
+    return read_state_dict(path, f"--perf-set resnet50-weights={path}", "resnet50", lambda weights: _without_weights())
 
 
 @functools.lru_cache(maxsize=2)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from gpugate.workload import Context, DeviceKind
 from workloads.parts.kept_files import keep, key_of, read_kept
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
+from workloads.parts.state_dicts import read_state_dict
 from workloads.video.clip.clip import CLIPS, Clip, rendered
 from workloads.video.preprocess import input_size
 
@@ -143,16 +144,11 @@ def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter
 @functools.lru_cache(maxsize=1)
 def stored_weights(kind: DeviceKind, path: Path) -> Mapping[str, Tensor]:
     """The weights of the last file that was read; see `checkpoint`."""
-    try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        weights = {name: value for name, value in stored.items() if not name.startswith(AUXILIARY)}
-        without_weights(kind, _classes(kind, weights)).load_state_dict(weights, assign=True)
-    except Exception as error:  # zip archives, unpickling, the file system and load_state_dict raise many errors
-        reason = " ".join(str(error).split())[:120]
-        problem = f"{path} holds no state_dict of torchvision's {ARCHITECTURES[kind].name}"
-        advice = "write one with torch.save(model.state_dict(), path)"
-        raise ValueError(f"{problem} ({type(error).__name__}: {reason}): {advice}") from error
-    return weights
+
+    def build(weights: Mapping[str, Tensor]) -> nn.Module:
+        return without_weights(kind, _classes(kind, weights))
+
+    return read_state_dict(path, str(path), ARCHITECTURES[kind].name, build, left_out=AUXILIARY)
 
 
 def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
