@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -167,3 +168,8 @@ def list_names(names: Sequence[str], most: int) -> str:
     """Writes the first `most` names, as in `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def format_now() -> str:
+    """Writes the local time in ISO 8601 with the UTC offset, to the second."""
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

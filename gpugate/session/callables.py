@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import io
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import RunResult
+from gpugate.units import format_now
 from gpugate.workload import (
     TOLERANCE_BY_DTYPE,
     Case,
@@ -105,7 +105,7 @@ def compare_callables(
     size = Size(items=1, flops=0, bytes=0)  # not known: no ceiling is judged
     promised = Optimization("optimized", side(optimized), {kind: min_speedup}, tolerance={"float32": tolerance})
     workload = Workload("callables", side(reference), lambda context, index: make(index), {kind: size}, (promised,))
-    case, run = Case(workload, promised, kind), RunResult(describe(device), _now(), seed=0)
+    case, run = Case(workload, promised, kind), RunResult(describe(device), format_now(), seed=0)
     try:
         TorchFlags().apply()  # the inputs are made with these
         with tempfile.TemporaryDirectory() as cache:
@@ -119,10 +119,6 @@ def compare_callables(
     result.verdicts, run.wall_s = decide(result, run.mode), found.wall_s
     run.cases[case.id] = result
     return CallablesCompared(run)
-
-
-def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 def _arguments(given: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 import secrets
@@ -28,6 +27,7 @@ from gpugate.store.codec import to_json
 from gpugate.store.provenance import read_provenance
 from gpugate.store.source_hash import source_hash
 from gpugate.store.version import find_commit
+from gpugate.units import format_now
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     device = choose_device(options.device, worker)
     gpu_uuid, memory_bytes = _read_gpu(device)
     _keep_compiling_quiet()
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    now = format_now()
     seed = secrets.randbits(32) if options.seed is None else options.seed
     # Interrupted until `finish` changes it: a killed process leaves a file that is marked as interrupted.
     result = RunResult(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ from gpugate.machine import nvml
 from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.session.worker import GROUPS, INPUT, REFUSAL, claim_gpu
+from gpugate.units import format_now
 
 if TYPE_CHECKING:
     from gpugate.results.run import RunResult
@@ -80,7 +80,7 @@ class Workers:
         shares = share_cores(usable, [nvml.read_near_cores(gpu) for gpu in gpus], find_first_threads(usable))
         self._input = {
             "folder": str(self.folder),
-            "started_at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+            "started_at": format_now(),
             "seed": secrets.randbits(32) if options.seed is None else options.seed,
             "gpus": list(gpus),
             "shares": [sorted(share) for share in shares],
