@@ -1,11 +1,9 @@
 """Nights whose processes are killed at random moments: each case is measured once, and a kill loses at most one.
 
-`python -m tools.killed_nights` kills 288 times, in half an hour, prints each kill as a line of JSON, and fails where a
-promise is broken. Its cases take a fraction of a second on a CPU. Three kinds of processes are killed by SIGKILL: a
-session of `--perf-shard`, a worker of `-n auto` on two GPUs that the project pretends to have, and the controller of
-such workers. What was killed is started again with `--perf-resume`, until the night is whole.
-
-The fourth kind is a gate whose folder has an older green night: after no kill is that night the verdict of the folder.
+`python -m tools.killed_nights` kills 238 times, in half an hour, prints each kill as a line of JSON, and fails where a
+promise is broken. Its cases take a fraction of a second on a CPU. Two kinds of processes are killed by SIGKILL. A
+session of `--perf-shard` is started again with `--perf-resume`, until the night is whole. A gate has a folder with an
+older green night: after no kill is that night the verdict of the folder.
 
 The project keeps a journal of each measurement that begins, and of each finished case that is in the file of the run.
 """
@@ -33,21 +31,17 @@ from gpugate.commands.cli import main as gpugate
 from gpugate.session.merging import check_shard, merge
 from gpugate.session.opening import is_finished
 from gpugate.store import run_file
-from tests.support.tiny_project import ROOT, SHORT, TinyProject, children, environment, running
+from tests.support.tiny_project import ROOT, SHORT, TinyProject, environment
 
-KILLS = {"shard": 150, "worker": 40, "controller": 10, "gate": 88}
-GPUS = 2
+KILLS = {"shard": 150, "gate": 88}
 SINGLE, POINTS = 16, 4  # cases, and points of a sweep
 FEW_SINGLE = 2  # cases of a gate, so that many kills meet its start and its end
 AT_COLLECTION, COLLECTING_S = 0.5, 0.2  # the share of kills of gates that come so soon after the start of the session
-MORE_SINGLE = 60  # so that several workers are busy for a while, and several kills meet them
-EARLY = (
-    0.2  # the share of kills that come at any moment from the start of a process on; the others after its first case
-)
-START_S, CASES_S, BETWEEN_S = 8.0, 1.5, 4.0  # of a process, of its cases, and between two kills of workers
+# The share of kills that come at any moment from the start of a process on; the others come after its first case.
+EARLY = 0.2
+START_S, CASES_S = 8.0, 1.5  # of a process, and of its cases
 HANGS_S = 600.0
 BEFORE = "before its first case"
-ENDED = "session"  # which ended with a killed worker, and was not killed itself
 WORKLOAD = """
 from gpugate.workload import Point
 
@@ -80,31 +74,11 @@ BEGAN = """
 def pytest_sessionstart():
     open("session", "w").close()
 """
-# The GPU of a worker is pretended: it measures on the CPU, and only the first four cases are fed by the host.
-PRETENDED_GPUS = f"""
-from dataclasses import replace
-
-import torch
-
-from gpugate.machine import nvml
-from gpugate.session import opening, perf_session
-
-plan_case = perf_session.plan_case
-nvml.list_visible_gpus = lambda: [str(number) for number in range({GPUS})]
-nvml.read_near_cores = lambda name: frozenset()
-opening.choose_device = lambda asked, worker=None: torch.device("cpu")
-perf_session.plan_case = lambda case, *facts: replace(
-    plan_case(case, *facts), needs_host=case.optimization.name in ("one-0", "one-1", "one-2", "one-3")
-)
-"""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL: what was killed and what it was doing, and the finished and the lost cases of the night.
-
-    Of a session that ended with a killed worker, `lost` has the further cases that the end lost.
-    """
+    """One SIGKILL: what was killed and what it was doing, and the finished and the lost cases of the night."""
 
     killed: str
     during: str
@@ -124,7 +98,7 @@ def require(true: object, problem: object) -> None:
 class Night:
     """A project, whose runs are killed, and its journal. Raises BrokenPromiseError."""
 
-    def __init__(self, folder: Path, single: int, pretend_gpus: bool = False) -> None:
+    def __init__(self, folder: Path, single: int) -> None:
         self.project = TinyProject(folder)
         names = [*(f'"one-{number}"' for number in range(single)), *(f'"batch-{2**power}"' for power in range(POINTS))]
         points = [*([""] * single), *(f', point=Point("batch", {2**power})' for power in range(POINTS))]
@@ -135,15 +109,12 @@ class Night:
         tests = (ROOT / "perf_tests/test_sweeps.py").read_text(encoding="utf-8")
         self.project.write("perf_tests/test_sweeps.py", tests)
         conftest = (folder / "conftest.py").read_text(encoding="utf-8")
-        self.project.write("conftest.py", conftest + JOURNAL + (PRETENDED_GPUS if pretend_gpus else ""))
+        self.project.write("conftest.py", conftest + JOURNAL)
         self.cases = {f"tiny/{name}/cpu" for name in (name.strip('"') for name in names)}
         self.losses = 0
 
     def start(self, *options: str) -> int:
-        """Resumes a run by pytest in a fork of this process, which has imported torch, and returns its id."""
-        return self.start_anew("--perf-resume", *options)
-
-    def start_anew(self, *options: str) -> int:
+        """Starts pytest in a fork of this process, which has imported torch, and returns its id."""
         words = ["-p", "gpugate.plugin", "perf_tests", "-p", "no:cacheprovider", "-q", *options]
         words += [*SHORT, "--perf-budget=0.02"]
         pid = os.fork()
@@ -153,8 +124,7 @@ class Night:
         try:
             os.setsid()
             os.chdir(self.project.path)
-            # One thread, so that workers with shares of the cores are one machine, whose name has its cores.
-            os.environ.update(environment(self.project.path), OMP_NUM_THREADS="1")
+            os.environ.update(environment(self.project.path))
             sys.path.insert(0, str(self.project.path))
             output = os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
             for stream in (1, 2):
@@ -210,18 +180,6 @@ class Night:
         require(0 <= lost <= most, f"a kill lost {lost} cases: {begun}")
         return len(stored), lost
 
-    def check_beside_others(self, killed: int, folders: Sequence[str]) -> tuple[int, int]:
-        """As `check`, of one worker that was killed: the others go on, and may finish a case meanwhile."""
-        lines = self.journal()
-        stored = self.stored(folders)
-        ended = {case_id for word, case_id, _ in lines if word == "end"}
-        require(ended <= stored, f"the file has no {sorted(ended - stored)}, which was finished")
-        own = [case_id for word, case_id, of in lines if word == "begin" and of == str(killed)]
-        lost = sum(case_id not in stored for case_id in own)
-        require(lost <= 1, f"a kill lost {own}")
-        self.losses += lost
-        return len(stored), lost
-
     def check_whole(self, folders: Sequence[str]) -> None:
         """Each case is there, and was measured once besides the measurements that were killed."""
         require(self.stored(folders) == self.cases, f"the night has no {self.cases - self.stored(folders)}")
@@ -235,7 +193,7 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
     for number, own in enumerate(folders, 1):
         status = None
         while status is None:
-            pid = night.start("--perf-device=cpu", f"--perf-shard={number}/2", f"--perf-report={own}")
+            pid = night.start("--perf-resume", "--perf-device=cpu", f"--perf-shard={number}/2", f"--perf-report={own}")
             status = night.wait(pid, draw, most)
             if status is None:
                 doing = night.doing(pid)
@@ -251,59 +209,6 @@ def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
     require(set(merged.cases) == night.cases and not merged.problems and merged.exit_status == 0, merged.problems)
 
 
-def kill_workers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
-    """Kills of the workers of one session, each of which another one replaces.
-
-    xdist ends the session where a worker is killed in the moment of its start: that is one more entry, and the session
-    is resumed.
-    """
-    night, own = Night(folder, min(MORE_SINGLE, SINGLE * most), pretend_gpus=True), ["night"]
-    options = ("-n", "auto", "--max-worker-restart=9999", "--perf-report=night")
-    pid, status, killed = night.start(*options), None, 0
-    while status is None:
-        status = wait(pid, draw.uniform(0.2, BETWEEN_S) if most else HANGS_S)
-        require(most or status is not None, "the session does not end")
-        if status == pytest.ExitCode.INTERNAL_ERROR:
-            yield Kill(ENDED, "with a killed worker", *night.check(own, most=GPUS))
-            pid, status = (night.start(*options), None) if night.is_cut_off("night") else (pid, 0)
-        workers = children(pid) if status is None else []
-        early = draw.random() < EARLY
-        workers = [worker for worker in workers if early or night.doing(worker) != BEFORE]
-        if workers and night.journal():
-            worker = draw.choice(workers)
-            doing = night.doing(worker)
-            os.kill(worker, signal.SIGKILL)
-            wait_for_end(worker)
-            most, killed = most - 1, killed + 1
-            yield Kill("worker", doing, *night.check_beside_others(worker, own))
-    lost = night.cases - night.stored(own)
-    require(status == 1 if lost else status in (0, 1), night.output)  # 1: a test whose worker was killed has failed
-    # Each kill loses the case of that moment, which might kill a second worker, or the unfinished points of the sweep.
-    groups = {case_id.partition("batch-")[0] for case_id in lost}
-    require(len(groups) <= killed, f"{killed} kills lost {lost}")
-
-
-def kill_controllers(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
-    """Kills of the controller, with which all workers end."""
-    night, own = Night(folder, MORE_SINGLE, pretend_gpus=True), ["night"]
-    status = None
-    while status is None:
-        pid = night.start("-n", "auto", "--perf-report=night")
-        status = night.wait(pid, draw, most)
-        if status is None:
-            workers = children(pid)
-            doing = Counter(night.doing(worker) for worker in workers)
-            during = ", ".join(f"{number} {words}" for words, number in sorted(doing.items())) or "no worker yet"
-            kill_session(pid)
-            for worker in workers:
-                wait_for_end(worker)
-            most -= 1
-            status = None if night.is_cut_off("night") else 0
-            yield Kill("controller", during, *night.check(own, most=GPUS))
-    require(status == 0, night.output)
-    night.check_whole(own)
-
-
 def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
     """Kills of gates over an older green night, at any moment of the session, by turns without and with --perf-resume.
 
@@ -314,7 +219,7 @@ def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
     night.project.write("conftest.py", conftest + BEGAN)
     options = ("--perf-device=cpu", "--gate", "-k", "outputs", "--perf-report=night")
     began_s = time.monotonic()
-    require(wait(night.start_anew(*options), HANGS_S) == 0 and read_verdict(path) == 0, "there is no green night")
+    require(wait(night.start(*options), HANGS_S) == 0 and read_verdict(path) == 0, "there is no green night")
     longest_s = time.monotonic() - began_s
     path.rename(older)
     while most:
@@ -322,7 +227,7 @@ def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
         for left in (path, folder / "journal", folder / "session"):
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         shutil.copytree(older, path)
-        pid = night.start_anew(*options, *resume)
+        pid = night.start(*options, *resume)
         status = None
         while is_early and status is None and not (folder / "session").exists():
             status = wait(pid, 0.001)
@@ -348,7 +253,7 @@ def read_verdict(night: Path) -> int:
         return gpugate(["verdict", str(night)])
 
 
-KINDS = {"shard": kill_shards, "worker": kill_workers, "controller": kill_controllers, "gate": kill_gates}
+KINDS = {"shard": kill_shards, "gate": kill_gates}
 
 
 def wait(pid: int, seconds: float) -> int | None:
@@ -367,20 +272,13 @@ def kill_session(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def wait_for_end(pid: int) -> None:
-    until = time.monotonic() + HANGS_S
-    while running(pid):
-        require(time.monotonic() < until, f"process {pid} does not end")
-        time.sleep(0.02)
-
-
 def kill_nights(kind: str, kills: int, draw: random.Random) -> Iterator[Kill]:
     """So many kills; the last night goes on without further ones until it is whole."""
     while kills:
         with tempfile.TemporaryDirectory(prefix="gpugate-killed-") as folder:
             for kill in KINDS[kind](Path(folder), draw, kills):
                 yield kill
-                kills -= kill.killed != ENDED
+                kills -= 1
 
 
 def main(words: Sequence[str]) -> None:
