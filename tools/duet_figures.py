@@ -37,7 +37,7 @@ from tools.simulated_duets import (
     simulate,
     size_of,
 )
-from tools.trust.command import write_report
+from tools.trust.__main__ import write_report
 from tools.trust.duet_report import JudgedCase, judge_trials
 from tools.trust.duets import DuetTrial, read_duets
 

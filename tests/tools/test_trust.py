@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpugate.errors import CompareError
@@ -21,10 +20,9 @@ from tests.engine.judging.test_duet import measured
 from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
 from tools.archive import RESULTS, list_files
 from tools.trust import duets
-from tools.trust.command import main
+from tools.trust.__main__ import main
 from tools.trust.duet_report import judge_trials
 from tools.trust.duets import FILE, DuetTrial, read_duets
-from tools.trust.rates import Rate, rate_of
 from tools.trust.selection import Conditions, Selection, TrustError
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
@@ -40,29 +38,6 @@ def test_a_stored_report_is_that_of_todays_rules(tmp_path: Path) -> None:
     assert main(["--report-only", "--output", str(tmp_path)]) == 0
     stored = (FOLDER / "trust.md").read_text(encoding="utf-8")
     assert (tmp_path / "trust.md").read_text(encoding="utf-8") == stored, "run python -m tools.duet_figures"
-
-
-def rate(alarms: int, of: int) -> Rate:
-    """A rate of independent trials."""
-    return rate_of([[number < alarms] for number in range(of)])
-
-
-@pytest.mark.parametrize(
-    ("alarms", "of", "low", "high"),
-    [(0, 200, 0.0, 0.01828), (1, 200, 0.0001266, 0.02754), (10, 10, 0.69150, 1.0), (4, 20, 0.05733, 0.43661)],
-)
-def test_intervals_of_independent_trials_are_clopper_and_pearsons(
-    alarms: int, of: int, low: float, high: float
-) -> None:
-    found = rate(alarms, of)
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-3)
-
-
-def test_an_interval_covers_the_rate_where_processes_differ() -> None:
-    """Of 20 processes with 20 trials each, by a beta-binomial distribution with a correlation of 0.2."""
-    draw = np.random.default_rng(1)
-    found = [rate_of([(draw.random(20) < one).tolist() for one in draw.beta(0.8, 3.2, 20)]) for _ in range(400)]
-    assert np.mean([one.low <= 0.2 <= one.high for one in found]) >= 0.93
 
 
 def process(percents: dict[str, float], swapped: bool = False) -> DuetProcess:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from rich.text import Text
+from scipy import stats
 
 from gpugate.judging.duet import judge_duets
 from gpugate.report.table import Table, columns, plain
@@ -14,12 +15,11 @@ from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
 from tools.trust.duets import DuetTrial
-from tools.trust.rates import Rate, rate_of
 
 COLUMNS = columns("case", "alarms", "interval %", "undecided", "processes", "s")
 NOTES = (
     "alarms: SLOWER, of all trials; where nothing changed, FASTER is a false alarm, too",
-    "interval: of their rate, at 95 %; it allows for what the cases of one trial share (Korn and Graubard)",
+    "interval: of their rate, at 95 % (Clopper-Pearson); none for all cases, since those of one trial share processes",
     "undecided: trials without a verdict after their last process; none of them is an alarm",
     "processes: the mean of a trial; s: median seconds of a case in all processes of a trial, its builds included",
 )
@@ -43,19 +43,14 @@ class JudgedCase:
 
 @dataclass(frozen=True)
 class DuetTrust:
-    """The trials of one or several cases with one slowdown."""
+    """The trials of one case or of all cases with one slowdown."""
 
     name: str
-    alarms: Rate
+    alarms: int
+    trials: int
     undecided: int
     processes: float
     median_s: float
-
-
-def workload_and_device(case_id: str) -> str:
-    """`resnet50-inference/cuda` of `resnet50-inference/fp16/cuda`."""
-    workload, *rest = case_id.rsplit("/", 2)
-    return f"{workload}/{rest[-1]}" if rest else case_id
 
 
 def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:
@@ -73,29 +68,21 @@ def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:
 
 
 def analyse_duets(judged: Sequence[JudgedCase]) -> dict[float, list[DuetTrust]]:
-    """Rates by slowdown, ascending: of every case, of every workload with several cases, and of all cases."""
+    """Alarms by slowdown, ascending: of every case, and of all cases."""
     found = {}
     for slow_percent in sorted({one.slow_percent for one in judged}):
         own = [one for one in judged if one.slow_percent == slow_percent]
-        cases = sorted({one.case_id for one in own}, key=lambda case_id: (workload_and_device(case_id), case_id))
-        groups: dict[str, list[str]] = {}
-        for case_id in cases:
-            groups.setdefault(workload_and_device(case_id), []).append(case_id)
-        sets = [(case_id, [case_id]) for case_id in cases]
-        if len(groups) > 1:
-            sets += [(f"{name}, {len(some)} cases", some) for name, some in groups.items() if len(some) > 1]
-        sets += [(f"all {len(cases)} cases", cases)] if len(cases) > 1 else []
-        found[slow_percent] = [count_alarms(name, [one for one in own if one.case_id in some]) for name, some in sets]
+        cases = sorted({one.case_id for one in own})
+        rows = [count_alarms(case_id, [one for one in own if one.case_id == case_id]) for case_id in cases]
+        found[slow_percent] = [*rows, *([count_alarms(f"all {len(cases)} cases", own)] if len(cases) > 1 else [])]
     return found
 
 
 def count_alarms(name: str, judged: Sequence[JudgedCase]) -> DuetTrust:
-    by_trial: dict[int, list[bool]] = {}
-    for one in judged:
-        by_trial.setdefault(one.trial, []).append(one.alarm)
     return DuetTrust(
         name=name,
-        alarms=rate_of(list(by_trial.values())),
+        alarms=sum(one.alarm for one in judged),
+        trials=len(judged),
         undecided=sum(one.outcome is DuetOutcome.UNDECIDED for one in judged),
         processes=fmean(one.processes for one in judged),
         median_s=median(one.wall_s for one in judged),
@@ -136,11 +123,11 @@ def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
 
 
 def _row(trust: DuetTrust) -> tuple[str, ...]:
-    rate = trust.alarms
+    bounds = stats.binomtest(trust.alarms, trust.trials).proportion_ci(0.95, "exact")
     return (
         trust.name,
-        f"{rate.alarms}/{rate.trials}",
-        f"{100 * rate.low:.1f}..{100 * rate.high:.1f}",
+        f"{trust.alarms}/{trust.trials}",
+        "" if trust.name.startswith("all ") else f"{100 * bounds.low:.1f}..{100 * bounds.high:.1f}",
         str(trust.undecided),
         f"{trust.processes:.1f}",
         f"{trust.median_s:.3g}",
