@@ -11,7 +11,6 @@ from gpugate.errors import OptionError
 from gpugate.machine import children
 from gpugate.session.options import MEASURE, PATH_OPTIONS, read_options
 from tests.support.tiny_project import CACHES, ROOT, TinyProject
-from tools.options_page import options_page
 
 DEFAULTS = {
     "--gate": "off",
@@ -60,11 +59,6 @@ def test_the_help_has_every_option_in_one_group_with_its_default_and_imports_not
     assert told == DEFAULTS
     assert "gpugate" in imported(result)
     assert imported(result) & HEAVY == set()
-
-
-def test_the_page_of_options_is_up_to_date() -> None:
-    page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
-    assert page == options_page(), "write it again: python -m tools.options_page > docs/options.md"
 
 
 def test_a_project_that_measures_nothing_pays_nothing(tmp_path: Path) -> None:
