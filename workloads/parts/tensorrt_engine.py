@@ -118,9 +118,8 @@ def build_engine(
 
     `model` is in eval mode, takes one tensor and returns one, in float32; it is moved to the CPU and, for FP16, changed
     to half. For INT8 the ranges of activations come from `calibration`, float32 batches on the CPU. The plan comes from
-    `cache_dir` where the same ONNX model was built there for the same shape, GPU and version. The builder's times of
-    kernels are kept there too: an engine that is built later chooses the same kernels for the same layers, in a tenth
-    of the time. Raises RuntimeError with TensorRT's own words where it cannot build.
+    `cache_dir` where the same ONNX model was built there for the same shape, GPU and version. Raises RuntimeError with
+    TensorRT's own words where it cannot build.
     """
     onnx = write_onnx(model.cpu(), example[:1].cpu(), precision)
     trt, device = import_library(), example.device
@@ -136,8 +135,7 @@ def build_engine(
         except RuntimeError as error:
             discard(path, f"cannot be used ({error})")
     onnx = quantize(onnx, calibration) if precision == "int8" else onnx
-    timings = cache_dir / "tensorrt" / f"{key_of(*of_library)}.timings"
-    plan = build_plan(trt, onnx, tuple(example.shape), precision, timings)
+    plan = build_plan(trt, onnx, tuple(example.shape), precision)
     keep(path, plan)
     return Engine(plan, device)
 
@@ -248,11 +246,8 @@ class _Calibration:
         return None if batch is None else {"inputs": batch.numpy()}
 
 
-def build_plan(trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precision, timings: Path) -> bytes:
-    """Builds an engine for inputs of this shape, and adds the times of kernels that it measured to the file `timings`.
-
-    Raises RuntimeError with TensorRT's own words where it cannot build.
-    """
+def build_plan(trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precision) -> bytes:
+    """Builds an engine for inputs of this shape. Raises RuntimeError with TensorRT's own words where it cannot."""
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     major = int(trt.__version__.partition(".")[0]) if trt.__name__ == "tensorrt" else FIRST_STRONGLY_TYPED
     of_network = trt.NetworkDefinitionCreationFlag
@@ -271,12 +266,9 @@ def build_plan(trt: Any, onnx: bytes, shape: tuple[int, ...], precision: Precisi
         config.set_flag(trt.BuilderFlag.FP16)
     if not typed and precision == "int8":
         config.set_flag(trt.BuilderFlag.INT8)
-    known = config.create_timing_cache(read_kept(timings) or b"")
-    config.set_timing_cache(known, ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise RuntimeError(f"TensorRT {trt.__version__} built no engine: its log on stderr has the cause")
-    keep(timings, bytes(known.serialize()))
     return bytes(plan)
 
 
