@@ -16,7 +16,7 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
-from gpugate.session.options import DEFAULT_BASELINES, DEFAULT_PROCESSES, whole_number
+from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, whole_number
 from gpugate.session.recording import write
 from gpugate.store import baseline, kept_runs, profiles_file, run_file
 from gpugate.store.night_files import find_runs
@@ -56,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines",
         metavar="DIR",
         type=Path,
-        default=Path(DEFAULT_BASELINES),
-        help="the folder of baselines (default: %(default)s)",
+        help="the folder of baselines (default: the setting perf_baselines, else baselines)",
     )
     parser.add_argument(
         "--add",
@@ -85,14 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.delete is not None:
         if arguments.runs is not None:
             raise BaselineError("give either RUNS, a run or a folder of runs, or --delete CASE")
-        _delete(arguments.baselines, arguments.delete)
+        _delete(find_baselines(arguments.baselines), arguments.delete)
         return 0
     processes = whole_number("--processes", arguments.processes)
     runs = [process for one in _runs(arguments.runs) for process in _list_processes(one, arguments.case)]
     absent = set(arguments.case).difference(*(one.cases for one in runs))
     if absent:
         raise BaselineError(f"{arguments.runs or KEPT} has no case {min(absent)}: give a case that it measured")
-    folder = arguments.baselines / machine_name(runs[0].environment)
+    folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
     recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
     with baseline.exclusive(folder):

@@ -37,7 +37,7 @@ from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.report.visible_text import Rendered
-from gpugate.session.options import DEFAULT_BASELINES, device_name
+from gpugate.session.options import DEFAULT_BASELINES, device_name, find_baselines
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import Record
@@ -107,8 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baselines",
         metavar="DIR",
         type=Path,
-        default=Path(DEFAULT_BASELINES),
-        help="where baselines are (default: %(default)s)",
+        help="where baselines are (default: the setting perf_baselines, else baselines)",
     )
 
 
@@ -116,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the diagnosis. Raises OptionError for a device that does not exist."""
     device = device_name(arguments.device)
     with Console(stderr=True).status("looking at this machine"):
-        findings = diagnose(device, arguments.baselines)
+        findings = diagnose(device, find_baselines(arguments.baselines))
     sys.stdout.write(_text(findings))
     return NOT_TRUSTWORTHY if list_bad(findings) else 0
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.results.run import BILL_TIMES, TIMED, Night
+from gpugate.session.options import find_url
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
 from gpugate.store.nights import add_folder
-from gpugate.store.store_url import VARIABLE, find_url
+from gpugate.store.store_url import VARIABLE
 
 DEFAULT_LAST, LAST_OF_PAGE = 42, 365  # six weeks, and a year
 _SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup")
@@ -48,7 +49,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help=f"read the store at an SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
+        help=f"read the store at an SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
     parser.add_argument("-k", "--case", metavar="PART", default="", help="only cases with PART in their id")
     parser.add_argument("--machine", metavar="PART", default="", help="only machines with PART in their name")
@@ -129,5 +130,5 @@ def _open(url: str | None, in_memory: bool) -> Store:
         return open_store(IN_MEMORY)
     chosen = find_url(url)
     if chosen is None:
-        raise HistoryError(f"{VARIABLE} is off: give --store URL, or folders of nights")
+        raise HistoryError("the store is off: give --store URL, or folders of nights")
     return open_store(chosen, make=False)

@@ -27,11 +27,11 @@ from gpugate.results.fleet_plan import (
     total_s,
 )
 from gpugate.results.run import CaseNight, Night
-from gpugate.session.options import whole_number
+from gpugate.session.options import find_url, whole_number
 from gpugate.store import run_file
 from gpugate.store.night_files import find_runs
 from gpugate.store.nights import night_of
-from gpugate.store.store_url import VARIABLE, find_url
+from gpugate.store.store_url import VARIABLE
 from gpugate.units import duration, number_of
 
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help=f"read this store, an SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
+        help=f"read this store, an SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last. The plan of a host is for as "
@@ -108,7 +108,7 @@ def _read_store(given: str | None) -> list[Night]:
     """Reads all nights of a store. Raises PlanError without a store, StoreError for one that cannot be read."""
     url = find_url(given)
     if url is None:
-        raise PlanError(f"{VARIABLE} is off: give --store URL, or runs")
+        raise PlanError("the store is off: give --store URL, or runs")
     from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
 
     with closing(open_store(url, make=False)) as store:

@@ -7,7 +7,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpugate.store.store_url import VARIABLE, StoreUrlError, find_url
+from gpugate.session.options import find_url
+from gpugate.store.store_url import VARIABLE, StoreUrlError
 from gpugate.units import number_of
 
 REFUSED = 1
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument(
         "--store",
         metavar="URL",
-        help=f"add to this SQLAlchemy URL (default: {VARIABLE}, else the nearest .gpugate from here upwards)",
+        help=f"add to this SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
     add.epilog = "exit status: 0 each run is in the store, 1 some cannot be used, 2 a folder or the store cannot be"
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     url = find_url(arguments.store)
     if url is None:
-        raise StoreUrlError(f"{VARIABLE} is off: give --store URL")
+        raise StoreUrlError("the store is off: give --store URL")
     refused = False
     with closing(open_store(url)) as store:
         for folder in arguments.folders:

@@ -22,7 +22,7 @@ from gpugate.results.fleet_plan import Shard
 from gpugate.session.worker import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
-from gpugate.store.store_url import VARIABLE, choose_url, find_file, proofs_folder
+from gpugate.store.store_url import VARIABLE, choose_url, find_file, find_root, proofs_folder
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
 
@@ -42,6 +42,17 @@ PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "tor
 DEFAULT_KERNELS = 1000
 # The default and the effect of each setting of pytest's configuration.
 SETTINGS = {
+    "perf_budget": ("", "seconds: the project's own --perf-budget"),
+    "perf_store": ("", f"the project's own --perf-store, also for the commands of gpugate; {VARIABLE} comes before it"),
+    "perf_baselines": (
+        DEFAULT_BASELINES,
+        "the project's own --perf-baselines, also for the commands of gpugate; relative to pytest's rootdir",
+    ),
+    "perf_against": (AUTO, "the --against of each run with --gate"),
+    "perf_proof_days": (
+        "7",
+        "days for which a proof that succeeded is not shown again; with 0 every run shows its proofs",
+    ),
     "perf_processes": (
         "",
         f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
@@ -94,6 +105,7 @@ class Options:
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
     proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
+    proof_days: int = 7  # for which a proof is remembered
     against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
@@ -199,6 +211,27 @@ def add_settings(parser: pytest.Parser) -> None:
         parser.addini(name, f"gpugate: {text} (default: {default or 'none'})", default=default)
 
 
+def find_url(given: str | None) -> str | None:
+    """The URL of the store that a console command was given, else that of the project; None where it is off."""
+    return given or choose_url(None, find_root(Path.cwd()), setting=_read_project().getini("perf_store"))
+
+
+def find_baselines(given: Path | None) -> Path:
+    """The folder of baselines that a console command was given, else that of the project around the working folder."""
+    own = given or _own_baselines(_read_project())
+    return own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own
+
+
+def _read_project() -> pytest.Config:
+    """The configuration of pytest in the project around the working folder, without its conftest.py files."""
+    import pytest
+
+    try:
+        return pytest.Config.fromdictargs({}, ["--noconftest", "-p", "gpugate.plugin"])
+    except pytest.UsageError as error:
+        raise OptionError(f"pytest's configuration cannot be read ({error}): mend it") from None
+
+
 def words_without_ambiguity(words: Sequence[str]) -> list[str]:
     """`--perf-report DIR` as `--perf-report=DIR`, where DIR exists.
 
@@ -220,9 +253,12 @@ def read_options(config: pytest.Config) -> Options:
     _check_together(config)
     fresh = children.task == MEASURE
     budget, processes = value("perf_budget"), config.getini("perf_processes")
+    budget_name = "perf_budget" if budget is None else "--perf-budget"
+    budget = config.getini("perf_budget") if budget is None else budget
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
-    store_url = None if fresh else choose_url(value("perf_store"), config.rootpath)
+    own_store = config.getini("perf_store")
+    store_url = None if fresh else choose_url(value("perf_store"), config.rootpath, setting=own_store)
     return Options(
         gate=value("gate") and not fresh,
         update_baselines=_records(config) and not fresh,
@@ -230,13 +266,14 @@ def read_options(config: pytest.Config) -> Options:
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
         seed=_seed(config.getini("perf_seed")),
-        budget_s=Settings.budget_s if budget is None else seconds("--perf-budget", budget),
-        budget_given=budget is not None,
+        budget_s=Settings.budget_s if budget == "" else seconds(budget_name, budget),
+        budget_given=budget != "",
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         json_path=writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
+        proof_days=_days(config.getini("perf_proof_days")),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -265,7 +302,7 @@ def _against(config: pytest.Config, fresh: bool) -> str:
         raise OptionError("--against= names nothing: give a git ref, auto or off")
     if fresh:
         return OFF
-    return given or (AUTO if config.getoption("gate") else OFF)
+    return given or (config.getini("perf_against") or AUTO if config.getoption("gate") else OFF)
 
 
 def _profiling(config: pytest.Config) -> Profiling | None:
@@ -380,7 +417,7 @@ def _baselines(config: pytest.Config) -> Path:
     """The folder of baselines: a given path is relative to the working folder, the default to the project."""
     given = _path(config, config.getoption("perf_baselines"))
     if given is None:
-        return config.rootpath / DEFAULT_BASELINES
+        return _own_baselines(config)
     if given.exists() and not given.is_dir():
         raise OptionError(
             f"--perf-baselines {given} is no folder: give one, which need not exist before it is recorded"
@@ -388,8 +425,12 @@ def _baselines(config: pytest.Config) -> Path:
     return given
 
 
+def _own_baselines(config: pytest.Config) -> Path:
+    return config.rootpath / (config.getini("perf_baselines") or DEFAULT_BASELINES)
+
+
 def _are_the_default(config: pytest.Config) -> bool:
-    return _baselines(config).resolve() == (config.rootpath / DEFAULT_BASELINES).resolve()
+    return _baselines(config).resolve() == _own_baselines(config).resolve()
 
 
 def seconds(option: str, text: str) -> float:
@@ -422,6 +463,12 @@ def _seed(text: str) -> int | None:
         return None
     if not text.isdecimal() or len(text) > MOST_SEED_DIGITS:
         raise OptionError(f"perf_seed is {reprlib.repr(text)}: give the whole number that a run printed")
+    return int(text)
+
+
+def _days(text: str) -> int:
+    if not re.fullmatch(r"\d{1,4}", text):
+        raise OptionError(f"perf_proof_days is {reprlib.repr(text)}: give whole days, such as 7, or 0")
     return int(text)
 
 

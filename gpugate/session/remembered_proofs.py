@@ -23,7 +23,6 @@ from gpugate.store.source_hash import proof_hash
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
-REMEMBERED_FOR = timedelta(days=7)
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +56,7 @@ class RememberedProofs:
 
     folder: Path | None
     run: RunResult
+    days: int = 7  # for which a proof is remembered
     keys: dict[str, str] = field(default_factory=dict)
 
     def compute_keys(self, cases: Iterable[Case]) -> None:
@@ -110,7 +110,7 @@ class RememberedProofs:
             return False
         with suppress(ValueError, TypeError):  # no time, or one without its offset
             age = datetime.fromisoformat(self.run.started_at) - datetime.fromisoformat(proof.proved_at)
-            return timedelta() <= age < REMEMBERED_FOR
+            return timedelta() <= age < timedelta(self.days)
         return False
 
     def _key(self, case: Case) -> str:

@@ -28,13 +28,16 @@ class StoreUrlError(GpugateError):
     """The address of a store cannot be used."""
 
 
-def choose_url(given: str | None, root: Path, variables: Mapping[str, str] = os.environ) -> str | None:
+def choose_url(
+    given: str | None, root: Path, variables: Mapping[str, str] = os.environ, setting: str = ""
+) -> str | None:
     """The URL of the store; None where it is off. Raises StoreUrlError, naming the option, for what is no URL.
 
-    `given` is the value of the option, `root` the folder of the project.
+    `given` is the value of the option, `root` the folder of the project, and `setting` that of its configuration.
     """
-    name, url = ("--perf-store", given) if given else (VARIABLE, variables.get(VARIABLE))
-    if not url:
+    named = {"--perf-store": given, VARIABLE: variables.get(VARIABLE), "perf_store": setting}
+    name, url = next(((name, url) for name, url in named.items() if url), ("", None))
+    if url is None:
         return url_of(root)
     if url == NO_STORE:
         return None
@@ -42,11 +45,6 @@ def choose_url(given: str | None, root: Path, variables: Mapping[str, str] = os.
         step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
         raise StoreUrlError(f"{name} is {describe_url(url)!r}: {step}")
     return url
-
-
-def find_url(given: str | None) -> str | None:
-    """The URL that a command was given, else that of the variable or of the nearest project; None where it is off."""
-    return given or choose_url(None, find_root(Path.cwd()))
 
 
 def describe_url(url: str) -> str:

@@ -275,4 +275,4 @@ def test_what_selects_nothing_is_one_sentence(
 
 
 def test_a_store_that_is_off_is_one_sentence(history: History) -> None:
-    assert history() == (2, "", f"gpugate history: {VARIABLE} is off: give --store URL, or folders of nights\n")
+    assert history() == (2, "", "gpugate history: the store is off: give --store URL, or folders of nights\n")

@@ -139,7 +139,7 @@ def test_what_cannot_be_planned_is_one_sentence(
     words = [["--gpus", "2"], [str(nights), "--gpus", "0"], [str(empty), "--shards", "2"], ["nowhere", "--gpus", "2"]]
     assert [main(["plan", *one]) for one in words] == [2] * 4
     assert capsys.readouterr().err.splitlines() == [
-        "gpugate plan: GPUGATE_STORE is off: give --store URL, or runs",
+        "gpugate plan: the store is off: give --store URL, or runs",
         "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
         f"gpugate plan: {empty} has no measured case that counts: measure first, or give other runs",
         "gpugate plan: nowhere cannot be read (No such file or directory): give a file that --perf-json wrote",

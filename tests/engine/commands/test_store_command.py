@@ -70,7 +70,7 @@ def test_the_store_is_the_nearest_one_upwards(tmp_path: Path, monkeypatch: pytes
     [
         (["nowhere"], "nowhere contains no nights"),
         (["empty"], "empty contains no nights"),
-        (["nights"], "GPUGATE_STORE is off: give --store URL"),
+        (["nights"], "the store is off: give --store URL"),
     ],
 )
 def test_what_cannot_be_added_is_one_sentence(

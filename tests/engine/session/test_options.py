@@ -9,7 +9,8 @@ import pytest
 
 from gpugate.errors import OptionError
 from gpugate.machine import children
-from gpugate.session.options import MEASURE, PATH_OPTIONS, read_options
+from gpugate.session.options import MEASURE, PATH_OPTIONS, find_baselines, find_url, read_options
+from gpugate.store.store_url import VARIABLE
 from tests.support.tiny_project import CACHES, ROOT, TinyProject
 
 DEFAULTS = {
@@ -82,6 +83,8 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
             for value in ("0", "-2", "1.5", "many", "10001", TOO_LONG)
         ),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
+        ("-operf_budget", "soon", "give seconds above 0"),
+        *(("-operf_proof_days", value, "give whole days, such as 7, or 0") for value in ("-1", "1.5", TOO_LONG)),
         *(("-operf_seed", value, "give the whole number that a run printed") for value in ("-1", "x", TOO_LONG)),
         *(
             ("--perf-json", value, "give a file name in a folder that can be written")
@@ -193,6 +196,49 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
     monkeypatch.chdir(pytester.mkdir("below"))
     config = pytester.parseconfig("-p", "gpugate.plugin", f"--rootdir={pytester.path}", *arguments)
     assert read_options(config).baselines_path == pytester.path / folder
+
+
+PROJECT = """[pytest]
+perf_budget = 2
+perf_store = off
+perf_baselines = records
+perf_against = main
+perf_proof_days = 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--gate"], (2.0, "main", "records", 0, None)),
+        ([], (2.0, "off", "records", 0, None)),  # nothing is judged, so nothing is compared
+        (
+            ["--gate", "--perf-budget=3", "--against=auto", "--perf-baselines=b", "--perf-store=sqlite:///a"],
+            (3.0, "auto", "b", 0, "sqlite:///a"),
+        ),
+    ],
+)
+def test_a_projects_settings_are_those_of_each_run_that_gives_no_option(
+    pytester: pytest.Pytester, arguments: list[str], found: tuple[object, ...]
+) -> None:
+    pytester.makeini(PROJECT)
+    options = read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments))
+    folder = options.baselines_path.relative_to(pytester.path)
+    assert (options.budget_s, options.against, str(folder), options.proof_days, options.store_url) == found
+    assert options.budget_given
+
+
+def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    pytester.makeini(PROJECT)
+    assert (find_url(None), find_url("sqlite:///a"), find_baselines(None)) == (None, "sqlite:///a", Path("records"))
+    monkeypatch.chdir(pytester.mkdir("below"))
+    assert find_baselines(None) == pytester.path / "records"
+    pytester.makeini("[pytest]\nminversion = 99")
+    with pytest.raises(OptionError, match="mend it"):
+        find_baselines(None)
 
 
 def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_projects_settings(
