@@ -125,26 +125,18 @@ def test_the_perf_tests_are_named_below_the_folder_of_the_command(tmp_path: Path
     assert pytest_words([str(tmp_path / "services/x"), "a.py::test"], "cpu")[:2] == ["services/x", "a.py::test"]
 
 
-def test_a_case_that_spans_gpus_is_one_sentence_with_the_next_step(
+def test_a_case_that_spans_gpus_and_a_good_end_without_the_case_are_one_sentence(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    commits = write(project, 10, 11)
-    refused = DuetProcess(False, TWO_CORES, (CASE,), problems={CASE: SPANS_GPUS})
-    monkeypatch.setattr(bisect, "run_process", lambda *_: refused)
-    assert main(["bisect", CASE, "--good", commits[0]]) == 2
-    sentence = (
-        "cases that span GPUs are not compared or profiled, since only a run of pytest starts their ranks: measure "
-        "each version by pytest perf_tests --perf-report DIR, and compare the nights by gpugate diff"
-    )
-    assert capsys.readouterr().err == f"gpugate bisect: {CASE}: {sentence}\n"
-
-
-def test_a_good_end_without_the_case_is_one_sentence(project: Path, capsys) -> None:
     before = commit(project, "nothing")
     write(project, 10, 11)
     assert main(["bisect", CASE, "--good", before]) == 2
     sentence = f"{before[:12]} has no case {CASE}: give a later --good, or the case's id there"
     assert capsys.readouterr().err == f"gpugate bisect: {sentence}\n"
+    refused = DuetProcess(False, TWO_CORES, (CASE,), problems={CASE: SPANS_GPUS})
+    monkeypatch.setattr(bisect, "run_process", lambda *_: refused)
+    assert main(["bisect", CASE, "--good", before]) == 2
+    assert capsys.readouterr().err == f"gpugate bisect: {CASE}: {SPANS_GPUS}\n"
 
 
 @pytest.mark.parametrize(

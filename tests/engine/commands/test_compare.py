@@ -1,6 +1,6 @@
 """`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves.
 
-One comparison and the interrupted ones have processes of their own; this process is the worker of all others.
+One comparison and the interrupted one have processes of their own; this process is the worker of all others.
 """
 
 import json
@@ -143,12 +143,13 @@ def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.Monke
     return Here(tiny, pytester, monkeypatch, capsys)
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Versions, Ended, str]:
-    """A comparison in processes of its own: its repository, its status with what it printed, and its messages."""
-    versions = Versions(TinyProject(tmp_path_factory.mktemp("compared")))
-    versions.tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 1\n")
-    versions.tiny.write("conftest.py", CONFTEST + SHORT_GRACE)
+def test_a_slower_side_is_named_and_one_that_fails_dies_or_hangs_costs_its_case_alone(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In processes of their own."""
+    versions = Versions(tiny)
+    tiny.write("pytest.ini", "[pytest]\nperf_step_timeout = 1\n")
+    tiny.write("conftest.py", CONFTEST + SHORT_GRACE)
     names = ("dies", "quick", "hangs", "right", "mended", "{new}")
     promises = ", ".join(f'Optimization("{name}", {name}, {{{{"cpu": 0.01}}}})' for name in names)
     build = f"""{QUICK}
@@ -171,38 +172,29 @@ def hangs(context):
     for milliseconds, new, step in ((1, "gone", "raise ValueError('no engine')"), (1.05, "new", "return sleeping(1)")):
         text = build.replace("{new}", new).replace("{step}", step)
         versions.commit(milliseconds, promises.format(new=new), text)
-    started = versions.start("HEAD~1", "HEAD", *["--json", "made.json", "--markdown", "made.md"])
-    out, err = started.communicate(timeout=HANGS_S)
-    check_no_traceback(out + err)
-    return versions, Ended(started.returncode, out), err
-
-
-def test_a_slower_side_is_named_and_the_others_are_the_same(compared: tuple[Versions, Ended, str]) -> None:
-    versions, ended, said = compared
-    document = versions.tiny.json("made.json")
+    monkeypatch.chdir(tiny.path)
+    assert main(["compare", *SHORT, "HEAD~1", "HEAD", "--json", "made.json", "--markdown", "made.md"]) == UNUSABLE
+    out, said = capsys.readouterr()
+    check_no_traceback(out + said)
+    document = tiny.json("made.json")
     assert len({document[name]["commit"] for name in ("base", "head")}) == 2
     outcomes = {duet["case_id"]: duet["outcome"] for duet in document["duets"]}
-    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}, ended.text + said
+    assert outcomes == {"tiny/quick/cpu": "SLOWER", "tiny/right/cpu": "SAME"}, out + said
     ratio = document["duets"][0]["ratio"]
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
-    assert "2 cases: 1 SLOWER, 1 SAME" in ended.text
-    assert "2 cases: 1 SLOWER, 1 SAME" in (versions.tiny.path / "made.md").read_text(encoding="utf-8")
-
-
-def test_a_side_that_fails_dies_or_hangs_costs_its_case_alone(compared: tuple[Versions, Ended, str]) -> None:
-    versions, ended, said = compared
-    assert ended.status == UNUSABLE
-    problems = versions.tiny.json("made.json")["problems"]
+    assert "2 cases: 1 SLOWER, 1 SAME" in out
+    assert "2 cases: 1 SLOWER, 1 SAME" in (tiny.path / "made.md").read_text(encoding="utf-8")
+    problems = document["problems"]
     assert sorted(problems) == ["tiny/dies/cpu", "tiny/hangs/cpu", "tiny/mended/cpu"]
     assert problems["tiny/mended/cpu"].startswith("mended of the base failed while being built: ValueError: no engine")
-    assert "tiny/dies/cpu: not measured: its process ended with status 7" in ended.text
+    assert "tiny/dies/cpu: not measured: its process ended with status 7" in out
     # In C code. The second process, in which the head is the reference and builds first.
     hangs = "hangs of the head failed while running its first step: StepTimeout: no end within 6 s"
     assert problems["tiny/hangs/cpu"].startswith(hangs)
     assert "process 2 of at most 13: 4 cases\n" in said, "those that were not begun when one died"
     assert "process 3 of at most 14: 3 cases\n" in said, "those that were not begun when one hung, and the open one"
-    assert (versions.worktrees(), processes_in(versions.tiny.path)) == ([], [])
+    assert (versions.worktrees(), processes_in(tiny.path)) == ([], [])
 
 
 def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> None:
@@ -243,16 +235,14 @@ def write_suite(here: Here, milliseconds: float) -> None:
     here.tiny.write("lib/steps.py", f"MS = {milliseconds}\n")
 
 
-@pytest.mark.parametrize("folder", [".", "services/x/perf"])
-def test_a_conftest_beside_the_tests_is_compared_from_every_folder(here: Here, folder: str) -> None:
+def test_a_conftest_beside_the_tests_is_compared_from_their_folder(here: Here) -> None:
     (here.tiny.path / "conftest.py").unlink()
     for milliseconds in (1, 2):
         write_suite(here, milliseconds)
         here.git("add", "-A")
         here.git("commit", "-qm", f"{milliseconds} ms")
-    here.folder = folder
-    words = ["--path", "services/x/perf"] if folder == "." else []
-    ended, said = here.compare("HEAD~1", "--json", str(here.tiny.path / "made.json"), *words)
+    here.folder = "services/x/perf"
+    ended, said = here.compare("HEAD~1", "--json", str(here.tiny.path / "made.json"))
     assert ended.status == SLOWER, ended.text + said
     (duet,) = here.tiny.json("made.json")["duets"]
     assert duet["case_id"] == "tiny/quick/cpu"
@@ -328,8 +318,7 @@ def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: H
     assert "unexpected keyword argument 'unknown_field'" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_signal_leaves_no_process_and_no_worktree(tmp_path: Path, number: int) -> None:
+def test_ctrl_c_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
     versions = Versions(TinyProject(tmp_path))
     waits = """
 import os
@@ -345,13 +334,10 @@ def quick(context):
     started = versions.start("main", "-k", "quick")
     wait_until(lambda: started.poll() is not None or (marker.exists() and marker.read_text()))
     worker = int(marker.read_text())
-    started.send_signal(number)
+    started.send_signal(signal.SIGINT)
     _, said = started.communicate(timeout=HANGS_S)
     wait_until(lambda: not running(worker))
     wait_until(lambda: processes_in(versions.tiny.path) == [])
-    if number == signal.SIGKILL:
-        assert started.returncode == -signal.SIGKILL
-        return  # the next comparison removes the worktree
     assert started.returncode == INTERRUPTED
     assert said.endswith("gpugate compare: interrupted\n")
     assert children(started.pid) == []
