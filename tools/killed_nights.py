@@ -1,8 +1,7 @@
-"""Nights whose processes are killed at random moments: each case is measured once, and a kill loses at most one.
+"""Gates that are killed at random moments: the file of the run keeps every finished case.
 
-`python -m tools.killed_nights` kills 238 times, in half an hour, prints each kill as a line of JSON, and fails where a
-promise is broken. Its cases take a fraction of a second on a CPU. Two kinds of processes are killed by SIGKILL. A
-session of `--perf-shard` is started again with `--perf-resume`, until the night is whole. A gate has a folder with an
+`python -m tools.killed_nights` kills 88 times, in ten minutes, prints each kill as a line of JSON, and fails where a
+promise is broken. Its cases take a fraction of a second on a CPU. Each gate is killed by SIGKILL, and its folder has an
 older green night: after no kill is that night the verdict of the folder.
 
 The project keeps a journal of each measurement that begins, and of each finished case that is in the file of the run.
@@ -19,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -28,20 +26,15 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main as gpugate
-from gpugate.session.merging import check_shard, merge
-from gpugate.session.opening import is_finished
 from gpugate.store import run_file
 from tests.support.tiny_project import ROOT, SHORT, TinyProject, environment
 
-KILLS = {"shard": 150, "gate": 88}
-SINGLE, POINTS = 16, 4  # cases, and points of a sweep
-FEW_SINGLE = 2  # cases of a gate, so that many kills meet its start and its end
-AT_COLLECTION, COLLECTING_S = 0.5, 0.2  # the share of kills of gates that come so soon after the start of the session
-# The share of kills that come at any moment from the start of a process on; the others come after its first case.
-EARLY = 0.2
-START_S, CASES_S = 8.0, 1.5  # of a process, and of its cases
+KILLS = 88
+SINGLE, POINTS = 2, 4  # cases, and points of a sweep: so few that many kills meet the start and the end of a gate
+AT_COLLECTION, COLLECTING_S = 0.5, 0.2  # the share of kills that come so soon after the start of the session
 HANGS_S = 600.0
 BEFORE = "before its first case"
+OPTIONS = ("--perf-device=cpu", "--gate", "-k", "outputs", "--perf-report=night")
 WORKLOAD = """
 from gpugate.workload import Point
 
@@ -78,16 +71,15 @@ def pytest_sessionstart():
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL: what was killed and what it was doing, and the finished and the lost cases of the night."""
+    """One SIGKILL: what the gate was doing, its finished cases, and the exit status of `gpugate verdict`."""
 
-    killed: str
     during: str
     finished: int
-    lost: int
+    verdict: int
 
 
 class BrokenPromiseError(Exception):
-    """A case was lost, or measured again."""
+    """A finished case was lost, or an older night was taken for the one that was killed."""
 
 
 def require(true: object, problem: object) -> None:
@@ -98,10 +90,10 @@ def require(true: object, problem: object) -> None:
 class Night:
     """A project, whose runs are killed, and its journal. Raises BrokenPromiseError."""
 
-    def __init__(self, folder: Path, single: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.project = TinyProject(folder)
-        names = [*(f'"one-{number}"' for number in range(single)), *(f'"batch-{2**power}"' for power in range(POINTS))]
-        points = [*([""] * single), *(f', point=Point("batch", {2**power})' for power in range(POINTS))]
+        names = [*(f'"one-{number}"' for number in range(SINGLE)), *(f'"batch-{2**power}"' for power in range(POINTS))]
+        points = [*([""] * SINGLE), *(f', point=Point("batch", {2**power})' for power in range(POINTS))]
         optimizations = (
             f'Optimization({name}, quick, {{"cpu": 0.01}}{point})' for name, point in zip(names, points, strict=True)
         )
@@ -110,8 +102,6 @@ class Night:
         self.project.write("perf_tests/test_sweeps.py", tests)
         conftest = (folder / "conftest.py").read_text(encoding="utf-8")
         self.project.write("conftest.py", conftest + JOURNAL)
-        self.cases = {f"tiny/{name}/cpu" for name in (name.strip('"') for name in names)}
-        self.losses = 0
 
     def start(self, *options: str) -> int:
         """Starts pytest in a fork of this process, which has imported torch, and returns its id."""
@@ -134,100 +124,41 @@ class Night:
         finally:
             os._exit(status)
 
-    def wait(self, pid: int, draw: random.Random, kills: int) -> int | None:
-        """Waits until the process is to be killed; returns its exit status where it ends before, or none is left."""
-        if not kills:
-            return wait(pid, HANGS_S)
-        if draw.random() < EARLY:
-            return wait(pid, draw.uniform(0.2, START_S))
-        before, status = len(self.journal()), None
-        while status is None and len(self.journal()) == before:
-            status = wait(pid, 0.02)
-        return wait(pid, draw.uniform(0, CASES_S)) if status is None else status
-
-    @property
-    def output(self) -> str:
-        return (self.project.path / "output").read_text(encoding="utf-8")
-
     def journal(self) -> list[list[str]]:
         path = self.project.path / "journal"
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-    def stored(self, folders: Sequence[str]) -> set[str]:
-        """The finished cases in the files of these runs."""
-        paths = [self.project.path / folder / "run.json" for folder in folders]
-        found = [run_file.read(path).cases for path in paths if path.exists()]
-        return {case_id for cases in found for case_id, case in cases.items() if is_finished(case)}
-
-    def is_cut_off(self, folder: str) -> bool:
-        """False where the session was killed after it had written its whole run, which a further one measures anew."""
-        path = self.project.path / folder / "run.json"
-        return not path.exists() or run_file.read(path).interrupted
 
     def doing(self, pid: int) -> str:
         """What a process was doing, by its last line of the journal."""
         own = [word for word, _, of in self.journal() if of == str(pid)]
         return BEFORE if not own else "in a case" if own[-1] == "begin" else "between cases or later"
 
-    def check(self, folders: Sequence[str], most: int) -> tuple[int, int]:
-        """The number of finished cases, and of those that the newest kill lost, which are `most` at most."""
-        lines, stored = self.journal(), self.stored(folders)
-        ended = {case_id for word, case_id, _ in lines if word == "end"}
+    def check(self, path: Path) -> int:
+        """The number of finished cases, all of which the file of the run must have."""
+        ended = {case_id for word, case_id, _ in self.journal() if word == "end"}
+        stored = run_file.read(path).cases.keys() if ended else set()
         require(ended <= stored, f"the file has no {sorted(ended - stored)}, which was finished")
-        begun = Counter(case_id for word, case_id, _ in lines if word == "begin")
-        losses = sum(begun.values()) - len(stored)
-        lost, self.losses = losses - self.losses, losses
-        require(0 <= lost <= most, f"a kill lost {lost} cases: {begun}")
-        return len(stored), lost
-
-    def check_whole(self, folders: Sequence[str]) -> None:
-        """Each case is there, and was measured once besides the measurements that were killed."""
-        require(self.stored(folders) == self.cases, f"the night has no {self.cases - self.stored(folders)}")
-        self.check(folders, 0)
-
-
-def kill_shards(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
-    """Kills of the two sessions of one night, whose shards are merged at its end."""
-    night, folders = Night(folder, SINGLE), ["night/1", "night/2"]
-    (folder / "night").mkdir()
-    for number, own in enumerate(folders, 1):
-        status = None
-        while status is None:
-            pid = night.start("--perf-resume", "--perf-device=cpu", f"--perf-shard={number}/2", f"--perf-report={own}")
-            status = night.wait(pid, draw, most)
-            if status is None:
-                doing = night.doing(pid)
-                kill_session(pid)
-                most -= 1
-                status = None if night.is_cut_off(own) else 0
-                yield Kill("shard", doing, *night.check(folders, most=1))
-        require(status == 0, night.output)
-        night.check(folders, most=0)
-    night.check_whole(folders)
-    paths = [folder / own / "run.json" for own in folders]
-    merged = merge([check_shard(path, run_file.read_to_decide_again(path)) for path in paths])
-    require(set(merged.cases) == night.cases and not merged.problems and merged.exit_status == 0, merged.problems)
+        return len(ended)
 
 
 def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
-    """Kills of gates over an older green night, at any moment of the session, by turns without and with --perf-resume.
+    """Kills of gates over an older green night, at any moment of the session.
 
     A process that is killed before its session, or that ends before its kill, is started again.
     """
-    night, path, older = Night(folder, FEW_SINGLE), folder / "night", folder / "older"
+    night, path, older = Night(folder), folder / "night", folder / "older"
     conftest = (folder / "conftest.py").read_text(encoding="utf-8")
     night.project.write("conftest.py", conftest + BEGAN)
-    options = ("--perf-device=cpu", "--gate", "-k", "outputs", "--perf-report=night")
     began_s = time.monotonic()
-    require(wait(night.start(*options), HANGS_S) == 0 and read_verdict(path) == 0, "there is no green night")
+    require(wait(night.start(*OPTIONS), HANGS_S) == 0 and read_verdict(path) == 0, "there is no green night")
     longest_s = time.monotonic() - began_s
     path.rename(older)
     while most:
-        resume, is_early = () if most % 2 else ("--perf-resume",), draw.random() < AT_COLLECTION
+        is_early = draw.random() < AT_COLLECTION
         for left in (path, folder / "journal", folder / "session"):
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         shutil.copytree(older, path)
-        pid = night.start(*options, *resume)
+        pid = night.start(*OPTIONS)
         status = None
         while is_early and status is None and not (folder / "session").exists():
             status = wait(pid, 0.001)
@@ -236,24 +167,21 @@ def kill_gates(folder: Path, draw: random.Random, most: int) -> Iterator[Kill]:
         if status is not None:
             continue
         doing = night.doing(pid)
-        kill_session(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         if not (folder / "session").exists():
             continue
         status = read_verdict(path)
         seeds = [run_file.read(one / "run.json").seed for one in (path, older)] if status == 0 else [0, 1]
         require(seeds[0] != seeds[1], f"a kill {doing} left the verdict of the older night")
         most -= 1
-        words = f"{'with' if resume else 'without'} --perf-resume, {doing}, verdict {status}"
-        yield Kill("gate", words, sum(word == "end" for word, _, _ in night.journal()), 0)
+        yield Kill(doing, night.check(path / "run.json"), status)
 
 
 def read_verdict(night: Path) -> int:
     """The exit status of `gpugate verdict`."""
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         return gpugate(["verdict", str(night)])
-
-
-KINDS = {"shard": kill_shards, "gate": kill_gates}
 
 
 def wait(pid: int, seconds: float) -> int | None:
@@ -267,31 +195,14 @@ def wait(pid: int, seconds: float) -> int | None:
     return None
 
 
-def kill_session(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def kill_nights(kind: str, kills: int, draw: random.Random) -> Iterator[Kill]:
-    """So many kills; the last night goes on without further ones until it is whole."""
-    while kills:
-        with tempfile.TemporaryDirectory(prefix="gpugate-killed-") as folder:
-            for kill in KINDS[kind](Path(folder), draw, kills):
-                yield kill
-                kills -= 1
-
-
 def main(words: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.killed_nights", description="Kills nights at random moments."
-    )
-    for kind, number in KILLS.items():
-        parser.add_argument(f"--{kind}s", type=int, default=number, help=f"kills of a {kind} (default: {number})")
+    parser = argparse.ArgumentParser(prog="python -m tools.killed_nights", description="Kills gates at random moments.")
+    parser.add_argument("--kills", type=int, default=KILLS, help=f"kills of a gate (default: {KILLS})")
     parser.add_argument("--seed", type=int, default=1, help="draws the moments (default: 1)")
     arguments = parser.parse_args(words)
-    for kind in KINDS:
-        draw = random.Random(f"{arguments.seed} {kind}")  # noqa: S311  # moments, no secrets
-        for kill in kill_nights(kind, getattr(arguments, f"{kind}s"), draw):
+    draw = random.Random(arguments.seed)  # noqa: S311  # moments, no secrets
+    with tempfile.TemporaryDirectory(prefix="gpugate-killed-") as folder:
+        for kill in kill_gates(Path(folder), draw, arguments.kills):
             print(json.dumps(asdict(kill)), flush=True)
 
 

@@ -40,15 +40,13 @@ def prepare_night(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def begin_night(folder: Path, resume: bool = False) -> None:
+def begin_night(folder: Path) -> None:
     """Takes out of the folder what an earlier session left: a killed one must not look like that one.
 
-    The run itself stays where it is resumed. To be called once it is known that a case runs. Raises NightReportError
-    where that cannot be done.
+    To be called once it is known that a case runs. Raises NightReportError where that cannot be done.
     """
     try:
-        if not resume:
-            run_file.remove(folder / RUN)
+        run_file.remove(folder / RUN)
         for name in (SUMMARY, PAGE, JUNIT):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")

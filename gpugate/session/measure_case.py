@@ -98,11 +98,11 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
         if session.capture is not None:
             result.skipped = SPANS_GPUS if case.spans_gpus else session.capture(case, session.context(case))
             return
-        if len(session.result.yardsticks) == session.resumed_probes:
+        if not session.result.yardsticks:
             session.probe("before")
         _measure_until_decided(session, case, result, report)
     except KeyboardInterrupt:
-        _drop_measurement(result)  # it may lack its confirmations, and --perf-resume measures no finished case
+        _drop_measurement(result)  # its confirmations may be missing
         raise
     except BaseException as error:
         from gpugate.measurement.yardsticks import device_problem

@@ -58,7 +58,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
         yardsticks=[probe for run in runs for probe in run.yardsticks],
         source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
         wall_s=max(run.wall_s for run in runs),
-        provenance=join_provenance([run.provenance for run in runs if run.provenance is not None]),
+        provenance=_join_provenance([run.provenance for run in runs if run.provenance is not None]),
         shard=None,
     )
     night = decide_again(joined)
@@ -76,9 +76,9 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
 
 def _check_together(shards: Sequence[ShardRun]) -> None:
     first = shards[0]
-    facts = list_facts(first.run)
+    facts = _list_facts(first.run)
     for other in shards[1:]:
-        for name, value in list_facts(other.run).items():
+        for name, value in _list_facts(other.run).items():
             if value != facts[name]:
                 raise MergeError(
                     f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
@@ -98,7 +98,7 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
     _check_budget(shards)
 
 
-def list_facts(run: RunResult) -> Mapping[str, object]:
+def _list_facts(run: RunResult) -> Mapping[str, object]:
     """The facts that the runs of one night have in common, each with its name."""
     origin = run.provenance or Provenance()
     facts = {
@@ -174,11 +174,11 @@ def join_workers(stored: RunResult, runs: Sequence[RunResult], died: bool) -> Ru
         interrupted=died or not runs or any(run.interrupted for run in runs),
         problems=list(dict.fromkeys(problem for run in runs for problem in run.problems)),
         wall_s=max(run.wall_s for run in (stored, *runs)),
-        provenance=join_provenance([run.provenance for run in runs or [stored] if run.provenance is not None]),
+        provenance=_join_provenance([run.provenance for run in runs or [stored] if run.provenance is not None]),
     )
 
 
-def join_provenance(found: Sequence[Provenance]) -> Provenance | None:
+def _join_provenance(found: Sequence[Provenance]) -> Provenance | None:
     """The values that all shards have; a night of several hosts has no host of its own."""
     if not found:
         return None

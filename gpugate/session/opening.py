@@ -1,4 +1,4 @@
-"""The beginning of a session: its device, the description of the machine, its records, and a run that it resumes."""
+"""The beginning of a session: its device, the description of the machine, and its records."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
-from gpugate.judging.decide_again import decide_again, find_changes
-from gpugate.machine.environment import absence_names, describe, differences, machine_name
-from gpugate.results.case import CaseResult, Remembered
+from gpugate.machine.environment import absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
-from gpugate.results.verdict import Outcome
-from gpugate.session.merging import join_provenance, list_facts
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.time_plan import TimePlan
-from gpugate.store import baseline, profiles_file, run_file
-from gpugate.store.codec import to_json
+from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
-from gpugate.store.source_hash import source_hash
 from gpugate.store.version import find_commit
 from gpugate.units import format_now
 from gpugate.workload import Case
@@ -34,9 +27,6 @@ if TYPE_CHECKING:
     import torch
 
     from gpugate.session.worker import Worker
-
-RESUME = "--perf-resume"
-STEP = f"repeat the command as it was, or leave out {RESUME} to measure anew"
 
 
 def choose_device(asked: str, worker: Worker | None = None) -> torch.device:
@@ -122,89 +112,12 @@ def _plan_time(session: PerfSession, selected: Collection[Case]) -> TimePlan | N
     return TimePlan(sum(session.can_measure(case) for case in selected))
 
 
-def resume(session: PerfSession, selected: Collection[Case]) -> None:
-    """Gives the session the finished cases, the start and the seed of the run at its path.
-
-    It gives none where no run is there, or one that was not cut off: a whole night is measured anew.
-
-    Raises OptionError, with both values, where code, software, machine, options or baselines are not those of the
-    run, and RunFileError for a run that cannot be read.
-    """
-    path = next((path for path in session.options.given_paths if path.exists()), None)
-    if path is None:
-        return
-    stored, now = run_file.read_to_decide_again(path), session.result
-    if not stored.interrupted:
-        return
-    finished = {case_id: case for case_id, case in stored.cases.items() if is_finished(case)}
-    edited = [one.case_id for one in find_changes(stored, decide_again(stored)) if one.case_id in finished]
-    if edited:
-        raise OptionError(f"{RESUME}: {path} has verdicts of {edited[0]} that its measurement does not give: {STEP}")
-    _check_facts(path, stored, session)
-    now.source_hashes = {**now.source_hashes, **stored.source_hashes}
-    _check_cases(path, finished, session, {case.id: case for case in selected})
-    now.started_at, now.seed, now.wall_s = stored.started_at, stored.seed, stored.wall_s
-    now.provenance = join_provenance([one.provenance for one in (stored, now) if one.provenance is not None])
-    session.started_s -= stored.wall_s
-    session.finished = finished
-    if session.options.worker is None:
-        now.cases.update(finished)
-        now.yardsticks = stored.yardsticks
-        session.saved_probes = session.resumed_probes = len(stored.yardsticks)
-
-
-def is_finished(case: CaseResult) -> bool:
-    """False for a case that was cut off, or whose device was lost: it is measured again."""
-    lost = any(one.check == "equivalence" and one.outcome is Outcome.ENV_INVALID for one in case.verdicts)
-    came_to_something = case.measurement is not None or case.error is not None or case.skipped is not None
-    return came_to_something and not lost
-
-
-def _check_facts(path: Path, stored: RunResult, session: PerfSession) -> None:
-    now, given = session.result, session.options.seed
-    for name, value in _facts(stored).items():
-        if (found := _facts(now)[name]) != value:
-            raise OptionError(f"{RESUME}: {path} has the {name} {value}, and this run has {found}: {STEP}")
-    if given not in (None, stored.seed):
-        raise OptionError(f"{RESUME}: {path} has the perf_seed {stored.seed}, and this run has {given}: {STEP}")
-    changed = differences([stored.environment, now.environment])
-    if changed:
-        raise OptionError(f"{RESUME}: since {path} the software or the machine changed ({', '.join(changed)}): {STEP}")
-
-
-def _facts(run: RunResult) -> Mapping[str, object]:
-    return {**list_facts(run), "shard": "none" if run.shard is None else str(run.shard)}
-
-
-def _check_cases(
-    path: Path, finished: Mapping[str, CaseResult], session: PerfSession, selected: Mapping[str, Case]
-) -> None:
-    quiet = replace(session.records, notes=set())  # notes about a baseline belong to the case that it judges
-    for case_id, case in finished.items():
-        if case_id not in selected:
-            raise OptionError(f"{RESUME}: {path} has finished {case_id}, which is not selected now: {STEP}")
-        if session.result.source_hashes.get(case.workload) not in (None, source_hash(selected[case_id].workload)):
-            raise OptionError(f"{RESUME}: since {path} the source of {case.workload} changed: {STEP}")
-        if case.measurement is None:
-            continue
-        record = quiet.find(selected[case_id])
-        if to_json(record) != to_json(case.remembered):
-            then, now = _describe(case.remembered), _describe(record)
-            raise OptionError(f"{RESUME}: {path} judged {case_id} by {then}, and the baselines now have {now}: {STEP}")
-
-
-def _describe(record: Remembered | None) -> str:
-    if record is None:
-        return "no record"
-    return f"a record of {record.current.speedup:.6g}x for {record.checks} checks a night"
-
-
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
-    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack, for one in
-    `--perf-set` that no selected workload knows and for a run that cannot be resumed, CompareError for an `--against`
-    that is not there, and BaselineError for a file that cannot be trusted.
+    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for one
+    in `--perf-set` that no selected workload knows, CompareError for an `--against` that is not there, and
+    BaselineError for a file that cannot be trusted.
     """
     _check_allowed(options.allow_missing, catalogue)
     selected = [case for case in catalogue.cases() if case.id in node_ids]
@@ -244,8 +157,6 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     if known is not None:
         session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
-    if options.resume:
-        resume(session, selected)
     session.plan = _plan_time(session, selected)
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)

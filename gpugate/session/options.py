@@ -112,7 +112,6 @@ class Options:
     explain: bool = False  # an autopsy of every case, not only of those that fail
     profiling: Profiling | None = None  # what is taken instead of measurements
     shard: Shard | None = None  # that is measured; None: all selected cases
-    resume: bool = False  # from the finished cases of the run that is there
     worker: Worker | None = None  # of xdist, whose controller writes one run for all
 
     @property
@@ -167,8 +166,6 @@ OPTIONS = {
     f"adds it to none (default: {VARIABLE}, else {STORE_FOLDER} in pytest's rootdir)",
     "--perf-shard I/N": "measure shard I of N, from 1/N to N/N, of the selected cases; gpugate verdict --merge makes "
     "one night of all shards (default: all cases)",
-    "--perf-resume": "go on from the finished cases of the run in --perf-report or --perf-json that was cut off; "
-    "without such a run, begin (default: off)",
     "--perf-set NAME=VALUE": "give workloads the setting NAME, such as a folder of your own data; repeat it for "
     "several settings (default: none)",
     "--perf-baselines DIR": f"read and write baselines in DIR (default: {DEFAULT_BASELINES} of pytest's rootdir)",
@@ -285,7 +282,6 @@ def read_options(config: pytest.Config) -> Options:
         explain=value("explain"),
         profiling=_profiling(config),
         shard=shard,
-        resume=not fresh and value("perf_resume"),
         worker=read_worker(config),
     )
 
@@ -355,7 +351,7 @@ def _check_together(config: pytest.Config) -> None:
     """
     value, records, fresh = config.getoption, _records(config), children.task == MEASURE
     gate, fault, own, names = value("gate"), value("perf_mutate"), value("perf_set"), value("allow_missing")
-    shard, has_run = value("perf_shard"), value("perf_report") or value("perf_json")
+    shard = value("perf_shard")
     if records:
         _refuse_ambiguous(config, "--update-baselines", value("update_baselines"))
     for sentence, refused in {
@@ -364,10 +360,6 @@ def _check_together(config: pytest.Config) -> None:
         f"--allow-missing {names} has an effect only with --gate: give --gate too": names and not gate and not fresh,
         f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards": (
             shard is not None and records
-        ),
-        "--update-baselines records whole sessions: record without --perf-resume": value("perf_resume") and records,
-        "--perf-resume goes on with a run: give its --perf-report or --perf-json": (
-            value("perf_resume") and not has_run and not fresh
         ),
         f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
         "PYTEST_ADDOPTS": gate and fault is not None,

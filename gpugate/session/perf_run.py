@@ -200,7 +200,7 @@ class PerfRun:
             return
         with usage_errors(), nullcontext(True) if worker is None else worker.begin() as is_first:
             if is_first and folder is not None:
-                begin_night(folder, self.options.resume)
+                begin_night(folder)
             if is_first:
                 self.opened.begin()
 

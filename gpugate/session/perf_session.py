@@ -54,8 +54,6 @@ class PerfSession:
     cache: WorkloadCache | None = None  # of the workload that was measured last
     cores: frozenset[int] = field(default_factory=find_usable_cores)  # of this process, at its start
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
-    finished: dict[str, CaseResult] = field(default_factory=dict)  # of the run that is resumed
-    resumed_probes: int = 0  # of the yardsticks, how many are of that run
     started_s: float = field(default_factory=time.perf_counter)
     worktrees: dict[str, Version] = field(default_factory=dict)  # of other versions, by git ref
     closing: ExitStack = field(default_factory=ExitStack)  # removes the worktrees at the end
@@ -112,7 +110,7 @@ class PerfSession:
     def case_result(self, case: Case) -> CaseResult:
         """The result of this case; a new one holds no measurement yet."""
         if case.id not in self.result.cases:
-            self.result.cases[case.id] = self.finished.get(case.id) or CaseResult(
+            self.result.cases[case.id] = CaseResult(
                 case_id=case.id,
                 workload=case.workload.name,
                 optimization=case.optimization.name,
@@ -160,7 +158,7 @@ class PerfSession:
     def begin(self) -> None:
         """Writes the JSON file with no further case, in place of an older run: a session that is killed leaves it."""
         for path in self.options.case_paths:
-            run_file.begin(path, replace(self.result, cases={**self.finished, **self.result.cases}))
+            run_file.write(path, self.result)
 
     def save_case(self, result: CaseResult) -> None:
         """Appends a finished case to the JSON file, with the probes since the case before."""

@@ -3,7 +3,7 @@
 While a session runs, the file contains its beginning, marked as interrupted, and each finished case is one line that is
 appended to `<file>.cases` beside it: a case costs as much at the end of a session as at its start. The end of the
 session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases. The
-workers of a session append to the same lines; a resumed session begins with the cases that are there.
+workers of a session append to the same lines.
 
 From the start of a session until its first case the file of an earlier session stays, with `<file>.outdated` beside it:
 where the session dies meanwhile, the earlier run is no answer to a question about the later one.
@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +89,8 @@ def reserve(path: Path) -> Iterator[None]:
         lock.unlink(missing_ok=True)
 
 
-def begin(path: Path, run: RunResult) -> None:
-    """Writes the file of a session that begins, marked as interrupted, with the finished cases of one that is resumed.
-
-    Raises as `write` does.
-    """
-    write(path, replace(run, interrupted=True))
-
-
 def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:
-    """Adds a finished case to the lines beside the file that `begin` wrote, with the probes since the case before.
+    """Adds a finished case to the lines beside the file of the session, with the probes since the case before.
 
     Raises RunFileError where they cannot be written and FormatError for a number that JSON cannot carry: the lines
     that are there stay.

@@ -20,7 +20,6 @@ DEFAULTS = {
     "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
     "--perf-json": "nowhere",
     "--perf-shard": "all cases",
-    "--perf-resume": "off",
     "--perf-set": "none",
     "--perf-baselines": "baselines of pytest's rootdir",
     "--allow-missing": "none",
@@ -124,8 +123,6 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
         (["--perf-mutate=sync", "--update-baselines"], "which no baseline may contain: record without it"),
         (["--perf-mutate=sync", "--gate"], "--gate would judge the fault sync of --perf-mutate: leave out one of the"),
-        (["--perf-resume"], "--perf-resume goes on with a run: give its --perf-report or --perf-json"),
-        (["--perf-resume", "--update-baselines"], "--update-baselines records whole sessions: record without"),
     ],
 )
 def test_options_that_contradict_or_do_nothing_are_refused(

@@ -89,12 +89,12 @@ def test_everything_comes_back(tmp_path: Path, run: RunResult) -> None:
 
 def empty(run: RunResult) -> RunResult:
     """The run before its first case."""
-    return replace(run, cases={}, yardsticks=[], source_hashes={}, wall_s=0.0)
+    return replace(run, cases={}, yardsticks=[], source_hashes={}, wall_s=0.0, interrupted=True)
 
 
 def begun(path: Path, run: RunResult) -> RunResult:
     """The run as `--perf-json` has it when a process is killed after its last case; the probe is of the last one."""
-    run_file.begin(path, empty(run))
+    run_file.write(path, empty(run))
     *before, last = run.cases.values()
     for case in before:
         run_file.append(path, case, [], run)
@@ -104,8 +104,8 @@ def begun(path: Path, run: RunResult) -> RunResult:
 
 def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
-    run_file.begin(path, empty(run))
-    assert run_file.read(path) == replace(empty(run), interrupted=True)
+    run_file.write(path, empty(run))
+    assert run_file.read(path) == empty(run)
     growing = replace(run, cases={}, yardsticks=[], interrupted=True)
     for case_id, result in run.cases.items():
         growing.cases[case_id] = result
@@ -115,7 +115,7 @@ def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
 
 def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, run: RunResult) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    run_file.begin(path, empty(run))
+    run_file.write(path, empty(run))
     run_file.append(path, measured("case-000"), run.yardsticks, run)
     whole, sizes = path.stat(), [lines.stat().st_size]
     for number in range(1, 100):
@@ -125,20 +125,6 @@ def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, ru
     now = path.stat()
     assert (now.st_ino, now.st_mtime_ns) == (whole.st_ino, whole.st_mtime_ns), "the whole file was not written again"
     assert len(run_file.read(path).cases) == 100
-
-
-def test_a_resumed_run_keeps_its_cases_and_adds_to_them(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    first, second, third = run.cases.values()
-    run_file.begin(path, replace(run, cases={first.case_id: first}))
-    assert run_file.read(path) == replace(run, cases={first.case_id: first}, interrupted=True)
-    probe = Yardstick({"matmul_gflops": 151.0})
-    run_file.append(path, second, [probe], replace(run, wall_s=13.0))
-    run_file.append(path, third, [], replace(run, wall_s=14.0))
-    whole = replace(run, yardsticks=[*run.yardsticks, probe], wall_s=14.0, interrupted=True)
-    assert run_file.read(path) == whole
-    run_file.begin(path, whole)
-    assert run_file.read(path) == whole
 
 
 def test_lines_that_the_whole_file_has_too_count_once(tmp_path: Path, run: RunResult) -> None:
@@ -152,7 +138,7 @@ def test_lines_that_the_whole_file_has_too_count_once(tmp_path: Path, run: RunRe
 
 def test_a_line_whose_writer_was_killed_does_not_spoil_the_next_one(tmp_path: Path, run: RunResult) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    run_file.begin(path, empty(run))
+    run_file.write(path, empty(run))
     first, second, third = run.cases.values()
     for each in (first, second):
         run_file.append(path, each, [], run)
@@ -164,7 +150,7 @@ def test_a_line_whose_writer_was_killed_does_not_spoil_the_next_one(tmp_path: Pa
 
 def test_several_processes_add_their_cases_to_one_run(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
-    run_file.begin(path, empty(run))
+    run_file.write(path, empty(run))
     children = [os.fork() for _ in range(4) if os.getpid() == PARENT]
     if os.getpid() != PARENT:
         status = 1
@@ -183,7 +169,7 @@ def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: Run
     begun(path, run)
     earlier = lines.read_bytes()
     later = replace(run, seed=8)
-    run_file.begin(path, empty(later))
+    run_file.write(path, empty(later))
     lines.write_bytes(earlier)
     assert run_file.read(path).cases == {}
 
@@ -201,7 +187,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) ->
 
 def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
-    run_file.begin(path, empty(run))
+    run_file.write(path, empty(run))
     first, second, _ = run.cases.values()
     run_file.append(path, first, [], run)
     write = os.write
