@@ -61,7 +61,6 @@ RULES = (
     "gpugate/results/summary.py",
     "gpugate/statistics/intervals.py",
     "gpugate/statistics/policy.py",
-    "gpugate/statistics/tolerance.py",
     "gpugate/statistics/variation.py",
     "tools/sharpness.py",
     "tools/simulated_nights.py",

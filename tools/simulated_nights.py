@@ -35,8 +35,7 @@ from gpugate.results.summary import (
     summarize_process,
 )
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
-from gpugate.statistics.tolerance import median_variance
-from gpugate.statistics.variation import Control, Variation
+from gpugate.statistics.variation import Control, Variation, median_variance
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Size, Tolerance

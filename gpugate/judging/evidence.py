@@ -19,7 +19,7 @@ from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary
-from gpugate.statistics.intervals import Estimate, machine_half_width, time_interval, widen
+from gpugate.statistics.intervals import Estimate, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control
@@ -346,7 +346,7 @@ def _change(measurement: Measurement, then: History, control: Control) -> Estima
     change = Estimate(now.median / explained, now.low / explained, now.high / explained)
     if (change.median > 1) is not (now.median > then.optimized_ms):
         change = Estimate(1.0, change.low / change.median, change.high / change.median)
-    return widen(change, machine_half_width(control.variation))
+    return widen(change, control.variation.half_width)
 
 
 def duet_of(code: RecordedCode) -> Duet | None:

@@ -6,7 +6,7 @@ import datetime
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 import numpy as np
@@ -14,17 +14,17 @@ import numpy as np
 from gpugate.measurement.record import Measurement, Pair, TimedBuild
 from gpugate.measurement.speedup import speedup_of
 from gpugate.results.bill import Bills, ProcessBills, stored_bills
-from gpugate.statistics.intervals import (
-    Estimate,
-    coefficient_of_variation,
-    machine_half_width,
-    robust_spread,
-    time_interval,
-    widen,
-)
+from gpugate.statistics.intervals import Estimate, robust_spread, time_interval, widen
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.statistics.tolerance import WALL_FACTOR, detectable_slowdown, log_tolerance
-from gpugate.statistics.variation import Control, Observed, Variation, fit_control, shrink_all
+from gpugate.statistics.variation import (
+    WALL_FACTOR,
+    Control,
+    Variation,
+    detectable_slowdown,
+    fit_control,
+    log_tolerance,
+    shrink_all,
+)
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
@@ -115,8 +115,7 @@ class History:
         side's time; None for fewer than MIN_PROCESSES."""
         if self.processes < MIN_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
             return None, None
-        of_time = Variation(self.optimized_ms_cv, self.processes - 1)
-        return machine_half_width(self.variation), machine_half_width(of_time)
+        return self.variation.half_width, Variation(self.optimized_ms_cv, self.processes - 1).half_width
 
     def tolerance(self, checks_per_night: int) -> float:
         """The share by which a speedup may fall short of this one by chance, in a night of so many checks of times."""
@@ -219,10 +218,10 @@ def history(
     speedups, references = [one.speedup.median for one in summaries], [one.reference_ms for one in summaries]
     return History(
         speedup=median(speedups),
-        speedup_cv=coefficient_of_variation(speedups),
+        speedup_cv=_variation(speedups),
         reference_ms=median(references),
         optimized_ms=median(optimized),
-        optimized_ms_cv=coefficient_of_variation(optimized),
+        optimized_ms_cv=_variation(optimized),
         processes=len(processes),
         sittings=max(1, len(groups)),
         sm_clock_mhz=sm_clock_mhz(pair for process in pairs for pair in process),
@@ -233,6 +232,10 @@ def history(
         control=fit_control(np.log(optimized).tolist(), np.log(references).tolist()),
         bills=tuple(bills[index] for index in kept) if any(bills) else (),
     )
+
+
+def _variation(values: Sequence[float]) -> float | None:
+    return stdev(values) / fmean(values) if len(values) > 1 else None
 
 
 def _pair_noise(process: Sequence[TimedBuild]) -> float:
@@ -258,7 +261,7 @@ def shrink_records(current: Sequence[History]) -> list[History]:
     ]
 
 
-def _observe(history: History, variation: Variation | None) -> Observed | None:
+def _observe(history: History, variation: Variation | None) -> tuple[Variation, float] | None:
     if variation is None or history.pair_noise is None or history.processes < MIN_PROCESSES:
         return None
-    return Observed(variation, history.pair_noise)
+    return variation, history.pair_noise

@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count as count_up
+from statistics import fmean, stdev
 from statistics import median as median_of
 
-import numpy as np
 from scipy import special  # scipy.stats would take half a second more to import
 
-from gpugate.statistics.variation import Variation
 from gpugate.units import Bound, Positive
 
-_mean, _std, _sort = np.mean, np.std, np.sort  # as they are at import: a side may replace them later
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
 # Measured difference between two identical sides over their whole life in one process, as a log-ratio. It is the
 # half-width where there are too few builds to estimate one, and no record shows how much processes differ. Pairs alone
@@ -41,12 +40,6 @@ class Estimate:
     def overlaps(self, other: Estimate) -> bool:
         return self.low <= other.high and other.low <= self.high
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for a median outside its interval by more than the last digit of a float."""
-        nearest = min(max(self.median, self.low), self.high)
-        if nearest != self.median and not math.isclose(nearest, self.median):
-            raise ValueError(f"the median {self.median:g} is not from low, {self.low:g}, to high, {self.high:g}")
-
 
 def median_interval(samples: Sequence[float]) -> Estimate:
     """Computes the median with a distribution-free interval from order statistics.
@@ -58,14 +51,11 @@ def median_interval(samples: Sequence[float]) -> Estimate:
     """
     if not samples:
         raise ValueError("no samples: a median needs at least one")
-    ordered = _sort(np.asarray(samples, dtype=float))
-    count = len(ordered)
-    below = _samples_below(count)
-    spread = float(ordered[-1] - ordered[0])
-    median = float(median_of(ordered))
-    if below < 0:
-        return Estimate(median, float(ordered[0]) - spread, float(ordered[-1]) + spread)
-    return Estimate(median, float(ordered[below]), float(ordered[count - 1 - below]))
+    ordered = sorted(map(float, samples))
+    below = _samples_below(len(ordered))
+    spread = ordered[-1] - ordered[0] if below < 0 else 0.0
+    below = max(0, below)
+    return Estimate(median_of(ordered), ordered[below] - spread, ordered[-1 - below] + spread)
 
 
 def time_interval(samples: Sequence[float]) -> Estimate:
@@ -81,8 +71,8 @@ def time_interval(samples: Sequence[float]) -> Estimate:
 
 @cache
 def _samples_below(count: int) -> int:
-    at_most = special.bdtr(np.arange(count + 1), count, 0.5)  # P(Binomial(count, 1/2) <= k)
-    return int(np.searchsorted(at_most, 1 - CONFIDENCE, side="right")) - 1
+    # The index of the lower bound, below 0 where there are too few samples; bdtr is P(Binomial(count, 1/2) <= k).
+    return next(k for k in count_up() if special.bdtr(k, count, 0.5) > 1 - CONFIDENCE) - 1
 
 
 def build_half_width(medians: Sequence[float], fitted: int = 1, unknown: float = UNKNOWN_BUILD_SPREAD) -> float:
@@ -97,7 +87,7 @@ def build_half_width(medians: Sequence[float], fitted: int = 1, unknown: float =
     count = len(medians)
     if count - fitted < 2:
         return unknown
-    spread = float(_std(medians, ddof=fitted))
+    spread = stdev(medians) * math.sqrt((count - 1) / (count - fitted))
     return t_quantile(CONFIDENCE, count - fitted) * spread / math.sqrt(count)
 
 
@@ -107,24 +97,20 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return float(special.stdtrit(degrees_of_freedom, probability))
 
 
-def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float | None:
+def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float:
     """Computes half the difference of medians between builds with the reference built first and the other builds.
 
-    The order of building decides the memory of each side: two identical sides differed by +2 and -2 % in turn. None
-    with fewer than two builds of either order, and where removing the effect does not reduce the median absolute
-    deviation of the builds: one outlier must not pass for an effect.
+    The order of building decides the memory of each side: two identical sides differed by +2 and -2 % in turn. 0 with
+    fewer than two builds of either order, and where removing the effect does not reduce the median absolute deviation
+    of the builds: one outlier must not pass for an effect.
     """
-    first, other = (
-        [median for median, was in zip(medians, reference_first, strict=True) if was is order]
-        for order in (True, False)
-    )
+    signed = [(median, 1 if first else -1) for median, first in zip(medians, reference_first, strict=True)]
+    first, other = ([median for median, sign in signed if sign == order] for order in (1, -1))
     if min(len(first), len(other)) < 2:
-        return None
+        return 0.0
     effect = (median_of(first) - median_of(other)) / 2
-    without = [
-        median - effect if was else median + effect for median, was in zip(medians, reference_first, strict=True)
-    ]
-    return effect if robust_spread(without) < robust_spread(medians) else None
+    without = [median - sign * effect for median, sign in signed]
+    return effect if robust_spread(without) < robust_spread(medians) else 0.0
 
 
 def speedup_estimate(
@@ -135,7 +121,7 @@ def speedup_estimate(
     """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
     the interval over pairs and the interval over builds.
 
-    `of_machine` is the half-width by which a process may differ from its machine, see `machine_half_width`: the
+    `of_machine` is the half-width by which a process may differ from its machine, see `Variation.half_width`: the
     interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD.
     `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
     over builds lies around their mean, to which the t distribution applies: the same width around their median would be
@@ -143,28 +129,13 @@ def speedup_estimate(
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
-    shift = effect or 0.0
-    adjusted = [[value - shift if first else value + shift for value in values] for values, first in taken]
+    adjusted = [[value - effect if first else value + effect for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    mean, fitted = float(_mean(medians)), 1 if effect is None else 2
-    between = build_half_width(medians, fitted, UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine)
-    found = Estimate(
-        median=math.exp(pooled.median),
-        low=math.exp(min(pooled.low, mean - between)),
-        high=math.exp(max(pooled.high, mean + between)),
-    )
-    return found if of_machine is None else widen(found, of_machine)
-
-
-def machine_half_width(variation: Variation) -> float:
-    """Computes the half-width of the interval that one process gives for its machine: t(f) * s, as a log-ratio.
-
-    s is the recorded standard deviation between processes, known with f degrees of freedom. It contains what differs
-    between builds, since each process has builds of its own. One process is one value of that distribution (Hahn &
-    Meeker, Statistical Intervals, 1991, section 4.7), however many pairs it has.
-    """
-    return t_quantile(CONFIDENCE, variation.degrees_of_freedom) * variation.share
+    unknown = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
+    mean, between = fmean(medians), build_half_width(medians, 2 if effect else 1, unknown)
+    low, high = min(pooled.low, mean - between), max(pooled.high, mean + between)
+    return widen(Estimate(*map(math.exp, (pooled.median, low, high))), of_machine or 0.0)
 
 
 def widen(estimate: Estimate, half_width: float) -> Estimate:
@@ -179,8 +150,3 @@ def robust_spread(values: Sequence[float]) -> float:
         return 0.0
     middle = median_of(values)
     return median_of(abs(value - middle) for value in values) / float(special.ndtri(0.75))
-
-
-def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Divides the sample standard deviation by the mean; None for fewer than two values."""
-    return float(_std(values, ddof=1) / _mean(values)) if len(values) > 1 else None

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
 
 from gpugate.statistics.intervals import (
     CONFIDENCE,
     Estimate,
     build_half_width,
-    coefficient_of_variation,
-    machine_half_width,
     median_interval,
     order_effect,
     robust_spread,
@@ -30,7 +27,7 @@ def in_turn(ratios: Sequence[Sequence[float]]) -> Estimate:
     return speedup_estimate(ratios, [index % 2 == 0 for index in range(len(ratios))])
 
 
-@pytest.mark.parametrize("count", range(7, 81))
+@pytest.mark.parametrize("count", [7, 8, 20, 80])
 def test_bounds_are_the_tightest_order_statistics_that_the_binomial_allows(count: int) -> None:
     at_most = [sum(math.comb(count, below) for below in range(index + 1)) / 2**count for index in range(count)]
     tightest = max(index for index in range(count) if at_most[index] <= 1 - CONFIDENCE)
@@ -54,7 +51,7 @@ def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_per
 
 def test_the_recorded_spread_between_processes_takes_the_place_of_the_one_percent() -> None:
     """A single build of a process that was recorded to differ from others by 0.1 or 2 %, known from five values."""
-    quiet, loud = (machine_half_width(Variation(share, 4)) for share in (0.001, 0.02))
+    quiet, loud = (Variation(share, 4).half_width for share in (0.001, 0.02))
     assert (quiet, loud) == pytest.approx((0.0037469, 0.074939), rel=1e-4)  # t(4) at 99 % is 3.7469
     for of_machine in (quiet, loud):
         estimate = speedup_estimate([[0.5] * 20], [True], of_machine)
@@ -65,22 +62,14 @@ def test_the_recorded_spread_between_processes_takes_the_place_of_the_one_percen
     assert math.log(many.low) == pytest.approx(0.5 - loud)
 
 
-@pytest.mark.parametrize(("instances", "pairs"), [(4, 4), (8, 4), (12, 4)])
-def test_a_bound_of_the_speedup_holds_when_fresh_instances_differ_more_than_pairs(instances: int, pairs: int) -> None:
+@pytest.mark.parametrize("instances", [4, 12])
+def test_a_bound_of_the_speedup_holds_when_fresh_instances_differ_more_than_pairs(instances: int) -> None:
     """0.5 % between instances, 0.1 % between pairs, as a launch-bound workload has it: pairs alone would mislead."""
     draw = np.random.default_rng(instances)
     offsets = draw.normal(0.0, 0.005, size=(DRAWS, instances, 1))
-    estimates = [in_turn(run) for run in (offsets + draw.normal(0, 0.001, (DRAWS, instances, pairs))).tolist()]
+    estimates = [in_turn(run) for run in (offsets + draw.normal(0, 0.001, (DRAWS, instances, 4))).tolist()]
     assert np.mean([estimate.low > 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
     assert np.mean([estimate.high < 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
-
-
-def test_a_speedup_is_the_inverse_of_the_slowdown() -> None:
-    ratios = [[0.1, 0.2, 0.3], [0.2, 0.25, 0.4], [0.1, 0.3, 0.5]]
-    assert in_turn([ratios[0], [], *ratios[1:]]) == speedup_estimate(ratios, [True, True, False])  # no pairs, no build
-    forth, back = in_turn(ratios), in_turn([[-value for value in values] for values in ratios])
-    assert (1 / forth.median, 1 / forth.high, 1 / forth.low) == pytest.approx((back.median, back.low, back.high))
-    assert forth.median == pytest.approx(math.exp(0.25))
 
 
 def test_the_wider_of_pairs_and_instances_governs() -> None:
@@ -91,6 +80,8 @@ def test_the_wider_of_pairs_and_instances_governs() -> None:
     assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between))
     assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between))
     assert 0.05 + between > pooled.high
+    medians = [1.0, 2.0, 3.0, 4.0]  # an effect of the order that was taken out costs a degree of freedom
+    assert build_half_width(medians, fitted=2) == pytest.approx(6.9646 * math.sqrt(5 / 2) / 2, rel=1e-4)  # t(2)
 
 
 def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() -> None:
@@ -104,28 +95,19 @@ def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() 
     assert found.half_width < blind.half_width / 3
 
 
-def test_an_effect_that_was_taken_out_costs_a_degree_of_freedom() -> None:
-    medians = [1.0, 2.0, 3.0, 4.0]
-    spread = math.sqrt(5.0 / 2)
-    assert build_half_width(medians, fitted=2) == pytest.approx(6.9646 * spread / 2, rel=1e-4)  # t(2) at 99 %
-    assert build_half_width(medians[:3], fitted=2) == 0.01
-
-
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:
     samples = np.random.default_rng(1).normal(0.0, 2.0, 4000)
     samples[:40] = 1000.0
     assert robust_spread(samples.tolist()) == pytest.approx(2.0, rel=0.1)
     assert robust_spread([3.0]) == 0.0
-    assert coefficient_of_variation([9.0, 11.0]) == pytest.approx(math.sqrt(2) / 10)
-    assert coefficient_of_variation([9.0]) is None
 
 
 @pytest.mark.parametrize(
     ("medians", "first", "effect"),
     [
-        ([0.2312, 0.0003, -0.0046, -0.0401], [True, False] * 2, None),  # another program started beside the first build
-        ([0.0, 0.1, 0.0], [True, False, True], None),
-        ([0.0, 0.1, 0.0, 0.1], [True] * 4, None),
+        ([0.2312, 0.0003, -0.0046, -0.0401], [True, False] * 2, 0.0),  # another program started beside the first build
+        ([0.0, 0.1, 0.0], [True, False, True], 0.0),
+        ([0.0, 0.1, 0.0, 0.1], [True] * 4, 0.0),
         ([0.0, 0.1, 0.0, 0.1], [True, False] * 2, pytest.approx(-0.05)),
     ],
 )
@@ -133,15 +115,6 @@ def test_an_effect_of_the_order_needs_two_builds_of_either_and_no_outlier(
     medians: list[float], first: list[bool], effect: object
 ) -> None:
     assert order_effect(medians, first) == effect
-
-
-@pytest.mark.parametrize("within", [0.99 - 1e-12, 1.0, 1.02 + 1e-12])
-@pytest.mark.parametrize("outside", [0.98, 1.03])
-def test_a_stored_median_lies_in_its_interval_but_for_the_last_digit(within: float, outside: float) -> None:
-    read = TypeAdapter(Estimate).validate_python
-    assert read({"median": within, "low": 0.99, "high": 1.02}) == Estimate(within, 0.99, 1.02)
-    with pytest.raises(ValueError, match=r"is not from low, 0.99, to high, 1.02"):
-        read({"median": outside, "low": 0.99, "high": 1.02})
 
 
 def test_no_samples_are_refused() -> None:
