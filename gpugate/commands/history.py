@@ -15,7 +15,7 @@ from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE
 
 DEFAULT_LAST, LAST_OF_PAGE = 42, 365  # six weeks, and a year
-_SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup")
+_SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup", "gate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +54,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", "--case", metavar="PART", default="", help="only cases with PART in their id")
     parser.add_argument("--machine", metavar="PART", default="", help="only machines with PART in their name")
     parser.add_argument("--branch", metavar="NAME", help="only nights of this branch")
+    parser.add_argument("--gates", action="store_true", help="only runs of --gate")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,8 +115,9 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
             metrics=() if all_metrics else _SHOWN,
         )
         nights = store.read_nights(selection)
+    nights = [night for night in nights if night.is_gate or not arguments.gates]
     if not nights:
-        raise HistoryError(f"no night of {where} is selected: give another --machine or --branch")
+        raise HistoryError(f"no night of {where} is selected: leave out --machine, --branch or --gates")
     if not any(night.cases for night in nights):
         what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
         other = "give another --case, or other nights"

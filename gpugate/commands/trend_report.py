@@ -26,7 +26,6 @@ from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import render_text
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
-from gpugate.results.summary import group_by_night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically
@@ -76,12 +75,11 @@ def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
 
 
 def _count_nights(histories: Sequence[MachineHistory]) -> str:
-    """`22 nights`, or `35 runs on 2 nights`: between two nights of a machine lie six hours."""
-    runs = sum(len(history.nights) for history in histories)
-    starts = ([night.started.isoformat() for night in history.nights] for history in histories)
-    nights = sum(len(group_by_night(one)) for one in starts)
-    words = units.number_of(nights, "night")
-    return words if runs == nights else f"{units.number_of(runs, 'run')} on {words}"
+    """`22 nights`, each of them a gate, or `35 runs, 2 of them gates`."""
+    gates = [night.is_gate for history in histories for night in history.nights]
+    if all(gates):
+        return units.number_of(len(gates), "night")
+    return units.number_of(len(gates), "run") + (f", {sum(gates)} of them gates" if any(gates) else "")
 
 
 def _group(trend: Trend) -> str:

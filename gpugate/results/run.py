@@ -29,6 +29,7 @@ METRICS = (
     "peak_bytes",  # device memory of the optimized side at start-up
     "whole_run_speedup",
     "duration_s",  # of measuring the case in all its processes
+    "gate",  # 1 where a gate judged the case; other runs have no such metric
     "needs_host",  # 1 where no other case may run on the host; other cases have no such metric
     "ranks",  # GPUs of a case that spans several; other cases have no such metric
     "proving_s",  # the part of duration_s that proofs took; a case without proofs has no such metric
@@ -172,6 +173,11 @@ class Night:
         origin = (self.started.astimezone(datetime.timezone.utc).isoformat(), self.seed, self.machine)
         parts = (*origin, self.provenance.host, self.provenance.gpu_uuid)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+    @property
+    def is_gate(self) -> bool:
+        """True for a run of `--gate`; a developer's run and a recording are none."""
+        return any(case.value("gate") for case in self.cases.values())
 
     @property
     def version(self) -> str:

@@ -67,12 +67,12 @@ def night_of(run: RunResult, name: str = "") -> Night:
         source_hashes=run.source_hashes,
         provenance=run.provenance or UNKNOWN_PROVENANCE,
         interrupted=run.interrupted,
-        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case))) for case in fit},
+        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case, run.gate))) for case in fit},
         unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),
     )
 
 
-def _metrics(case: CaseResult) -> Iterator[tuple[str, Metric]]:
+def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
     decided = decider(case)  # whose figures every report has
     if decided is None or case.measurement is None:
         return
@@ -88,6 +88,7 @@ def _metrics(case: CaseResult) -> Iterator[tuple[str, Metric]]:
         "start_up_s": cost.build_s + cost.first_step_s,
         "duration_s": case.duration_s or None,
         "proving_s": case.proving_s or None,
+        "gate": 1.0 if gate else None,
         "needs_host": 1.0 if case.needs_host else None,
         **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
     }

@@ -35,7 +35,8 @@ def timed(name: str, speedup: float, **changed: object) -> CaseResult:
 def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: object) -> Path:
     """The directory of the night that is `number` days after the first."""
     started = (FIRST + datetime.timedelta(days=number)).isoformat()
-    run = RunResult(MACHINE, started, seed=number, cases={one.case_id: one for one in cases}, source_hashes=HASHES)
+    by_id = {one.case_id: one for one in cases}
+    run = RunResult(MACHINE, started, seed=number, gate=True, cases=by_id, source_hashes=HASHES)
     path = folder / f"night-{number:02d}"
     path.mkdir(parents=True)
     write_night(path, replace(run, **changed))

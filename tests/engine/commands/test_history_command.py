@@ -187,14 +187,14 @@ def test_nights_and_cases_are_selected(printed: Callable[..., str]) -> None:
     assert list(json.loads(one)["machines"][0]["cases"]) == ["tiny/graph/cuda"]
 
 
-def test_runs_are_told_from_nights_and_branches_are_named(
+def test_runs_are_told_from_gates_and_branches_are_named(
     tmp_path: Path, history: History, printed: Callable[..., str]
 ) -> None:
     assert "the runs are of several branches (2 of main, 1 of topic): --branch selects one\n" in printed()
     for number in range(3):
-        started_at = f"2030-01-01T0{3 + number}:00:00+00:00" if number < 2 else "2030-01-02T03:00:00+00:00"
-        night(tmp_path, number, [timed("fused", 3.0)], started_at=started_at)
-    assert "nvidia-h200: 3 runs on 2 nights, " in history(str(tmp_path))[1]
+        night(tmp_path, number, [timed("fused", 3.0)], gate=number < 2)
+    assert "nvidia-h200: 3 runs, 2 of them gates, " in history(str(tmp_path))[1]
+    assert "nvidia-h200: 2 nights, " in history(str(tmp_path), "--gates")[1]
 
 
 def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str], project: Path) -> None:
@@ -209,7 +209,7 @@ def test_folders_and_the_store_have_the_same_history(printed: Callable[..., str]
         (["nights", "-k", "other"], "has 'other' in its id"),
         (["unmeasured"], "was measured"),
         (["--last", "0"], "--last is '0': give a whole number from 1 to "),
-        (["--branch", "none"], "is selected: give another --machine or --branch"),
+        (["--branch", "none"], "is selected: leave out --machine, --branch or --gates"),
         (["--store", "sqlite:///new.sqlite"], "new.sqlite has no run: measure first, or give folders of nights"),
         (["--store", "sqlite:///none.sqlite", "nights"], "--store and folders were given"),
     ],

@@ -155,7 +155,7 @@ def test_a_setting_is_kept_by_its_name_and_a_path_becomes_absolute(
     (pytester.path / "mine.mp4").touch()
     monkeypatch.chdir(pytester.mkdir("below"))
     words = ("--perf-set=video=../mine.mp4", "--perf-set", "words=a=b", "--perf-set=video-2=nowhere.mp4")
-    settings = read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).settings
+    settings = dict(read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).settings)
     assert Path(settings.pop("video")).samefile(pytester.path / "mine.mp4")
     assert settings == {"words": "a=b", "video-2": "nowhere.mp4"}
 
