@@ -22,7 +22,7 @@ from gpugate.errors import SideError
 from gpugate.machine.torch_profiler import detach, profiled_events, run_profiler
 from gpugate.measurement import trace
 from gpugate.measurement.cold_inputs import HOT_SETS
-from gpugate.measurement.device_timer import Timer
+from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.record import Counters, StepProfile
 from gpugate.measurement.settings import BLOCK_MS
 from gpugate.measurement.sides import BuiltSide, blame, synchronize
@@ -37,27 +37,27 @@ NO_KERNEL = (
 )
 
 
-def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float | None]) -> list[int]:
+def steps_worth_counting(sides: Sequence[BuiltSide], steps_ms: Sequence[float]) -> list[int]:
     """Chooses the number of counted steps of each side: one, by the slower side, for all that do not work ahead.
 
     Counts repeat from step to step, so few steps suffice. A side that works ahead refills its queues at the end, which
     would dominate few steps: of such a side up to 64 steps are counted, a power of two, so that a slightly slower night
     counts the same number of steps.
     """
-    shared = fit_steps(max((ms for ms in steps_ms if ms), default=None))
+    shared = fit_steps(max(steps_ms))
     return [
         1 << (fit_steps(ms, MOST_AHEAD).bit_length() - 1) if side.side.works_ahead else shared
         for side, ms in zip(sides, steps_ms, strict=True)
     ]
 
 
-def fit_steps(step_ms: float | None, most: int = MOST_COUNTED) -> int:
+def fit_steps(step_ms: float, most: int = MOST_COUNTED) -> int:
     """Chooses a whole number of rounds of HOT_SETS steps: `most`, or as many as last half a second, at least a round.
 
     What a step launches may depend on its inputs. Of the two sets of a hot workload an odd number of steps would count
     one more often, and the length of the warm-up would decide which. A cold workload has more sets.
     """
-    steps = min(most, max(HOT_SETS, int(COUNTED_MS / step_ms))) if step_ms else most
+    steps = min(most, max(HOT_SETS, int(COUNTED_MS / max(step_ms, 1e-6))))
     return steps - steps % HOT_SETS
 
 
@@ -132,15 +132,15 @@ def kernels_by_join(  # cuda only
 
 
 def collect(
-    side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: Timer, step_ms: float | None = None
+    side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: HostTimer, step_ms: float
 ) -> dict[str, float]:  # cuda only
     """Collects every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
 
-    `step_ms` is the time of a step without the profiler, None where it was not measured.
+    `step_ms` is the time of a step without the profiler.
     """
-    cached = measure_data_path(side, inputs, timer.time_ms, step_ms)
+    cached = measure_data_path(side, timer.time_ms, step_ms)
     peak_bytes = {} if side.cost.peak_bytes is None else {"peak_bytes": float(side.cost.peak_bytes)}
-    unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs, step_ms or 0.0)}
+    unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs, step_ms)}
     autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}
     return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **cached}
 
@@ -184,19 +184,16 @@ def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
 
 
 def measure_data_path(
-    side: BuiltSide, inputs: Sequence[Any], time_ms: Callable[[Callable[[], None]], float], real_ms: float | None = None
+    side: BuiltSide, time_ms: Callable[[Callable[[], None]], float], real_ms: float
 ) -> dict[str, float]:
     """Measures `cached_step_ms` and `data_path_efficiency`; empty where the side has no `cached_step`.
 
     At an efficiency of 1, loading and copying are hidden or cost nothing; at 0.3, seven tenths of a step wait for data.
-    The cached time is the median of three blocks. `real_ms` is the real time per step; where it is None, three real
-    blocks are timed.
+    The cached time is the median of three blocks. `real_ms` is the real time per step.
     """
     cached = side.side.cached_step
     if cached is None:
         return {}
-    if real_ms is None:
-        real_ms = statistics.median(side.timed_block(inputs, time_ms) for _ in range(CACHED_BLOCKS))
 
     def block(steps: int) -> None:
         for _ in range(steps):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from time import get_clock_info, perf_counter_ns
-from typing import Literal, Protocol
+from typing import Literal
 
 import pynvml
 import torch
@@ -16,18 +16,11 @@ import torch
 from gpugate.measurement.record import ClockReading
 
 
-class Timer(Protocol):
-    """A clock for one call; `resolution_ms` is the smallest difference that it resolves."""
-
-    name: Literal["cuda events", "host clock"]
-    resolution_ms: float
-    event_host_ratios: list[float]
-
-    def time_ms(self, run: Callable[[], None]) -> float: ...
-
-
 class HostTimer:
-    """The monotonic host clock; the work is over when `run` returns."""
+    """The monotonic host clock for one call, whose work is over when `run` returns.
+
+    `resolution_ms` is the smallest difference that a timer resolves.
+    """
 
     name: Literal["cuda events", "host clock"] = "host clock"
     resolution_ms = get_clock_info("perf_counter").resolution * 1e3
@@ -41,18 +34,18 @@ class HostTimer:
         return (perf_counter_ns() - start) / 1e6
 
 
-class CudaEventTimer:  # cuda only
+class CudaEventTimer(HostTimer):  # cuda only
     """A pair of CUDA events on the current stream, around work that was joined to that stream.
 
     The host blocks until the second event: a host that waits in a loop would spend CPU time, which the bill counts.
     """
 
-    name: Literal["cuda events", "host clock"] = "cuda events"
+    name = "cuda events"
     resolution_ms = 0.0005  # cudaEventElapsedTime: about 0.5 us, CUDA Runtime API reference
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self.device = device
-        self.event_host_ratios: list[float] = []
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._end = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
 
@@ -65,15 +58,12 @@ class CudaEventTimer:  # cuda only
         return float(self._start.elapsed_time(self._end))
 
 
-class SynchronizedHostTimer:  # cuda only
+class SynchronizedHostTimer(HostTimer):  # cuda only
     """The host clock between two device synchronizations, cross-checked by events on the current stream."""
 
-    name: Literal["cuda events", "host clock"] = "host clock"
-    resolution_ms = HostTimer.resolution_ms
-
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self.device = device
-        self.event_host_ratios: list[float] = []
         self._events = CudaEventTimer(device)
 
     def time_ms(self, run: Callable[[], None]) -> float:
@@ -86,7 +76,7 @@ class SynchronizedHostTimer:  # cuda only
         return host_ms
 
 
-def timer_for(device: torch.device, timing: Literal["device", "pipeline"]) -> Timer:
+def timer_for(device: torch.device, timing: Literal["device", "pipeline"]) -> HostTimer:
     if device.type != "cuda":
         return HostTimer()
     return SynchronizedHostTimer(device) if timing == "pipeline" else CudaEventTimer(device)  # cuda only

@@ -152,7 +152,10 @@ def form_problem(output: Parts, expected: Parts) -> str | None:
     if opaque is not None:
         return f"it returned {opaque}: return tensors, in tuples, lists, dicts or data classes"
     if output.keys() != expected.keys():
-        return _names_problem(output, expected)
+        found, wanted = (
+            _describe(parts[""]) if "" in parts else f"the parts {', '.join(parts)}" for parts in (output, expected)
+        )
+        return f"it returned {found} instead of {wanted}"
     if not any(isinstance(part, torch.Tensor) for part in output.values()):
         return "it returned no tensor: return a tensor, or a tuple, list, dict or data class of tensors"
     return next(filter(None, (_part_problem(name, output[name], expected[name]) for name in expected)), None)
@@ -163,34 +166,15 @@ def _part_problem(name: str, output: object, expected: object) -> str | None:
     if not isinstance(output, torch.Tensor) or not isinstance(expected, torch.Tensor):
         same = type(output) is type(expected) and bool(np.all(output == expected))
         return None if same else f"it returned {_describe(output)} instead of {_describe(expected)}{where}"
-    if type(output) not in PLAIN_TENSORS:
-        kind = type(output).__qualname__
-        return (
-            f"it returned a {kind}{where}, a subclass of torch.Tensor, which may compute later: return a plain tensor"
-        )
-    if output.is_meta or output.is_nested or output.layout is not torch.strided:
-        kind = "nested tensor" if output.is_nested else f"tensor of layout {output.layout}"
-        kind = "meta tensor, which holds no values" if output.is_meta else kind
-        return f"it returned a {kind}{where}: return a dense tensor on a device"
+    plain = type(output) in PLAIN_TENSORS and not output.is_meta and not output.is_nested
+    if not plain or output.layout is not torch.strided:
+        kind = f"{type(output).__qualname__} of layout {output.layout} on {output.device}"
+        return f"it returned a {kind}{where}, which may hold no values: return a plain, dense tensor"
     if output.shape != expected.shape:
         return f"it returned shape {tuple(output.shape)} instead of {tuple(expected.shape)}{where}"
     if output.dtype != expected.dtype:
         return f"it returned dtype {output.dtype} instead of {expected.dtype}{where}"
     return None
-
-
-def _names_problem(output: Parts, expected: Parts) -> str:
-    if "" in output or "" in expected:  # a part without a name is the whole output
-        found, wanted = (
-            _describe(parts[""]) if "" in parts else f"the parts {', '.join(parts)}" for parts in (output, expected)
-        )
-        return f"it returned {found} instead of {wanted}"
-    missing = [name for name in expected if name not in output]
-    if missing:
-        return f"it returned no {', '.join(missing)}, which the baseline returns"
-    return (
-        f"it returned {', '.join(name for name in output if name not in expected)}, which the baseline does not return"
-    )
 
 
 def _describe(part: object) -> str:

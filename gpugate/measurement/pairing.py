@@ -29,7 +29,7 @@ from gpugate.errors import SideError
 from gpugate.machine.children import start_apart
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
-from gpugate.measurement.device_timer import POWER_CAP, ReadClock, Timer
+from gpugate.measurement.device_timer import POWER_CAP, HostTimer, ReadClock
 from gpugate.measurement.host_counters import BEGAN, CpuCounters
 from gpugate.measurement.record import ClockReading, Pair, TimedBuild
 from gpugate.measurement.settings import BLOCK_MS, SLOWED
@@ -70,7 +70,7 @@ class Pairing:
 
     both: BothSides
     inputs: Sequence[Any]
-    timer: Timer
+    timer: HostTimer
     read_clock: ReadClock
     reference_first: bool
     cool_down: CoolDown = field(default_factory=CoolDown)

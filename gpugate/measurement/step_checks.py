@@ -113,7 +113,7 @@ def check_steps(
     expected: Expected,
     tolerance: Tolerance,
     budget_s: float,
-    step_ms: float | None,
+    step_ms: float,
     draw: random.Random,
 ) -> StepChecks:
     """Runs the optimized side in stretches of random length, up to that of a timed block, and compares outputs.
@@ -125,7 +125,7 @@ def check_steps(
     parts = [pair for output in expected.timed.values() for pair in output.items()]
     special = {name for name, part in parts if isinstance(part, torch.Tensor) and not bool(are_finite(part).all())}
     checked = CheckedSteps(expected, Sketch(draw, tolerance, special))
-    until, fitting = perf_counter() + 2 * CHECKED_SHARE * budget_s, int(1e3 * CHECKED_SHARE * budget_s / (step_ms or 1))
+    until, fitting = perf_counter() + 2 * CHECKED_SHARE * budget_s, int(1e3 * CHECKED_SHARE * budget_s / step_ms)
     exchange(inputs, range(len(inputs.timed)), draw)
     ran = lost = 0
     before: list[int] = []
@@ -150,10 +150,10 @@ def check_steps(
     return replace(checked.compare(), exchanged=bool(inputs.contents), overwritten=overwritten)
 
 
-def _longest_stretch(side: BuiltSide, expected: Expected, step_ms: float | None) -> int:
+def _longest_stretch(side: BuiltSide, expected: Expected, step_ms: float) -> int:
     """Computes the most steps of a stretch: those of a timed block, as far as the outputs that `Side.finish` completes
     fit into memory and the time into STRETCH_MS."""
-    most = [max(SHORT_STRETCH, side.steps_per_block), int(STRETCH_MS / (step_ms or 1.0))]
+    most = [max(SHORT_STRETCH, side.steps_per_block), int(STRETCH_MS / step_ms)]
     if side.side.finish is nothing_to_join:
         most.append(MOST_STEPS // 4)
     else:

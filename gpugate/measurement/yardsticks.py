@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
-from gpugate.measurement.device_timer import CudaEventTimer, HostTimer, Timer
+from gpugate.measurement.device_timer import CudaEventTimer, HostTimer
 from gpugate.measurement.record import Yardstick
 from gpugate.measurement.torch_flags import TorchFlags
 
@@ -33,7 +33,7 @@ def probe(device: torch.device, taken: Taken) -> Yardstick:
     return Yardstick(_cpu(), taken)
 
 
-def _best_ms(timer: Timer, run: Callable[[], object], calls: int = 1) -> float:
+def _best_ms(timer: HostTimer, run: Callable[[], object], calls: int = 1) -> float:
     def block() -> None:
         for _ in range(calls):
             run()

@@ -11,7 +11,6 @@ counting pass (gpugate.measurement.trace): what a pipeline does between two step
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -35,12 +34,11 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse, pretty, write_atomically
 
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
-INNER_PID, OUTER_PID, INDEX = "inner-pid", "outer-pid", "index.json"  # files in it
+OUTER_PID, INDEX = "outer-pid", "index.json"  # files in it
 REPORT_STEM = "capture"  # of what the profiler writes into the folder
 DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the workloads are in the same domain
 OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
 REPORT, EXPORT = ".nsys-rep", ".sqlite"
-LONGEST = 120  # characters, which leaves room for a side and an ending below the 255 bytes of a file name
 SideLabel = Literal["reference", "optimized"]
 EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
 PUSH_POP, STARTED, DOMAIN_NAMED = 59, 60, 75  # of NVTX_EVENTS.eventType
@@ -95,9 +93,8 @@ def read_index(folder: Path) -> CaptureIndex:
     return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
 
 
-def write_inner_pid(folder: Path) -> None:
-    """Lets the outer run interrupt this one, and ends this one when the outer run has been killed."""
-    write_atomically(folder / INNER_PID, str(os.getpid()))
+def end_with_outer_run(folder: Path) -> None:
+    """Ends this run when the outer one, which started the profiler, has been killed."""
     outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
     threading.Thread(target=_end_with, args=(outer,), name="gpugate-outer-run", daemon=True).start()
 
@@ -111,10 +108,8 @@ def _end_with(outer: int) -> None:
 
 
 def safe_name(case_id: str) -> str:
-    """Returns `two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`; a long name ends with a hash."""
-    name = case_id.replace("/", "+")
-    digest = hashlib.sha256(case_id.encode()).hexdigest()[:8]
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - len(digest) - 1]}-{digest}"
+    """Returns `two-layer-net+cuda-graph+cuda` for `two-layer-net/cuda-graph/cuda`."""
+    return case_id.replace("/", "+")
 
 
 # --- the steps in an export -------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 """Runs of pytest under nsys and ncu, and the reports that are kept of them.
 
 A plain `pytest ... --nsys` starts itself once under the profiler, and reports the result when that run has ended. Where
-it is interrupted, pytest ends as by Ctrl-C, and nothing that the profiler started is left running. nsys leaves a report
-per test parameter and side, which is exported and summarized. ncu leaves one report for its own window, and gpugate
-reads nothing from it.
+it is interrupted, all that the profiler started is killed. nsys leaves a report per test parameter and side, which is
+exported and summarized. ncu leaves one report for its own window, and gpugate reads nothing from it.
 
 Profilers write the environment into their reports, and reports travel as artifacts of a job. So a profiled run has the
 variables on a list and no others; a workload gets its values by `--perf-set NAME=VALUE`. nsys also reads
@@ -35,7 +34,6 @@ from gpugate.profiling import export
 from gpugate.profiling.export import (
     EXPORT,
     FOLDER_VARIABLE,
-    INNER_PID,
     OUTER_PID,
     REPORT,
     REPORT_STEM,
@@ -171,7 +169,6 @@ def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[st
 
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
-GRACE_S = 5.0  # for pytest to close what it has open
 KILLED_S, LOOK_S = 10.0, 0.1
 _UNFINISHED = ".capturing-"
 
@@ -242,37 +239,23 @@ def hold_folder(folder: Path, option: str) -> Iterator[Path]:
 def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
     """Runs `command` in the working folder to its end; its exit status is negative for a signal.
 
-    Where this process is interrupted, pytest gets Ctrl-C; once it has ended, or at the second interrupt, everything is
-    killed: a profiler would make reports for minutes. Raises EnvironmentUnfitError where the command cannot be started.
+    Where this process is interrupted, everything is killed: a profiler would make reports for minutes. Raises
+    EnvironmentUnfitError where the command cannot be started.
     """
     (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
     try:
         started = program_command(command)
     except OSError as error:
         raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
-    # In a session of its own: the Ctrl-C of a terminal would make the profiler give up before pytest has ended.
     known = {**environment, FOLDER_VARIABLE: str(folder)}
-    with start_child(started, env=known, stdin=subprocess.DEVNULL) as process:
-        try:
+    try:
+        with start_child(started, env=known, stdin=subprocess.DEVNULL) as process:
             while True:  # in short turns: an endless wait may not see a signal that comes as it begins
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(LOOK_S)
-        except KeyboardInterrupt:
-            with suppress(KeyboardInterrupt):
-                _interrupt_pytest(folder)
-            raise
-        finally:
+    finally:
+        with delay_signals():
             _kill_all(folder)
-
-
-def _interrupt_pytest(folder: Path) -> None:
-    """Sends Ctrl-C to pytest alone and waits for its end; before pytest runs there is nothing to close."""
-    with suppress(OSError):
-        inner = int((folder / INNER_PID).read_text(encoding="utf-8"))
-        deadline = time.monotonic() + GRACE_S
-        os.kill(inner, signal.SIGINT)
-        while _environment(inner) and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
 
 
 def _kill_all(folder: Path) -> None:

@@ -47,12 +47,12 @@ class ProfilePlugin:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._index: CaptureIndex | None = None  # in a run that a profiler has started
-        from gpugate.profiling.export import FOLDER_VARIABLE, CaptureIndex, write_inner_pid
+        from gpugate.profiling.export import FOLDER_VARIABLE, CaptureIndex, end_with_outer_run
 
         folder = os.environ.get(FOLDER_VARIABLE)
         if folder:
             self._index = CaptureIndex()
-            write_inner_pid(Path(folder))
+            end_with_outer_run(Path(folder))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,8 @@ import pytest
 from gpugate.errors import EnvironmentUnfitError
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.profiling import export, nsight_reports
-from gpugate.profiling.export import Capture, CaptureIndex, SideLabel, safe_name
+from gpugate.profiling.export import Capture, CaptureIndex, SideLabel
 from gpugate.profiling.nsight_reports import (
-    INTERRUPTED,
     ProfiledRun,
     allowed_variables,
     keep_reports,
@@ -188,24 +187,7 @@ def test_where_no_side_was_captured_no_report_of_ncu_is_expected(project: Path) 
     assert under_ncu(project, reports=False, captured=False) == (5, "", LEFT)
 
 
-# A profiler that starts a program in a session of its own, and gives its id away.
-NESTED = """
-import subprocess, sys, time
-from pathlib import Path
-apart = sys.argv[2] == "apart"
-child = subprocess.Popen([sys.executable, "-c", sys.argv[3]], start_new_session=apart)
-Path(sys.argv[1], "child.part").write_text(str(child.pid))
-Path(sys.argv[1], "child.part").rename(Path(sys.argv[1], "child"))
-sys.exit(child.wait())
-"""
-POLITE = """
-import os, signal, sys, time
-from pathlib import Path
-signal.signal(signal.SIGINT, lambda *_: sys.exit(2))
-Path({!r}).write_text(str(os.getpid()))
-time.sleep(600)
-"""
-# One that leaves its session and its parents, and gives its id away.
+# A profiler with a daemon that leaves its session and its parents, and gives its id away.
 DAEMON = """
 import os, sys, time
 from pathlib import Path
@@ -213,6 +195,7 @@ path = Path(sys.argv[1])
 if os.fork():
     while not path.exists():
         time.sleep(0.01)
+    time.sleep(float(sys.argv[2]))
     os._exit(0)
 os.setsid()
 if os.fork():
@@ -223,65 +206,20 @@ time.sleep(600)
 """
 
 
-def started(folder: Path, how: str, program: str) -> tuple[int, int]:
-    """The status, and the program's id."""
-    command = [sys.executable, "-c", NESTED, str(folder), how, program]
-    try:
-        with treat_termination_as_ctrl_c():
-            status = run_profiled(command, folder, dict(os.environ))
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    return status, int((folder / "child").read_text())
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_nothing_that_a_profiler_started_outlives_it(tmp_path: Path, number: signal.Signals | None) -> None:
+    child = tmp_path / "child"
+    command = [sys.executable, "-c", DAEMON, str(child), "600" if number else "0"]
 
-
-def is_waiting() -> bool:
-    """True once the main thread waits for the profiler's end: earlier, a signal would find no one who handles it."""
-    assert threading.main_thread().ident is not None
-    frame = sys._current_frames().get(threading.main_thread().ident)
-    while frame is not None and frame.f_code is not subprocess.Popen.wait.__code__:
-        frame = frame.f_back
-    return frame is not None
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_interrupts_the_program_and_ends_both(tmp_path: Path, number: signal.Signals) -> None:
-    inner = tmp_path / "inner-pid"
-    before = signal.getsignal(number)
-
-    def interrupt() -> None:
-        wait_until(lambda: (tmp_path / "child").exists() and inner.exists() and inner.read_text())
-        wait_until(is_waiting)
+    def interrupt(number: signal.Signals) -> None:
+        wait_until(child.exists)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=interrupt).start()
-    ended, child = started(tmp_path, "apart", POLITE.format(str(inner)))
-    assert ended == INTERRUPTED
-    wait_until(lambda: not running(child))
-    assert signal.getsignal(number) is before
-
-
-def test_one_that_does_not_end_when_it_is_asked_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nsight_reports, "GRACE_S", 0.2)
-    ready = tmp_path / "ready"
-    stubborn = f"open({str(ready)!r}, 'w'); time.sleep(600)"
-    stubborn = f"import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); {stubborn}"
-
-    def interrupt() -> None:
-        wait_until(lambda: (tmp_path / "child").exists() and ready.exists())
-        wait_until(is_waiting)
-        (tmp_path / "inner-pid").write_text((tmp_path / "child").read_text())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    status, child = started(tmp_path, "apart", stubborn)
-    assert status == 2
-    wait_until(lambda: not running(child))
-
-
-def test_a_daemon_that_left_everyone_is_found_by_the_folder(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", DAEMON, str(tmp_path / "child")]
-    assert run_profiled(command, tmp_path, os.environ) == 0
-    wait_until(lambda: not running(int((tmp_path / "child").read_text())))
+    if number is not None:
+        threading.Thread(target=interrupt, args=(number,)).start()
+    with pytest.raises(KeyboardInterrupt) if number else nullcontext(), treat_termination_as_ctrl_c():
+        assert run_profiled(command, tmp_path, os.environ) == 0
+    wait_until(lambda: not running(int(child.read_text())))
 
 
 def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
@@ -319,13 +257,6 @@ def test_what_was_asked_for(pytester: pytest.Pytester) -> None:
     assert read("--nsys=a b") == Profiling("nsys", pytester.path / "a b")
     assert read("--ncu=3") == Profiling("ncu", pytester.path / "gpugate-ncu", kernels=3)
     assert read("--torch-trace") == Profiling("torch-trace", pytester.path / "gpugate-traces")
-
-
-def test_ids_that_differ_have_names_that_do_and_fit_a_file() -> None:
-    long = ["resnet/" + "x" * 193 + end for end in ("", "x", "y")]
-    assert safe_name("two-layer-net/cuda-graph/cuda") == "two-layer-net+cuda-graph+cuda"
-    assert [len(safe_name(case_id)) for case_id in long] == [120] * 3
-    assert len(set(map(safe_name, long))) == 3
 
 
 def test_what_a_report_may_show_of_the_environment() -> None:

@@ -156,7 +156,7 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
         def hangs(context):
             def step(x):
                 while list(Path(__file__).parent.glob("gpugate-nsys/.capturing-*/range-started")):
-                    Path(__file__).with_name("hanging").touch()
+                    Path(__file__).with_name("hanging").write_text(Path("/proc/self").resolve().name)
                     time.sleep(0.01)
                 return x + x
 
@@ -165,10 +165,10 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
     profiled.workload(textwrap.dedent(hangs), 'Optimization("hangs", hangs, {"cpu": 0.01})')
     folder = profiled.path / "gpugate-nsys"
     outer = profiled.start("--perf-device=cpu", "--nsys", output=subprocess.DEVNULL)
-    inner = int(read_when_there(folder, ".capturing-*/inner-pid"))
-    started = [inner, *children(outer.pid)]
+    hanging = profiled.path / "hanging"
+    wait_until(lambda: hanging.exists() and hanging.read_text())  # the range of the reference ends at once
+    started = [int(hanging.read_text()), *children(outer.pid)]
     try:
-        wait_until((profiled.path / "hanging").exists)  # the range of the reference ends at once
         outer.kill()
         outer.wait()
         wait_until(lambda: not any(map(running, started)))
@@ -178,11 +178,6 @@ def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled:
     with nsight_reports.hold_folder(folder, "--nsys"):  # as the next run does
         pass
     assert artifacts(profiled) == [".lock"]
-
-
-def read_when_there(folder: Path, pattern: str) -> str:
-    wait_until(lambda: list(folder.glob(pattern)))
-    return next(folder.glob(pattern)).read_text()
 
 
 @pytest.fixture
