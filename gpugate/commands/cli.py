@@ -40,7 +40,7 @@ COMMANDS = {
     "history": "the trend of each case over many nights, and the nights on which its level changed, also as charts",
     "store": "the store of all runs: adds the runs of folders",
     "profile": "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
-    "diff": "the change of every case between two stored runs, or of a step between two profiles, and the likely cause",
+    "diff": "the change of every case between two stored runs, and the likely cause",
 }
 
 

@@ -1,4 +1,4 @@
-"""`gpugate diff A B`: the change of every case between two runs, or of the steps of two profiles, and its cause."""
+"""`gpugate diff A B`: the change of every case between two runs, and its likely cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.text import Text
 from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy, optimized_side
-from gpugate.profiling.export import EXPORT, REPORT
 from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
@@ -25,30 +24,25 @@ from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
-PROFILES = (REPORT, EXPORT)
 MOST_NAMED = 5
 ANOTHER_MACHINE = "measured on two machines"
 
 
 class CaseChange(NamedTuple):
-    """The change of one case: its autopsy, the share by which its step got longer, and the case in both runs, which
-    profiles do not have."""
+    """The change of one case: its autopsy, the share by which its step got longer, and the case in both runs."""
 
     case_id: str
     longer: float
     autopsy: Autopsy
-    before: CaseResult | None = None
-    after: CaseResult | None = None
+    before: CaseResult
+    after: CaseResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
-    which = (
-        f"a run that --perf-json wrote, the folder of a night with its {RUN}, or a profile: a .nsys-rep or "
-        "its .sqlite export"
-    )
+    which = f"a run that --perf-json wrote, or the folder of a night with its {RUN}"
     parser.add_argument("before", metavar="A", type=Path, help=which)
-    parser.add_argument("after", metavar="B", type=Path, help="another of its kind, of the same machine or not")
+    parser.add_argument("after", metavar="B", type=Path, help="another one, of the same machine or not")
     parser.add_argument(
         "-k",
         metavar="WORDS",
@@ -58,18 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the differences, the largest slowdown first. Raises RunFileError or ProfileError for a file that cannot be
-    used, and ReplayError where nothing can be compared."""
+    """Prints the differences, the largest slowdown first. Raises RunFileError for a file that cannot be used, and
+    ReplayError where nothing can be compared."""
     first, second = arguments.before, arguments.after
-    profiles = [path.suffix in PROFILES for path in (first, second)]
-    if profiles[0] != profiles[1]:
-        raise ReplayError(f"{first} and {second} are a run and a profile: give two runs or two profiles")
-    if profiles[0]:
-        if arguments.k:
-            raise ReplayError(f"-k {arguments.k!r} selects cases, and a profile is of one: leave it out")
-        found, warnings = _of_profiles(first, second)
-    else:
-        found, warnings = _of_runs(first, second, arguments.k.lower())
+    found, warnings = _compare(first, second, arguments.k.lower())
     if not found:
         selected = f" whose id contains {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
@@ -78,21 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _of_profiles(first: Path, second: Path) -> tuple[list[CaseChange], list[str]]:
-    from gpugate.profiling.export import export_report
-    from gpugate.profiling.summary import step_state, summarize
-
-    summaries = [summarize(export_report(path)) for path in (first, second)]
-    before, after = map(step_state, summaries)
-    found = CaseChange(second.name, after.step_ms / before.step_ms - 1, autopsy(before, after, first.name))
-    gpus = [summary.gpu or "a GPU without a name" for summary in summaries]
-    return [found], [
-        *([f"{ANOTHER_MACHINE}: {gpus[0]} -> {gpus[1]}"] if gpus[0] != gpus[1] else []),
-        *(f"{path.name}: {note}" for path, one in zip((first, second), summaries, strict=True) for note in one.notes),
-    ]
-
-
-def _of_runs(first: Path, second: Path, part: str) -> tuple[list[CaseChange], list[str]]:
+def _compare(first: Path, second: Path, part: str) -> tuple[list[CaseChange], list[str]]:
     before, after = (run_file.read(run_path(path)) for path in (first, second))
     found = [one for one in differences(before, after, first.name) if part in one.case_id.lower()]
     changes = Changes(facts_of_run(before), facts_of_run(after))
@@ -158,7 +130,7 @@ def _paragraph(one: CaseChange) -> Iterator[RenderableType]:
 
 def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
-    cases = [case for case in (one.before, one.after) if case is not None]
+    cases = one.before, one.after
     found = [decided.summary for case in cases if (decided := decider(case)) is not None]
     if len(found) < 2:
         return

@@ -1,7 +1,7 @@
 """A profile in numbers: the work of the host and the device in the steps of one report.
 
-Counts and times are of all steps together. `counters` and `profile` are of an average step, by the functions and with
-the names of a counting pass. Markdown and the terminal show the same tables, whose times and counts are per step.
+Counts and times are of all steps together. `counters` are of an average step, by the function and with the names of a
+counting pass. Markdown and the terminal show the same tables, whose times and counts are per step.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -17,10 +17,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
-from gpugate.explaining.state import State, shorten_names
-from gpugate.measurement.record import StepProfile
-from gpugate.measurement.trace import Event, counters, step_profile
-from gpugate.profiling.export import STEP, CapturedSteps, Gap, read_export
+from gpugate.explaining.state import shorten_names
+from gpugate.measurement.trace import Event, counters
+from gpugate.profiling.export import CapturedSteps, Gap, read_export
 from gpugate.report.table import Table, columns, plain
 
 MOST_GAPS = 8
@@ -70,7 +69,6 @@ class ProfileSummary:
     items: int
     span_ms: float  # from the start of the first step to the end of the last, on the host
     counters: Mapping[str, float]
-    profile: StepProfile
     kernels: tuple[Work, ...]
     ranges: tuple[Work, ...]
     idle: tuple[IdleTime, ...]
@@ -83,11 +81,7 @@ class ProfileSummary:
 def summarize(sqlite: Path, steps: int | None = None, window: str | None = None) -> ProfileSummary:
     """Summarizes an export. `steps` and `window` are as in `read_export`; raises ProfileError as it does."""
     found = read_export(sqlite, steps, window)
-    activity, ranges, stages = found.activity, [], []
-    for one, gpu_us in found.project_ranges():
-        ranges.append(Work(one.name, 1, (one.stop - one.start) / 1e3, 0.0, gpu_ms=gpu_us / 1e3))
-        if one.ours and one.name != STEP:
-            stages.append({"name": one.name, "ts": one.start, "dur": gpu_us or one.stop - one.start})
+    activity, ranges = found.activity, found.project_ranges()
     waits = ({**wait, "name": _in_range(found, wait)} for wait in activity.waits)
     return ProfileSummary(
         report=sqlite.name,
@@ -97,9 +91,8 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
         items=sum(step.items for step in found.steps),
         span_ms=(found.stop - found.start) / 1e3,
         counters={**counters(activity), "enqueue_ms": _enqueue_ms(found)},
-        profile=step_profile(replace(activity, stages=stages)),
         kernels=_by_name(map(_work, activity.kernels)),
-        ranges=_by_name(ranges),
+        ranges=_by_name(Work(one.name, 1, (one.stop - one.start) / 1e3, 0.0, gpu_ms=us / 1e3) for one, us in ranges),
         idle=tuple(_idle_time(found, gap) for gap in found.find_gaps()[:MOST_GAPS]),
         waits=_by_name(map(_work, waits)),
         calls=_by_name(map(_work, activity.calls)),
@@ -154,11 +147,6 @@ def _enqueue_ms(found: CapturedSteps) -> float:
     waited = (wait["dur"] for wait in found.activity.waits if found.find_innermost(wait["tid"], wait["ts"]))
     us = sum(step.stop - step.start for step in found.steps) - sum(waited)
     return max(0.0, float(us)) / 1e3 / len(found.steps)
-
-
-def step_state(summary: ProfileSummary) -> State:
-    """The state of an average step. Its time is the profiled one, which is longer than without a profiler."""
-    return State(summary.span_ms / summary.steps, summary.counters, summary.profile)
 
 
 MOST_ROWS, MOST_BRIEF = 15, 3

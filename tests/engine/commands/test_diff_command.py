@@ -1,6 +1,5 @@
-"""`gpugate diff A B`: two stored runs, and the profiles that lie beside baselines."""
+"""`gpugate diff A B`: two stored runs, and the profiles of steps that lie beside baselines."""
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +10,8 @@ from gpugate.errors import BaselineError
 from gpugate.measurement.record import StepProfile
 from gpugate.results.case import CaseResult
 from gpugate.store import profiles_file
-from tests.support.profile_exports import ExportWriter
 from tests.support.stored_runs import COUNTED, MACHINE, case, measured, stored
 
-MS = 1_000_000  # in ns
 PROFILE = StepProfile(kernels={"conv": (57.0, 9.0)}, kernel_ms=9.0)
 
 
@@ -119,19 +116,6 @@ def test_a_machine_that_was_not_well_is_a_warning(runs, capsys) -> None:
     assert capsys.readouterr().out.startswith(warning)
 
 
-def test_what_a_profile_does_not_hold_is_a_warning(tmp_path: Path, capsys) -> None:
-    before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 2)
-    with sqlite3.connect(after) as connection:
-        connection.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
-    connection.close()
-    assert main(["diff", str(before), str(after)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("b.sqlite: no kernel ran because of the steps: profile with --trace=cuda if")
-    assert "nothing that is counted changed" not in said
-    assert "a step takes as long as before, and what is counted changed: 2 -> 0 kernels per step" in said
-    assert "verdict" not in said
-
-
 def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
     before, night = runs
     (night / "empty").mkdir()
@@ -176,33 +160,3 @@ def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
     assert "cannot be written (Not a directory)" in profiles_file.write(
         profiles_file.collect_profiles(path, "a file is no folder", [run])
     )
-
-
-def report(path: Path, encode_ms: int) -> Path:
-    """Two steps of 20 ms; in each the stage `decode` runs a kernel of 4 ms, then `encode` one of `encode_ms`."""
-    writer = ExportWriter(path)
-    for start_ms in (0, 20):
-        writer.step((start_ms + 1) * MS, (start_ms + 20) * MS)
-        for name, begin_ms, ms in (("encode", start_ms + 10, encode_ms), ("decode", start_ms + 2, 4)):
-            writer.range(name, begin_ms * MS, (begin_ms + 2) * MS)
-            writer.launch((begin_ms + 1) * MS, (begin_ms + 1 + ms) * MS)
-    return writer.written()
-
-
-def test_two_profiles_are_compared_step_by_step_and_name_the_stage(tmp_path: Path, capsys) -> None:
-    before, after = report(tmp_path / "a.sqlite", 2), report(tmp_path / "b.sqlite", 5)
-    assert main(["diff", str(before), str(after)]) == 0
-    said = capsys.readouterr().out
-    assert f"likely cause, against {before.name}: " in said
-    assert "first stage that takes longer: encode +3.00 ms\n" in said
-    assert "moved most: add() +3.00 ms\n" in said
-
-
-def test_a_run_and_a_profile_have_nothing_to_compare(runs, tmp_path: Path, capsys) -> None:
-    export = report(tmp_path / "a.sqlite", 2)
-    assert main(["diff", str(runs[0]), str(export)]) == 2
-    assert "are a run and a profile: give two runs or two profiles" in capsys.readouterr().err
-    assert main(["diff", str(export), str(export), "-k", "net"]) == 2
-    assert "-k 'net' selects cases, and a profile is of one" in capsys.readouterr().err
-    assert main(["diff", str(export), str(tmp_path / "none.sqlite")]) == 2
-    assert "none.sqlite" in capsys.readouterr().err
