@@ -26,7 +26,7 @@ INTERRUPTED = 130  # the status that a shell reports for a program that Ctrl-C e
 # Each subcommand with its line in `gpugate --help`.
 COMMANDS = {
     "init": "the two files of a first workload and its test, written to a folder",
-    "doctor": "this machine, its packages and profilers, and reasons not to trust a gate run here",
+    "doctor": "this machine, and reasons not to trust a gate run here",
     "compare": (
         "the cases that are slower or faster in one version of the code than in another, measured live and in turns"
     ),

@@ -5,8 +5,8 @@ this file, and sends the facts so far after each step.
 
 A missing baseline is `bad`: a gate fails on NO_BASELINE, so it could not be green. A busy machine is `bad`, with or
 without a GPU: pairs remove drift, not the work of other programs, and a step that is launch-bound or fed by the host
-waits for the same cores. Only the gate reports the workloads without a baseline and those that need an `absent` part,
-since only the gate knows the selection. The exit status is 0 only where a gate run can be trusted.
+waits for the same cores. Only the gate reports the workloads without a baseline and those that need what this machine
+lacks, since only the gate knows the selection. The exit status is 0 only where a gate run can be trusted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from rich.text import Text
 from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
-from gpugate.machine.environment import Environment, compare, describe, machine_name, missing_needs
+from gpugate.machine.environment import Environment, compare, describe, machine_name
 from gpugate.machine.nvml import foreign_processes, gpu_count
 from gpugate.measurement.record import Yardstick
-from gpugate.profiling.export import find_tool
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of
@@ -43,7 +42,6 @@ from gpugate.store import baseline
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json, to_json
 from gpugate.units import list_names, number_of, yardstick_label, yardstick_value
-from gpugate.workload import Needs
 
 if TYPE_CHECKING:
     import torch
@@ -55,16 +53,7 @@ WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
 SHOWN = 3  # names or differences in one sentence
-# The optional packages, as Environment.packages names them, with the commands that install them.
-PACKAGES = {
-    "torch-tensorrt": "pip install 'gpugate[torch-tensorrt]'",
-    "tensorrt": "pip install 'gpugate[tensorrt]'",
-    "cvcuda": "pip install cvcuda-cu13, or -cu12 as torch's CUDA is",
-    "pynvvideocodec": "pip install PyNvVideoCodec",
-    "av": "pip install av",
-}
-TOOLS: Mapping[Literal["nsys", "ncu"], str] = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}
-# `absent` fails a gate only where a selected workload needs the missing part; `bad` makes every verdict doubtful.
+# `absent` is less than a GPU machine has; `bad` makes every verdict doubtful.
 State = Literal["ok", "absent", "bad"]
 Answer = tuple[State, str]  # with the value and, unless the state is ok, the next step
 
@@ -91,7 +80,7 @@ class Facts:
 class Finding:
     """One line of the diagnosis."""
 
-    group: Literal["machine", "packages", "tools", "trust"]
+    group: Literal["machine", "trust"]
     name: str
     state: State
     sentence: str
@@ -159,16 +148,6 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     on_gpu = environment.device_kind == "cuda"
     yield Finding("machine", "machine", "ok", ", ".join(describe_machine(environment)))
     yield Finding("machine", "GPU", *judge_gpu(environment, facts.driver_gpus, asked))
-    for name, install in PACKAGES.items():
-        version = environment.packages.get(name)
-        yield Finding("packages", name, "ok" if version else "absent", version or f"not installed: {install}")
-    for tool, title in TOOLS.items():
-        path = find_tool(tool)
-        sentence = path or f"not found: install {title}, or put its {tool} on PATH"
-        yield Finding("tools", tool, "ok" if path else "absent", sentence)
-    missing = missing_needs(Needs(cpp_compiler=True), environment)
-    found = "found, as Inductor needs one"
-    yield Finding("tools", "C++ compiler", "absent" if missing else "ok", missing.reason if missing else found)
     try:
         files = baseline.load_all(baselines_path / machine_name(environment))
         records = {f"{name}/{key}": entry.current for name, file in files.items() for key, entry in file.cases.items()}

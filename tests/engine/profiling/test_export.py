@@ -85,3 +85,15 @@ def test_a_report_or_nsys_that_is_not_there_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setitem(export.PLACES, "nsys", ())
     with pytest.raises(ProfileError, match="nsys was not found: install Nsight Systems, or put its nsys on PATH"):
         export_report(report(tmp_path))
+
+
+def test_tools_that_are_nowhere_and_tools_beside_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(export.PLACES, "nsys", (f"{tmp_path}/*/nsys",))
+    assert export.find_tool("nsys") is None
+    for version in ("2025.1", "2025.3"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "nsys").touch(mode=0o755)
+    assert export.find_tool("nsys") == f"{tmp_path}/2025.3/nsys"
+    (tmp_path / "nsys").touch(mode=0o755)
+    assert export.find_tool("nsys") == f"{tmp_path}/nsys"
