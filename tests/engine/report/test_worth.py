@@ -90,9 +90,6 @@ def test_what_an_author_says_of_several_cases_is_told_once_and_of_a_rung_below_i
     assert RunView(run).reasons == [f"tiny/buffers-1, buffers-2: {why}", "tiny/pipelined: five stages at once"]
 
 
-LINE = "cost: 7.0 GPU-minutes, 14 % of them for confirmations"
-
-
 def cases_of(run: RunResult, *durations_s: float) -> list[CaseResult]:
     """Copies of a measured case, as CUDA events time it, one for each duration."""
     case = next(case for case in run.cases.values() if case.measurement is not None)
@@ -111,11 +108,8 @@ def night(gpu_run: RunResult) -> RunResult:
     return replace(gpu_run, cases={case.case_id: case for case in (*others, fed)}, gate=True)
 
 
-def test_the_cost_counts_all_processes_and_cases_that_need_the_host_alone(night: RunResult) -> None:
-    assert RunView(night).cost == [LINE]
-
-
-def test_a_case_that_spans_gpus_costs_each_of_them_and_runs_alone(night: RunResult) -> None:
+def test_the_cost_counts_all_processes_and_each_gpu_of_a_case(night: RunResult) -> None:
+    assert RunView(night).cost == ["cost: 7.0 GPU-minutes, 14 % of them for confirmations"]
     first = next(iter(night.cases.values()))
     assert first.measurement is not None
     counters = {**first.measurement.optimized_counters, "ranks": 4.0}
