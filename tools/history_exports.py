@@ -1,36 +1,31 @@
-"""Prints the nights of a store or of folders as CSV, as PyTorch HUD's benchmark JSON v3, or as a Bencher report.
+"""Prints the nights of a store or of folders as PyTorch HUD's benchmark JSON v3, or as a Bencher report.
 
-`python -m tools.history_exports csv`, `hud` or `bencher` takes the options of `gpugate history` that select nights.
-Apache Otava reads the CSV lines of one case of one machine as a test whose metrics are columns. The HUD's records are
-those that `upload-benchmark-results` of pytorch/test-infra adds to its database; a record has one metric. A Bencher
-report is of one testbed at one moment, so that its document has one night.
+`python -m tools.history_exports hud` or `bencher` takes the options of `gpugate history` that select nights. The HUD's
+records are those that `upload-benchmark-results` of pytorch/test-infra adds to its database; a record has one metric.
+A Bencher report is of one testbed at one moment, so that its document has one night.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpugate.commands.cli import run_command
 from gpugate.commands.history import add_selection, select_nights
 from gpugate.errors import OptionError
-from gpugate.results.run import METRICS, TIMED, CaseNight, Metric, Night
+from gpugate.results.run import CaseNight, Metric, Night
 
 HUD_VERSION = "v3"
 HUD_NAME = "gpugate"
-ORIGIN = ("time", "commit", "branch", "machine", "night", "case", "outcome")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 printed, 2 no night can be used or an option is wrong."""
     parser = argparse.ArgumentParser(prog="history_exports", description=__doc__)
-    parser.add_argument("format", choices=("csv", "hud", "bencher"))
+    parser.add_argument("format", choices=("hud", "bencher"))
     add_selection(parser)
     parser.set_defaults(run=run, program=parser.prog)
     return run_command(parser, words)
@@ -41,41 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     nights, refused = select_nights(arguments, all_metrics=True)
     for sentence in refused:
         print(f"history_exports: {sentence}", file=sys.stderr)
-    if arguments.format == "csv":
-        sys.stdout.write(write_csv(nights))
-        return 0
     document = list(hud_records(nights)) if arguments.format == "hud" else bencher_report(nights)
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
     return 0
-
-
-def write_csv(nights: Sequence[Night]) -> str:
-    """A line for each night and case: its origin, each metric, and the bounds of those that have an interval."""
-    bounds = [f"{name}_{bound}" for name in TIMED for bound in ("low", "high")]
-    lines = io.StringIO()
-    table = csv.DictWriter(lines, [*ORIGIN, *METRICS, *bounds], lineterminator="\n")
-    table.writeheader()
-    for night in nights:
-        for case in night.cases.values():
-            table.writerow(_line(night, case))
-    return lines.getvalue()
-
-
-def _line(night: Night, case: CaseNight) -> dict[str, Any]:
-    provenance, outcome = night.provenance, "" if case.outcome is None else case.outcome.value
-    origin = (night.started.isoformat(), provenance.commit, provenance.branch, night.machine, night.name)
-    line: dict[str, Any] = dict(zip(ORIGIN, map(_as_text, (*origin, case.case_id, outcome)), strict=True))
-    for name, metric in case.metrics.items():
-        line[name] = metric.value
-        if name in TIMED:
-            line[f"{name}_low"], line[f"{name}_high"] = metric.low, metric.high
-    return line
-
-
-def _as_text(value: str | None) -> str:
-    """A cell of one line that no spreadsheet takes for a formula: an apostrophe stands before what could begin one."""
-    text = " ".join((value or "").split())
-    return f"'{text}" if unicodedata.normalize("NFKC", text[:1]) in {"=", "+", "-", "@"} else text
 
 
 def hud_records(nights: Sequence[Night]) -> Iterator[dict[str, Any]]:

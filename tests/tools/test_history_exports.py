@@ -1,7 +1,5 @@
-"""Nights as lines of CSV, as records of PyTorch HUD, and the newest one as a report of Bencher."""
+"""Nights as records of PyTorch HUD, and the newest one as a report of Bencher."""
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from gpugate.results.run import Metric, Provenance
-from gpugate.store.nights import read_night
+from gpugate.results.run import Provenance
 from tests.support.made_up_nights import night, timed
 from tests.support.stored_runs import MACHINE
-from tools.history_exports import main, write_csv
+from tools.history_exports import main
 
 Printed = Callable[..., Any]
 
 
 @pytest.fixture
 def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Printed:
-    """Runs the tool on two nights of two machines, and returns its JSON or its lines."""
+    """Runs the tool on two nights of two machines, and returns its JSON."""
     for number, watts in enumerate((700.0, 500.0)):
         code = Provenance(repository="https://example.org/a.git", commit="bbbb2222", branch="main", host="one")
         changed = {"provenance": code, "environment": replace(MACHINE, power_limit_w=watts)}
@@ -30,7 +27,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Printed:
     def run(*words: str, status: int = 0) -> Any:
         assert main([words[0], str(tmp_path), *words[1:]]) == status
         out, err = capsys.readouterr()
-        return err if status else csv.DictReader(io.StringIO(out)) if words[0] == "csv" else json.loads(out)
+        return err if status else json.loads(out)
 
     return run
 
@@ -62,30 +59,3 @@ def test_bencher_gets_the_newest_night_of_one_machine(printed: Printed) -> None:
     assert speedup["lower_value"] <= speedup["value"] <= speedup["upper_value"]
     assert report["tiny/fused/cuda"]["kernels"] == {"value": 57.0}
     assert "the nights are of nvidia-h200-500-w, nvidia-h200-700-w: give --machine" in printed("bencher", status=2)
-
-
-def test_csv_has_a_line_for_each_night_and_case(printed: Printed) -> None:
-    lines = list(printed("csv", "--case", "fused", "--machine", "h200"))
-    assert [lines[0][name] for name in ("time", "commit", "branch", "case")] == [
-        "2030-01-01T03:00:00+00:00",
-        "bbbb2222",
-        "main",
-        "tiny/fused/cuda",
-    ]
-    assert [round(float(line["speedup"]), 1) for line in lines] == [5.0, 6.0]
-    assert all(float(line["speedup_low"]) <= float(line["speedup"]) <= float(line["speedup_high"]) for line in lines)
-    assert ({line["kernels"] for line in lines}, {line["whole_run_speedup"] for line in lines}) == ({"57.0"}, {""})
-
-
-@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t=", "\r=", "\n=", " =", "\uff1d"])
-def test_no_text_of_a_csv_is_a_formula_and_numbers_stay_numbers(begins: str, tmp_path: Path) -> None:
-    text = f"{begins}cmd|' /C calc'!A0\r=cmd"
-    origin = Provenance(commit=text, branch=text)
-    one = read_night(night(tmp_path, 0, [timed("fused", 3.0)], provenance=origin) / "run.json", text)
-    slower = replace(one.cases["tiny/fused/cuda"], metrics={"speedup": Metric(-2.0)})
-    line = write_csv([replace(one, machine=text, cases={"tiny/fused/cuda": slower})])
-    (cells,) = csv.DictReader(io.StringIO(line, newline=""))
-    assert {cells[name] for name in ("commit", "branch", "machine", "night")} == {
-        f"'{begins.strip()}cmd|' /C calc'!A0 =cmd"
-    }
-    assert (cells["case"], cells["speedup"]) == ("tiny/fused/cuda", "-2.0")
