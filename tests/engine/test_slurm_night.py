@@ -1,4 +1,4 @@
-"""The scripts of deploy/slurm on a real Slurm: the night of an array of two, and of one whose tasks were stopped."""
+"""The scripts of deploy/slurm on a real Slurm: the night of an array whose tasks were stopped."""
 
 import re
 import signal
@@ -18,7 +18,6 @@ from tests.support.tiny_project import TinyProject
 SCRIPTS = tiny_project.ROOT / "deploy/slurm"
 # Two tasks share the node, which the script would give to each of them as a whole.
 SHARED = "--oversubscribe"
-COMPLETED = EndedJob("COMPLETED", 0)
 OPTIMIZATION = 'Optimization("{}", {}, {{"cpu": 0.01}})'
 BUILDS = """
 import os
@@ -76,18 +75,6 @@ class Night:
         return (self.project.path / f"gpugate-merge-{self.merging}.log").read_text(encoding="utf-8")
 
 
-def test_two_tasks_measure_each_case_once_and_a_job_merges_them(cluster: Cluster, tmp_path: Path) -> None:
-    night = Night(cluster, tmp_path, 2, a="quick", b="quick", c="quick")
-    assert night.wait(cluster) == (COMPLETED, {1: COMPLETED, 2: COMPLETED}), night.log()
-    first, second, whole = map(night.cases_of, ("shards/1", "shards/2", "."))
-    assert {len(first), len(second)} == {1, 2}
-    assert whole == {**first, **second}
-    assert set(whole) == {f"tiny/{name}/cpu" for name in "abc"}
-    assert "of 2 shards: run without --gate: 3 cases" in night.log()
-    gpus = [(tmp_path / f"gpu-of-{task}").read_text() for task in (1, 2)]
-    assert all(re.fullmatch("[01]", gpu) for gpu in gpus)
-
-
 def test_a_night_names_the_shards_whose_tasks_were_stopped_and_has_no_verdict(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,5 +95,6 @@ def test_a_night_names_the_shards_whose_tasks_were_stopped_and_has_no_verdict(
         "tiny/a/cpu": True,
         "tiny/b/cpu": False,
     }
+    assert re.fullmatch("[01]", (tmp_path / "gpu-of-1").read_text())
     assert main(["verdict", str(night.folder)]) == 2
     assert "was interrupted, so it has no verdict" in capsys.readouterr().err

@@ -30,7 +30,7 @@ def test_faults_of_what_is_computed_are_named_on_a_cpu(tmp_path: Path, monkeypat
     monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.01)
     monkeypatch.setitem(settings.BLOCK_MS, "cpu", 1.0)
     # How a slowdown is called is for the times to say, which decide no test.
-    monkeypatch.setattr(proof, "KINDS", ("sync", "wrong", "stale", "skip-work"))
+    monkeypatch.setattr(proof, "KINDS", ("sync", "wrong", "stale"))
     kept = tmp_path / "proof.json"
     assert proof.main(["proven", "--device", "cpu", "--budget", "0.1", "--json", str(kept)]) == 0
     said, told = capsys.readouterr()
@@ -38,12 +38,11 @@ def test_faults_of_what_is_computed_are_named_on_a_cpu(tmp_path: Path, monkeypat
     assert {fault: [int(cell) for cell in cells] for fault, cells in rows.items() if int(cells[1])} == {
         "wrong:0.1": [1, 1],
         "stale": [1, 1],
-        "skip-work": [1, 1],
     }
     assert "tiny/fast/cpu sync: fast failed while being mutated by sync: ValueError: a CPU has no device" in told
     trials = json.loads(kept.read_text())["trials"]
-    assert len(trials) == 4
-    assert {trial["kind"] for trial in trials if trial["named"]} == {"numerics", "stale output", "work left out"}
+    assert len(trials) == 3
+    assert {trial["kind"] for trial in trials if trial["named"]} == {"numerics", "stale output"}
 
 
 def test_a_proof_that_named_too_few_or_showed_nothing_is_red(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -17,7 +17,7 @@ from gpugate.session.duets import DuetPlan
 from gpugate.store.version import Version
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import measured
-from tests.support.tiny_project import TinyProject, check_no_traceback, children, environment
+from tests.support.tiny_project import TinyProject, check_no_traceback, children
 from tools.archive import RESULTS, list_files
 from tools.trust import duets
 from tools.trust.__main__ import main
@@ -141,12 +141,9 @@ def test_a_trial_is_judged_as_a_comparison_is() -> None:
 
 
 def test_a_real_run_catches_a_slowdown_in_both_roles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny = TinyProject(tmp_path)
     monkeypatch.chdir(tiny.path)
-    for name, value in environment(tiny.path).items():  # of the fresh processes
-        monkeypatch.setenv(name, value)
     status = main(["--trials", "1", "--slowdowns", "20", "--budget", "0.2", "--device", "cpu"])
     said = capsys.readouterr()
     check_no_traceback(said.out + said.err)
