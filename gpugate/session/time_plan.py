@@ -31,9 +31,10 @@ MOST_NAMED = 5
 class DoubtTime:
     """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case.
 
-    A case whose source changed since its record may use all that is left of the session's time: a duet that finds 5 %
-    takes two minutes in the median, and this case is the one to look at. A session has at least CASE_DOUBT_S, since a
-    gate of one case is no night. `left_out` are the cases that had too little.
+    A case whose source changed since its record has no limit of its own: a duet that finds 5 % takes two minutes in the
+    median, and this case is the one to look at. Each case leaves half to those after it: the first of several cases
+    in one changed file must not take the time of the case that alarms. A session has CASE_DOUBT_S, or twice that for
+    several cases, since their gate is no night. `left_out` are the cases that had too little.
     """
 
     cases: int
@@ -53,8 +54,9 @@ class DoubtTime:
         The length of the session without doubt is estimated by that of the cases so far.
         """
         own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
-        most_s = max(CASE_DOUBT_S, own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        return min(self.limit_s - self.of_case_s, most_s - self.spent_s)
+        most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
+        left_s = most_s - self.spent_s
+        return min(self.limit_s - self.of_case_s, left_s / 2 if self.begun < self.cases else left_s)
 
     def affords(self, measured_s: float, elapsed_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
@@ -74,10 +76,7 @@ class DoubtTime:
         """Counts the case as left out; returns the reason."""
         if case_id not in self.left_out:
             self.left_out.append(case_id)
-        return (
-            f"further processes and duets have {CASE_DOUBT_S:g} s of an unchanged case and {100 * DOUBT_SHARE:g} % of "
-            "a night, and too little was left: gate fewer cases, or use gpugate compare, which has no limit"
-        )
+        return "too little of the night's time was left for it, and gpugate compare has no limit"
 
     def describe(self) -> list[str]:
         """One line with the cases that were left out; none where there is no such case."""
