@@ -23,13 +23,13 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.MEASURE_LONGER: "{again} --perf-budget 30",
     # On a noisy or shared CPU a longer measurement does not narrow the interval.
     NextStep.FREE_CORES: "end the other work on this machine, then {again}",
-    NextStep.TRACE: "{rerun} --torch-trace=DIR",
-    NextStep.TRACE_BOTH_SIDES: "{rerun} --torch-trace=DIR",
+    NextStep.TRACE: "{rerun} --torch-trace",
+    NextStep.TRACE_BOTH_SIDES: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths} (if intended: gpugate accept --case {case})",
-    NextStep.SAME_CORES: "give this process as many cores as the record has",
-    NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process",
-    NextStep.COOL_MACHINE: "repeat when the machine is idle and cool",
+    NextStep.SAME_CORES: "give this process the {cores} cores of the record, then {again}",
+    NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
+    NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
     NextStep.RAISE_BUDGET: "{again} --perf-budget 30",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
@@ -47,6 +47,7 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
     # The ids of a sweep's points begin as its own does.
     case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
     rerun = _describe_rerun(run, case_ids)
+    facts = {name: value for reason in verdict.reasons for name, value in reason.facts.items()}
     uncommitted = step is NextStep.FIND_COMMIT and run.provenance is not None and run.provenance.changes is not None
     return ("commit this code, then " if uncommitted else "") + _WORDS[step].format(
         rerun=rerun,
@@ -54,7 +55,8 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         paths=_own_paths(run.command),
-        commit=next((reason.facts["commit"] for reason in verdict.reasons if "commit" in reason.facts), None),
+        commit=facts.get("commit"),
+        cores=f"{float(facts.get('recorded_cores', 0)):g}",
     )
 
 

@@ -1,0 +1,50 @@
+"""The next step of a verdict: each command in its words is accepted, and is about the cases of the verdict alone."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from gpugate.commands.cli import _parser
+from gpugate.report.next_step import describe_next_step
+from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import RunResult
+from gpugate.results.verdict import NextStep, Outcome, Verdict
+from tests.support import stored_runs
+from tests.support.tiny_project import PROMISE, TinyProject
+
+COMMAND = re.compile(r"\b(?:pytest|gpugate) [^()]+")
+CASE = "tiny/quick/cpu"
+FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_cores": 2.0, "cores": 1.0})
+# The steps that change a workload's code or need another device.
+BY_HAND = {NextStep.USE_CUDA, NextStep.CHECK_SIZE, NextStep.DECLARE_ENGAGEMENT}
+
+
+def words_of(step: NextStep) -> str:
+    case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE)
+    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case})
+    return describe_next_step(Verdict("speedup", CASE, Outcome.INCONCLUSIVE, (FACTS,), step), run)
+
+
+def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_alone(
+    tiny: TinyProject, subtests: pytest.Subtests
+) -> None:
+    tiny.workload(optimizations=f"{PROMISE}, {PROMISE.replace('quick', 'other', 1)}")
+    tried = {step: COMMAND.findall(words_of(step)) for step in NextStep}
+    assert {step for step, commands in tried.items() if not commands} == BY_HAND
+    for command in {command for commands in tried.values() for command in commands}:
+        with subtests.test(command):
+            program, *words = shlex.split(command)
+            if program == "gpugate":
+                assert _parser(words).parse_args(words).program == f"gpugate {words[0]}"
+                continue
+            result = tiny.run(*words, "--collect-only", "-q")
+            assert result.status == 0
+            assert set(re.findall(r"::\w+\[(.+?)\]", result.text)) == {CASE}
+
+
+def test_a_record_of_other_cores_is_repeated_with_as_many() -> None:
+    assert words_of(NextStep.SAME_CORES).startswith("give this process the 2 cores of the record, then pytest ")
