@@ -15,7 +15,7 @@ import torch
 from gpugate.errors import SideError
 from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.cold_inputs import make_inputs
-from gpugate.measurement.device_timer import HostTimer
+from gpugate.measurement.device_timer import POWER_CAP, HostTimer
 from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
 from gpugate.measurement.pairing import (
     FREE_DISCARDS,
@@ -30,10 +30,14 @@ from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import BASELINE, Case, Context, Optimization, Side, Size, Workload
-from tests.support.code_in_child import run_code
 from tests.support.patience import wait_until
 
-COOL, HOT = ClockReading(1980), ClockReading(1200, ("hardware thermal slowdown",))
+HEAT = "hardware thermal slowdown"
+COOL, HOT, CAPPED = ClockReading(1980), ClockReading(1200, (HEAT,)), ClockReading(1860, capped=True)
+
+
+def always() -> bool:
+    return True
 
 
 class ScriptedTimer(HostTimer):
@@ -67,19 +71,6 @@ def test_the_waits_of_a_side_are_those_of_its_timed_steps() -> None:
     side.waits_ms = lambda: [waits.pop() for _ in range(len(waits))]
     taken.take(2, always)
     assert [one.waits_ms for one in taken.cpu] == [[], [2.0, 3.0]]
-
-
-CAPPED = ClockReading(1860, capped=True)
-
-
-def test_a_capped_gpu_rests_longer_and_longer_and_what_it_took_until_then_is_dropped() -> None:
-    taken, order = pairing([COOL, CAPPED, COOL, COOL, COOL, CAPPED, *[COOL] * 6], True)
-    slept: list[float] = []
-    taken.sleep = slept.append
-    taken.take(2, always)
-    found = taken.result()
-    assert (len(found.pairs), found.discarded, found.throttled_by, len(order)) == (2, 2, ("power cap",), 8)
-    assert slept == [0.02] * 2 + [0.04] * 4  # before every block from the first capped one on
 
 
 def test_the_loaders_of_one_side_refill_before_the_other_side_runs() -> None:
@@ -134,19 +125,6 @@ def test_workers_that_begin_between_pairs_are_of_no_known_side(monkeypatch, late
     assert [cpu.problem for cpu in taken.cpu] == [problem] * 2
 
 
-def test_a_gpu_that_stays_capped_is_measured_as_it_is() -> None:
-    taken, _ = pairing(itertools.repeat(CAPPED), True)
-    slept: list[float] = []
-    taken.sleep = slept.append
-    taken.take(3, always)
-    assert (len(taken.pairs), taken.discarded) == (3, 4)
-    assert slept[-1] == 0.16
-
-
-def always() -> bool:
-    return True
-
-
 @pytest.mark.parametrize("reference_first", [True, False])
 def test_sides_alternate_and_times_stay_with_their_side(reference_first: bool) -> None:
     taken, order = pairing(itertools.repeat(COOL), reference_first)
@@ -161,23 +139,34 @@ def test_sides_alternate_and_times_stay_with_their_side(reference_first: bool) -
     assert taken.result() == TimedBuild(True, tuple(taken.pairs), 0, (), 2, 7)
 
 
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["before", "between", "after"])
-def test_a_pair_with_a_throttled_clock_on_either_side_is_dropped_and_counted(place: int) -> None:
-    first = [COOL] * 3
-    first[place] = HOT
-    taken, order = pairing(itertools.chain(first, itertools.repeat(COOL)), True)
-    taken.take(2, always)
-    found = taken.result()
-    assert (len(found.pairs), found.discarded, len(order)) == (2, 1, 6)
-    assert found.throttled_by == ("hardware thermal slowdown",)
+def hot_at(place: int) -> list[ClockReading]:
+    return [HOT if reading == place else COOL for reading in range(4)]
 
 
-def test_a_gpu_that_is_always_throttled_still_gives_samples() -> None:
-    taken, _ = pairing(itertools.repeat(HOT), True)
-    taken.take(4, always)
+# Readings of the clock, the last one again and again; the pairs to keep; then what is discarded, why, and the rests
+# before the blocks.
+CLOCKS = {
+    "hot before": (hot_at(0), 2, 1, (HEAT,), []),
+    "hot between": (hot_at(1), 2, 1, (HEAT,), []),
+    "hot after": (hot_at(2), 2, 1, (HEAT,), []),
+    "always hot": ([HOT], 4, 4 + FREE_DISCARDS - 1, (HEAT,), []),
+    "capped twice": ([COOL, CAPPED, COOL, COOL, COOL, CAPPED, COOL], 2, 2, (POWER_CAP,), [0.02] * 2 + [0.04] * 4),
+    "always capped": (
+        [CAPPED], 3, 4, (POWER_CAP,), [0.02] * 2 + [0.04] * 2 + [0.08] * 2 + [0.16] * 6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("readings", "pairs", "discarded", "reasons", "rests_s"), CLOCKS.values(), ids=CLOCKS)
+def test_pairs_of_a_slow_clock_are_dropped_and_a_capped_gpu_rests_longer_and_longer(
+    readings: list[ClockReading], pairs: int, discarded: int, reasons: tuple[str, ...], rests_s: list[float]
+) -> None:
+    taken, _ = pairing(itertools.chain(readings, itertools.repeat(readings[-1])), True)
+    slept: list[float] = []
+    taken.sleep = slept.append
+    taken.take(pairs, always)
     found = taken.result()
-    assert len(found.pairs) == 4
-    assert len(found.pairs) < found.discarded <= len(found.pairs) + FREE_DISCARDS
+    assert (len(found.pairs), found.discarded, found.throttled_by, slept) == (pairs, discarded, reasons, rests_s)
 
 
 def test_a_side_that_cannot_be_closed_leaves_the_other_one_closed() -> None:
@@ -263,25 +252,22 @@ def test_only_the_workers_of_the_timed_side_run(case) -> None:
     both.close()
 
 
-@pytest.mark.usefixtures("warm_children")
 def test_workers_of_a_killed_process_go_on() -> None:
     """They can then see that it is gone, as a loader's workers do."""
-    program = f"""
-        import os, signal, subprocess
-        from gpugate.measurement.pairing import stop_workers
-        none = subprocess.DEVNULL
-        worker = subprocess.Popen({PROGRAM!r}, stdout=none, stderr=none)
-        stop_workers({{worker.pid}})
-        while open(f"/proc/{{worker.pid}}/stat").read().rpartition(")")[2].split()[0] != "T":
-            pass
-        print(worker.pid, flush=True)
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        worker = subprocess.Popen(PROGRAM)
+        stop_workers({worker.pid})
+        wait_until(lambda: state(worker.pid) == "T")
+        os.write(writing, str(worker.pid).encode())
         os.kill(os.getpid(), signal.SIGKILL)
-    """
-    worker = int(run_code(program, status=-signal.SIGKILL))
+    os.waitpid(process, 0)
+    worker_id = int(os.read(reading, 20))
     try:
-        wait_until(lambda: state(worker) != "T")
+        wait_until(lambda: state(worker_id) != "T")
     finally:
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker_id, signal.SIGKILL)
 
 
 def test_a_watcher_that_was_ended_is_started_again() -> None:
