@@ -41,7 +41,8 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     No further measurement changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
     result = evidence.result
-    if evidence.is_certain or evidence.unfit is not None or result.ranks_share_cores or evidence.times_ceiling:
+    is_wrong = evidence.outputs.problems or evidence.inert or evidence.not_engaged is not None or evidence.idle.sure
+    if is_wrong or evidence.unfit is not None or result.ranks_share_cores or evidence.times_ceiling:
         return Action.STOP
     if allowed.pairs and _wants_pairs(evidence):
         return Action.PAIRS

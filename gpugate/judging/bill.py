@@ -39,12 +39,12 @@ TIMES = tuple(name for name in ROOM if name.endswith("_ms"))
 Found = Mapping[str, Reason]  # by item or counter
 
 
-Stand = Literal["grew", "alike", "fell", "as recorded"]  # alike: it grew, and the reference's explains it
-
-
 @dataclass(frozen=True)
 class BillChange:
-    """The bill of one process against the record. `compared`: the record has times of the items, not counts alone."""
+    """The bill of one process against the record: the items that grew, and those that grew as the reference's did.
+
+    `compared`: the record has times of the items, not counts alone. `fell`: some time fell.
+    """
 
     compared: bool = False
     grown: Found = field(default_factory=dict)
@@ -54,26 +54,26 @@ class BillChange:
 
 def compare_bill(measurement: Measurement, record: Remembered | None) -> BillChange:
     """Compares the bill of one process with the record: counts with the largest recorded, times with the median."""
-    leak = _find_leak(measurement)
+    leak, now = _find_leak(measurement), bills_of(measurement)
     if record is None:
         return BillChange(grown=leak)
-    counts = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
-    now, then = bills_of(measurement), [one for one in record.current.bills if one is not None]
-    if now is None or len(then) < DECIDING_PROCESSES:
-        return BillChange(grown=counts)
+    grown = dict(_grown_counts(measurement.optimized_counters, record.optimized_counters)) | leak
+    if now is None:
+        return BillChange(grown=grown)
+    then = [one for one in record.current.bills if one is not None]
     stands = {name: stand for name in TIMES if (stand := _compare(name, now, then)) is not None}
-    grown = {name: _item(ReasonCode.ITEM_GREW, name, now, then) for name, stand in stands.items() if stand == "grew"}
-    grown = {name: one for name, one in grown.items() if _is_enough(name, one, record.current.optimized_ms)}
+    for name in (name for name, stand in stands.items() if stand == "grew"):
+        facts = _describe_rise(name, now, then)
+        # GPU work counts however short it is; of a copy's time and CPU time, a rise by a share of the step does.
+        least_ms = max(SAME * record.current.optimized_ms, ROOM[name][1]) if name != "kernel_ms" else 0.0
+        if float(facts["now"]) - float(facts["then"]) >= least_ms:
+            grown[name] = Reason(ReasonCode.ITEM_GREW, facts)
     alike = {
-        name: _item(ReasonCode.BOTH_SIDES_GREW, name, now, then) for name, stand in stands.items() if stand == "alike"
+        name: Reason(ReasonCode.BOTH_SIDES_GREW, _describe_rise(name, now, then))
+        for name, stand in stands.items()
+        if stand == "alike"
     }
-    return BillChange(bool(stands), {**counts, **grown}, alike, "fell" in stands.values())
-
-
-def _is_enough(name: str, item: Reason, step_ms: float) -> bool:
-    """True for a copy time or CPU time that rose by a share of the step, and for any GPU work."""
-    rise_ms = float(item.facts["now"]) - float(item.facts["then"])
-    return name == "kernel_ms" or rise_ms >= max(SAME * step_ms, ROOM[name][1])
+    return BillChange(bool(stands), grown, alike, "fell" in stands.values())
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
@@ -91,58 +91,52 @@ def _most(name: str, recorded: float) -> float:
     return recorded if recorded == int(recorded) else 1.1 * recorded + 1
 
 
-def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Stand | None:
-    """The change of a time by itself, and beside the reference's where enough processes have that.
-
-    None where this process or too few recorded ones have the time, and for CPU time of threads that wait in a loop.
-    """
-    both = (now, *then)
-    if name == "cpu_ms" and any(one.optimized.counters.get("spinning") for one in both):
+def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Literal["grew", "alike", "fell", "as recorded"] | None:
+    """The change of a time by itself, and beside the reference's where enough processes have that: a time that grew
+    `alike` is explained by the reference's. None where this process or too few recorded ones have the time."""
+    logs = [(_log_time(one.optimized, name), _log_time(one.reference, name)) for one in (now, *then)]
+    own = _find_change([ours for ours, _ in logs], ROOM[name][0])
+    beside = _find_change([ours - theirs for ours, theirs in logs], ROOM[name][0])
+    if own is None:
         return None
-    own, own_now = [value for one in then if (value := _time(one.optimized, name))], _time(now.optimized, name)
-    if not own_now or len(own) < DECIDING_PROCESSES:
+    if own and beside in (None, own):
+        return "grew" if own > 0 else "fell"
+    return "alike" if own > 0 else "as recorded"
+
+
+def _find_change(logs: Sequence[float], same: float) -> int | None:
+    """1 where the first log is above the median of the others by more than chance, -1 where it is below, else 0."""
+    now, *then = logs
+    recorded = [value for value in then if not math.isnan(value)]
+    if math.isnan(now) or len(recorded) < DECIDING_PROCESSES:
         return None
-    changes = [_against([math.log(value) for value in own], math.log(own_now), ROOM[name][0])]
-    controlled = name != "cpu_ms" or not any(one.reference.counters.get("spinning") for one in both)
-    control_now = _time(now.reference, name) if controlled else 0.0
-    ratios = [a / b for one in then if (a := _time(one.optimized, name)) and (b := _time(one.reference, name))]
-    if control_now and len(ratios) >= DECIDING_PROCESSES:
-        logs = [math.log(value) for value in ratios]
-        changes.append(_against(logs, math.log(own_now / control_now), ROOM[name][0]))
-    if all(change > most for change, most in changes):
-        return "grew"
-    if all(change < -most for change, most in changes):
-        return "fell"
-    return "alike" if changes[0][0] > changes[0][1] else "as recorded"
+    change, most = now - statistics.median(recorded), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
+    return (change > most) - (change < -most)
 
 
-def _against(recorded: Sequence[float], now: float, same: float) -> tuple[float, float]:
-    """The change of a log from the median of the recorded ones, and the change that may be chance."""
-    return now - statistics.median(recorded), max(math.log1p(same), DEVIATIONS * statistics.stdev(recorded))
+def _log_time(bill: Bill, name: str) -> float:
+    """NaN without a time, and for CPU time of threads that wait in a loop."""
+    value = bill.counters.get(name, 0.0)
+    return math.nan if not value or (name == "cpu_ms" and bill.counters.get("spinning")) else math.log(value)
 
 
-def _time(bill: Bill, name: str) -> float:
-    return bill.counters.get(name, 0.0)
-
-
-def _item(code: ReasonCode, name: str, now: Bills, then: Sequence[Bills]) -> Reason:
-    """The reason for a time that grew, with the kernel that grew most."""
-    recorded = [value for one in then if (value := _time(one.optimized, name))]
-    facts: dict[str, Fact] = {"item": name, "now": _time(now.optimized, name), "then": statistics.median(recorded)}
+def _describe_rise(name: str, now: Bills, then: Sequence[Bills]) -> dict[str, Fact]:
+    """The facts of a time that grew, with the kernel that grew most."""
+    recorded = [value for one in then if (value := one.optimized.counters.get(name))]
+    facts: dict[str, Fact] = {"item": name, "now": now.optimized.counters[name], "then": statistics.median(recorded)}
     kernels = now.optimized.kernels_ms if name == "kernel_ms" else {}
     if kernels:
         usual = {one: statistics.median(bill.optimized.kernels_ms.get(one, 0.0) for bill in then) for one in kernels}
         kernel = max(usual, key=lambda one: kernels[one] - usual[one])
         facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": kernels[kernel]}
-    return Reason(code, facts)
+    return facts
 
 
 def _find_leak(measurement: Measurement) -> dict[str, Reason]:
     """Memory that every step leaves allocated; a leak that the reference has too is not the optimization's."""
     name = "grown_bytes"
     ours, theirs = (one.get(name, 0.0) for one in (measurement.optimized_counters, measurement.reference_counters))
-    grew = Reason(ReasonCode.ITEM_GREW, {"item": name, "then": theirs, "now": ours})
-    return {name: grew} if ours > theirs else {}
+    return {name: Reason(ReasonCode.ITEM_GREW, {"item": name, "then": theirs, "now": ours})} if ours > theirs else {}
 
 
 def broken_limits(limits: Sequence[Limit], measurement: Measurement) -> dict[str, Reason]:

@@ -98,14 +98,21 @@ class Evidence:
     record: Remembered | None
     timed: tuple[Summary, ...]
     failures: tuple[str, ...]
+    unfit: str | None  # the reason for which times of this machine are no evidence
+    not_comparable: str | None  # why the outputs cannot be compared, so that nothing was timed
+    not_engaged: str | None  # why the optimized side of some process did not engage, by its own account
+    differences: tuple[str, ...]  # changes of the machine and its software since the record
+    lacks_record: bool  # a gate has no record, or the record is of too few processes
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
     no_result: tuple[Reason, ...]  # why the times are no result
+    times_ceiling: float | None  # the rate of an impossible time, as a multiple of the machine's ceiling
     busy: float | None  # cores that other processes kept busy
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
     allowed: float  # the share by which the speedup may fall short of its promise by chance
     wall: Wall | None
     bills: tuple[BillChange, ...]
+    alike: Found  # items that grew as the reference's did
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
     lagging: Confirmed  # the same of times, which a slow host can break, too
@@ -114,21 +121,6 @@ class Evidence:
     unchecked: str | None  # why counters that the contract limits are missing
     code: RecordedCode | None
     duet: Duet | None
-
-    @property
-    def unfit(self) -> str | None:
-        """The reason for which times of this machine are no evidence."""
-        return self.result.environment_problem
-
-    @property
-    def not_comparable(self) -> str | None:
-        """The reason for which the outputs cannot be compared, so that nothing was timed."""
-        return next((one.problem for one in self.first.differences if one.problem and not self.timed), None)
-
-    @property
-    def not_engaged(self) -> str | None:
-        """The reason for which the optimized side of some process did not engage, by its own account."""
-        return next((one.not_engaged for one in self.result.processes if one.not_engaged is not None), None)
 
     @property
     def alone(self) -> bool:
@@ -141,22 +133,11 @@ class Evidence:
         return self.alone and bool(self.failures)
 
     @property
-    def times_ceiling(self) -> float | None:
-        """The rate of an impossible time, as a multiple of the machine's ceiling."""
-        found = [one.facts["times_ceiling"] for one in self.no_result if "times_ceiling" in one.facts]
-        return float(found[0]) if found else None
-
-    @property
     def inert(self) -> bool:
         """True where the optimized side did nothing, at the same speed: two identical sides may differ by 1 % for their
         whole life."""
         value = self.timed[0].speedup if self.timed else None
         return self.first.inert and value is not None and value.low <= 1 + ALTERNATIVE and value.high >= 1 - ALTERNATIVE
-
-    @property
-    def is_certain(self) -> bool:
-        """True for what no further process changes: a wrong output, and a side that did not engage but for times."""
-        return bool(self.outputs.problems or self.inert or self.not_engaged is not None or self.idle.sure)
 
     @property
     def promise_is(self) -> PromiseStand:
@@ -191,11 +172,6 @@ class Evidence:
         return [reason for one in found if not one.sure for reason in one.reasons]
 
     @property
-    def alike(self) -> list[Reason]:
-        """The items that grew as the reference's did."""
-        return list({name: reason for bill in self.bills for name, reason in bill.alike.items()}.values())
-
-    @property
     def has_no_bill(self) -> bool:
         """True where the record has no times of a bill, but counts alone."""
         return self.record is not None and not any(one.compared for one in self.bills)
@@ -205,13 +181,6 @@ class Evidence:
         return self.record is not None and not self.has_no_bill and not self.grown.sure
 
     # The wall time, and the recorded code.
-
-    @property
-    def lacks_record(self) -> bool:
-        """True where a gate has no record, and where a record is of too few processes."""
-        if self.record is None:
-            return self.mode is Mode.GATE
-        return self.record.current.processes < MIN_PROCESSES
 
     @property
     def wall_is(self) -> WallStand:
@@ -253,12 +222,6 @@ class Evidence:
         alone = same_software and not self.bill_holds and self.duet is None
         return self.wall_is == "slower" and (bool(self.grown.sure) or alone)
 
-    @property
-    def differences(self) -> tuple[str, ...]:
-        """The changes of the machine and its software since the record."""
-        found = self.record.differences if self.record is not None else ()
-        return tuple(dict.fromkeys((*found, *(self.code.machine_changes if self.code is not None else ()))))
-
 
 def gather(result: CaseResult, mode: Mode) -> Evidence:
     """Gathers the evidence about a measured case. Raises ValueError for a case that was not measured."""
@@ -269,6 +232,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     summaries = tuple(result.summarize(one) for one in timed)
     impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
     no_result = impossible or slowed_reference(timed[0] if timed else first)
+    ceiling = impossible.facts["times_ceiling"] if impossible is not None else None
     unseen = vanished_work(first, promise.contract)
     counted = [one for one in result.processes if _is_counted(one, contract)]
     counted = [] if unseen or first not in counted else counted
@@ -277,6 +241,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     of_counts = [one for one in contract.engaged if one.counter not in OF_TIME]
     outputs = [compare_outputs(one, promise.tolerance) for one in result.processes]
     slow, code = result.launch_slowdown, result.recorded_code
+    changes = (*(record.differences if record is not None else ()), *(code.machine_changes if code is not None else ()))
     return Evidence(
         result=result,
         first=first,
@@ -285,14 +250,21 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         record=record,
         timed=summaries,
         failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
+        unfit=result.environment_problem,
+        not_comparable=next((one.problem for one in first.differences if one.problem and not timed), None),
+        not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
+        differences=tuple(dict.fromkeys(changes)),
+        lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
         slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
         no_result=(no_result,) if no_result is not None else (),
+        times_ceiling=float(ceiling) if ceiling is not None else None,
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries], worse_is_more=False) if timed else None,
         allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
         wall=_compare_wall(timed, record),
         bills=bills,
+        alike={name: reason for bill in bills for name, reason in bill.alike.items()},
         grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),

@@ -15,25 +15,24 @@ from gpugate.judging.evidence import WIDEST_HALF_WIDTH, Evidence, gather
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
+from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
-from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
 
-Reasons = Sequence[Reason]
 Facts = Mapping[str, Fact | None]  # None is left out
-Numbers = Mapping[str, float | str | None]
+Numbers = dict[str, float | str | None]
 
 
 @dataclass(frozen=True)
 class Rule:
     """One rule: where it `applies`, its reasons are among those of the verdict.
 
-    `reasons` is a code, whose facts are those of the evidence, or finds the reasons itself. Without an `outcome` the
-    rule decides nothing.
+    `reasons` is a code, whose facts `find_facts` has, or finds the reasons itself. Without an `outcome` the rule
+    decides nothing.
     """
 
     applies: Callable[[Evidence], object]
-    reasons: ReasonCode | Callable[[Evidence], Reasons]
+    reasons: ReasonCode | Callable[[Evidence], Sequence[Reason]]
     outcome: Outcome | None = None
     next_step: NextStep | Callable[[Evidence], NextStep | None] | None = None
 
@@ -45,29 +44,113 @@ def decide(result: CaseResult, mode: Mode) -> list[Verdict]:
 
 def decide_by(evidence: Evidence) -> list[Verdict]:
     """The four verdicts of a case, each INCONCLUSIVE where no rule decides."""
-    return [_decide_check(check, rules, evidence) for check, rules in RULES.items()]
+    facts, numbers = find_facts(evidence), find_numbers(evidence)
+    return [_decide_check(check, evidence, facts, numbers[check]) for check in RULES]
 
 
-def _decide_check(check: Check, rules: Sequence[Rule], evidence: Evidence) -> Verdict:
-    applying = [rule for rule in rules if rule.applies(evidence)]
-    numbers = NUMBERS[check](evidence)
+def _decide_check(
+    check: Check, evidence: Evidence, facts: Mapping[ReasonCode, Facts], numbers: Mapping[str, float | str | None]
+) -> Verdict:
+    applying = [rule for rule in RULES[check] if rule.applies(evidence)]
     deciding = next((rule for rule in applying if rule.outcome is not None), None)
     if deciding is None or deciding.outcome is None:
         return Verdict(check, evidence.result.case_id, numbers=numbers)
-    found = [reason for rule in (deciding, *applying) for reason in _find_reasons(rule, evidence)]
-    reasons = tuple(reason for index, reason in enumerate(found) if reason not in found[:index])
+    found: list[Reason] = []
+    for rule in (deciding, *applying):
+        if isinstance(rule.reasons, ReasonCode):
+            known = {name: value for name, value in facts.get(rule.reasons, {}).items() if value is not None}
+            reasons: Sequence[Reason] = [Reason(rule.reasons, known)]
+        else:
+            reasons = rule.reasons(evidence)
+        found += [reason for reason in reasons if reason not in found]
     step = deciding.next_step(evidence) if callable(deciding.next_step) else deciding.next_step
-    return Verdict(check, evidence.result.case_id, deciding.outcome, reasons, step, numbers)
+    return Verdict(check, evidence.result.case_id, deciding.outcome, tuple(found), step, numbers)
 
 
-def _find_reasons(rule: Rule, evidence: Evidence) -> Reasons:
-    if not isinstance(rule.reasons, ReasonCode):
-        return rule.reasons(evidence)
-    found = FACTS[rule.reasons](evidence) if rule.reasons in FACTS else {}
-    return [Reason(rule.reasons, {name: value for name, value in found.items() if value is not None})]
+def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
+    """The facts of every reason that is a code alone. Changes are shares of the time per step."""
+    first, code, cores, record = one.first, one.code, one.result.cores_changed, one.record
+    promise = {"value": one.promise.min_speedup, "allowed": one.allowed or None, "processes": len(one.timed)}
+    wall: Facts = {}
+    if one.wall is not None:
+        wall = {"change": one.wall.value.median - 1, "allowed": one.wall.allowed, "processes": len(one.timed)}
+    duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
+    if code is not None and one.duet is not None:
+        ratio, processes = one.duet.ratio, len(one.duet.processes)
+        change = {"change": ratio.median - 1, "change_low": ratio.low - 1, "change_high": ratio.high - 1}
+        duet = {"commit": code.commit, "processes": processes, **change}
+    not_slower = "not slower" if one.duet is not None else "unchanged"
+    pairs: Facts = {}
+    if one.timed:
+        here, process = one.timed[0], {"attempts": first.attempts, "stopped": first.stopped_because}
+        pairs = {"pairs": here.pairs, "builds": here.instances, "discarded": here.discarded, **process}
+    counted = ("kernel_launches", "graph_launches", "kernels") if first.counters_missing is None else ()
+    return {
+        ReasonCode.MACHINE_UNFIT: {"problem": one.unfit},
+        ReasonCode.OTHER_WORK: {"cores": one.busy},
+        ReasonCode.NOT_CONFIRMED: {"problem": "; ".join(one.failures)},
+        **dict.fromkeys(OF_PROMISE, promise),
+        ReasonCode.INTERVAL_TOO_WIDE: {
+            "half_width": one.speedup.half_width if one.speedup is not None else None,
+            "widest": WIDEST_HALF_WIDTH,
+        },
+        ReasonCode.PAIRS: pairs,
+        ReasonCode.NO_RECORD: {
+            "purpose": one.mode.value,
+            "processes": record.current.processes if record is not None else None,
+            "needed": MIN_PROCESSES if record is not None else None,
+        },
+        ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
+        ReasonCode.SLOW_HOST: {"times": one.slow_host},
+        **dict.fromkeys(OF_WALL, wall),
+        ReasonCode.THE_MACHINE: {
+            **wall,
+            "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not recorded",
+            "code": not_slower if one.code_is == "not slower" else None,
+        },
+        **dict.fromkeys(OF_CODE, duet),
+        ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
+        ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
+        ReasonCode.COUNTED: {
+            "problem": first.counters_missing,
+            **{name: first.optimized_counters.get(name) for name in counted},
+        },
+    }
 
 
-# Next steps that depend on the evidence.
+def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | None]]:
+    """The evidence of each check in numbers."""
+    speedup: Numbers = {}
+    wall: Numbers = {}
+    if one.timed:
+        here, record = one.timed[0], one.record.current if one.record is not None else None
+        promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
+        beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
+        speedup = {**_of_speedup(here), **promised, **beyond}
+        wall = {"optimized_ms": here.optimized_ms.median, "reference_ms": here.reference_ms.median}
+        wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
+        if one.wall is not None:
+            wall |= {"wall_change": one.wall.value.median - 1, "time_tolerance": one.wall.allowed}
+            wall["detectable_by_time"] = one.wall.detectable
+    counters = one.first.optimized_counters
+    return {"equivalence": one.outputs.numbers, "speedup": speedup, "throughput": wall, "counters": counters}
+
+
+def _of_speedup(process: Summary) -> dict[str, float]:
+    found = process.speedup
+    return {"speedup": found.median, "speedup_low": found.low, "speedup_high": found.high}
+
+
+# What several rules have.
+
+OF_PROMISE = (ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.PROMISE_OPEN, ReasonCode.PROMISE_KEPT)
+OF_WALL = (
+    ReasonCode.WALL_AS_RECORDED,
+    ReasonCode.FASTER_THAN_RECORD,
+    ReasonCode.SLOWER_THAN_RECORD,
+    ReasonCode.WALL_OPEN,
+)
+OF_CODE = (ReasonCode.CODE_SLOWER, ReasonCode.CODE_NOT_SLOWER, ReasonCode.CODE_UNDECIDED)
 
 
 def _longer(one: Evidence) -> NextStep:
@@ -84,110 +167,8 @@ def _cool(one: Evidence) -> NextStep:
     return NextStep.RAISE_QUOTA if "throttled_periods" in one.first.optimized_counters else NextStep.COOL_MACHINE
 
 
-def _after_no_result(one: Evidence) -> NextStep:
-    return NextStep.CHECK_SIZE if one.times_ceiling is not None else NextStep.KEEP_APART
-
-
-def _trace(one: Evidence) -> NextStep:
-    return NextStep.TRACE_BOTH_SIDES if one.outputs.comparable else NextStep.REPEAT
-
-
-# The facts of the reasons.
-
-
-def _of_speedup(found: Estimate) -> dict[str, float]:
-    return {"speedup": found.median, "speedup_low": found.low, "speedup_high": found.high}
-
-
-def _of_promise(one: Evidence) -> Facts:
-    return {"value": one.promise.min_speedup, "allowed": one.allowed or None, "processes": len(one.timed)}
-
-
-def _of_width(one: Evidence) -> Facts:
-    return {"half_width": one.speedup.half_width if one.speedup else None, "widest": WIDEST_HALF_WIDTH}
-
-
-def _of_record(one: Evidence) -> Facts:
-    recorded = {"processes": one.record.current.processes, "needed": MIN_PROCESSES} if one.record else {}
-    return {"purpose": one.mode.value, **recorded}
-
-
-def _of_pairs(one: Evidence) -> Facts:
-    found, measured = one.timed[0], {"attempts": one.first.attempts, "stopped": one.first.stopped_because}
-    return {"pairs": found.pairs, "builds": found.instances, "discarded": found.discarded, **measured}
-
-
-def _of_wall(one: Evidence) -> Facts:
-    if one.wall is None:
-        return {}
-    return {"change": one.wall.value.median - 1, "allowed": one.wall.allowed, "processes": len(one.timed)}
-
-
-def _of_machine(one: Evidence) -> Facts:
-    bill = "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not recorded"
-    code = None if one.code_is != "not slower" else "not slower" if one.duet is not None else "unchanged"
-    return {**_of_wall(one), "bill": bill, "code": code}
-
-
-def _of_code(one: Evidence) -> Facts:
-    """Changes are shares of the time per step."""
-    if one.code is None or one.duet is None:
-        return {} if one.code is None else {"commit": one.code.commit, "problem": one.code.problem}
-    ratio, processes = one.duet.ratio, len(one.duet.processes)
-    change = {"change": ratio.median - 1, "change_low": ratio.low - 1, "change_high": ratio.high - 1}
-    return {"commit": one.code.commit, "processes": processes, **change}
-
-
-def _of_bill(one: Evidence) -> Facts:
-    if one.first.counters_missing is not None:
-        return {"problem": one.first.counters_missing}
-    return {name: one.first.optimized_counters.get(name) for name in ("kernel_launches", "graph_launches", "kernels")}
-
-
-def _of_cores(one: Evidence) -> Facts:
-    cores = one.result.cores_changed
-    return {} if cores is None else {"recorded_cores": cores.recorded, "cores": cores.now}
-
-
-FACTS: Mapping[ReasonCode, Callable[[Evidence], Facts]] = {
-    ReasonCode.MACHINE_UNFIT: lambda one: {"problem": one.unfit},
-    ReasonCode.OTHER_WORK: lambda one: {"cores": one.busy},
-    ReasonCode.NOT_CONFIRMED: lambda one: {"problem": "; ".join(one.failures)},
-    ReasonCode.SPEEDUP_BELOW_PROMISE: _of_promise,
-    ReasonCode.PROMISE_OPEN: _of_promise,
-    ReasonCode.PROMISE_KEPT: _of_promise,
-    ReasonCode.INTERVAL_TOO_WIDE: _of_width,
-    ReasonCode.PAIRS: _of_pairs,
-    ReasonCode.NO_RECORD: _of_record,
-    ReasonCode.OTHER_CORES: _of_cores,
-    ReasonCode.SLOW_HOST: lambda one: {"times": one.slow_host},
-    ReasonCode.WALL_AS_RECORDED: _of_wall,
-    ReasonCode.FASTER_THAN_RECORD: _of_wall,
-    ReasonCode.SLOWER_THAN_RECORD: _of_wall,
-    ReasonCode.WALL_OPEN: _of_wall,
-    ReasonCode.THE_MACHINE: _of_machine,
-    ReasonCode.CODE_SLOWER: _of_code,
-    ReasonCode.CODE_NOT_SLOWER: _of_code,
-    ReasonCode.CODE_UNDECIDED: _of_code,
-    ReasonCode.RECORD_DIFFERS: lambda one: {"differences": ", ".join(one.differences)},
-    ReasonCode.NOT_ENGAGED: lambda one: {"problem": one.not_engaged},
-    ReasonCode.COUNTED: _of_bill,
-}
-
-
-def _nothing(problem: str | None) -> Reasons:
+def _nothing(problem: str | None) -> Sequence[Reason]:
     return [Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem} if problem is not None else {})]
-
-
-def _list_others(one: Evidence) -> Reasons:
-    return [Reason(ReasonCode.FRESH_PROCESS, _of_speedup(each.speedup)) for each in one.timed[1:]]
-
-
-# The rules.
-
-
-def _is_uncounted(one: Evidence) -> bool:
-    return not one.first.optimized_counters and one.first.counters_missing is None
 
 
 def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
@@ -203,12 +184,22 @@ NO_TIMES = (
     Rule(
         lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA
     ),
-    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.INCONCLUSIVE, _after_no_result),
+    Rule(
+        lambda one: one.no_result,
+        lambda one: one.no_result,
+        Outcome.INCONCLUSIVE,
+        lambda one: NextStep.KEEP_APART if one.times_ceiling is None else NextStep.CHECK_SIZE,
+    ),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
     "equivalence": (
-        Rule(lambda one: one.outputs.problems, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
+        Rule(
+            lambda one: one.outputs.problems,
+            lambda one: one.outputs.problems[:1],
+            Outcome.WRONG,
+            lambda one: NextStep.TRACE_BOTH_SIDES if one.outputs.comparable else NextStep.REPEAT,
+        ),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
         Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),
     ),
@@ -220,7 +211,10 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.too_wide, ReasonCode.INTERVAL_TOO_WIDE, Outcome.UNDECIDED, _longer),
         Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
         Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
-        Rule(lambda one: one.timed[1:], _list_others),
+        Rule(
+            lambda one: one.timed[1:],
+            lambda one: [Reason(ReasonCode.FRESH_PROCESS, _of_speedup(each)) for each in one.timed[1:]],
+        ),
         Rule(lambda one: one.busy and (one.promise_is == "open" or one.too_wide), ReasonCode.OTHER_WORK),
         Rule(lambda one: one.timed, ReasonCode.PAIRS),
     ),
@@ -254,7 +248,12 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
     "counters": (
         Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, NextStep.TRACE),
         Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
-        Rule(_is_uncounted, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
+        Rule(
+            lambda one: not one.first.optimized_counters and one.first.counters_missing is None,
+            lambda one: _nothing(one.not_comparable),
+            Outcome.WRONG,
+            NextStep.REPEAT,
+        ),
         Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.INCONCLUSIVE, NextStep.DECLARE_ENGAGEMENT),
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),
@@ -265,42 +264,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
         Rule(lambda one: one.doubted, lambda one: one.doubted),
-        Rule(lambda one: one.alike, lambda one: one.alike),
+        Rule(lambda one: one.alike, lambda one: list(one.alike.values())),
         Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
     ),
-}
-
-
-# The evidence in numbers.
-
-
-def _number_speedup(one: Evidence) -> Numbers:
-    if not one.timed:
-        return {}
-    recorded = one.record.current.speedup if one.record is not None else None
-    beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
-    promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": recorded}
-    return {**_of_speedup(one.timed[0].speedup), **promised, **beyond}
-
-
-def _number_wall(one: Evidence) -> Numbers:
-    if not one.timed:
-        return {}
-    found: dict[str, float | str | None] = {
-        "optimized_ms": one.timed[0].optimized_ms.median,
-        "reference_ms": one.timed[0].reference_ms.median,
-    }
-    if one.record is not None:
-        found["recorded_ms"] = one.record.current.optimized_ms
-    if one.wall is not None:
-        found |= {"wall_change": one.wall.value.median - 1, "time_tolerance": one.wall.allowed}
-        found["detectable_by_time"] = one.wall.detectable
-    return found
-
-
-NUMBERS: Mapping[Check, Callable[[Evidence], Numbers]] = {
-    "equivalence": lambda one: one.outputs.numbers,
-    "speedup": _number_speedup,
-    "throughput": _number_wall,
-    "counters": lambda one: one.first.optimized_counters,
 }
