@@ -19,22 +19,19 @@ def decide_again(run: RunResult) -> RunResult:
 
     Raises ReplayError for a case that holds what no measurement gives.
     """
-    cases = {case_id: _decide_case(_with_launches(case, run), run) for case_id, case in run.cases.items()}
-    return replace(run, cases=cases)
-
-
-def _with_launches(case: CaseResult, run: RunResult) -> CaseResult:
-    """The case with the launch latency of its run, which an older run has in its probes alone."""
-    if case.remembered is None or case.launch_slowdown is not None:
-        return case
-    return replace(case, launch_slowdown=launch_slowdown(run.yardsticks, case.remembered.yardsticks))
+    return replace(run, cases={case_id: _decide_case(case, run) for case_id, case in run.cases.items()})
 
 
 def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
-    if case.measurement is None or _device_was_lost(case):
+    # No state of a machine but a lost device makes outputs invalid.
+    was_lost = any(one.check == "equivalence" and one.outcome is Outcome.ENV_INVALID for one in case.verdicts)
+    measurement = case.measurement
+    if measurement is None or was_lost:
         return case
+    if case.launch_slowdown is None and case.remembered is not None:  # an older run has it in its probes alone
+        case = replace(case, launch_slowdown=launch_slowdown(run.yardsticks, case.remembered.yardsticks))
     try:
-        summary = case.summarize(case.measurement) if case.measurement.pairs else None
+        summary = case.summarize(measurement) if measurement.pairs else None
         verdicts = decide(case, run.mode)
     except (ValueError, LookupError, ArithmeticError) as error:
         problem = f"{type(error).__name__}: {error}"
@@ -42,12 +39,6 @@ def _decide_case(case: CaseResult, run: RunResult) -> CaseResult:
     # The autopsy of a failure does not fit a case that passes now; one that --explain asked for stays.
     was_bad, is_bad = (any(one.needs_autopsy for one in each) for each in (case.verdicts, verdicts))
     return replace(case, summary=summary, verdicts=verdicts, autopsy=case.autopsy if is_bad or not was_bad else None)
-
-
-def _device_was_lost(case: CaseResult) -> bool:
-    """True for a case whose device was lost: no other state of a machine invalidates its outputs."""
-    outcomes = {verdict.check: verdict.outcome for verdict in case.verdicts}
-    return outcomes.get("equivalence") is Outcome.ENV_INVALID
 
 
 def find_changes(stored: RunResult, decided: RunResult) -> tuple[Flip, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 
 import numpy as np
@@ -48,8 +48,6 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     measured = [(one.measured[case_id], one.swapped) for one in processes if case_id in one.measured]
     means = [mean_of(measurement, swapped) for measurement, swapped in measured if measurement.pairs]
     found = decide_in_turn(means)
-    roles = [_sides(measurement)[::-1] if swapped else _sides(measurement) for measurement, swapped in measured]
-    base, head = (_cheapest([sides[version] for sides in roles]) for version in (0, 1))
     return Duet(
         case_id=case_id,
         outcome=DuetOutcome[found.decision.upper()],
@@ -57,9 +55,22 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
         processes=tuple(collect_evidence([one]).ratio for one in means[: found.processes]),
         detectable=found.detectable,
         relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
-        base=base,
-        head=head,
+        base=_version(measured, is_head=False),
+        head=_version(measured, is_head=True),
     )
+
+
+def _version(measured: Sequence[tuple[Measurement, bool]], is_head: bool) -> DuetSide:
+    """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
+    sides = [
+        (one.reference_counters, one.reference_cost)
+        if swapped is is_head
+        else (one.optimized_counters, one.optimized_cost)
+        for one, swapped in measured
+    ]
+    every = [counters for counters, _ in sides]
+    times = {name: median(one[name] for one in every if name in one) for name in every[0].keys() & set(TIMES)}
+    return DuetSide({**every[0], **times}, SideCost.lowest([cost for _, cost in sides]))
 
 
 def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str]]:
@@ -104,13 +115,11 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
 def plan(noise: Noise) -> DuetSize:
     """The size with which a duet finds a slowdown of SHARP with a probability of 1 - MISS in the least time, where
     nothing changed; where no size finds it, the one that is most precise for its time. `noise` is that of the record.
+
+    The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of pairs
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6).
     """
-    return min(_rank_sizes(noise), key=lambda ranked: ranked[0])[1]
-
-
-def _rank_sizes(noise: Noise) -> Iterator[tuple[tuple[bool, float], DuetSize]]:
-    """The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of
-    pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6)."""
+    ranked: list[tuple[tuple[bool, float], DuetSize]] = []
     for builds in (1, 2, 4):
         for pairs in (8, 16, 32, 64, 128):  # of a build
             of_pairs = variance_of_median(noise.pair_sd, builds * pairs)
@@ -118,19 +127,5 @@ def _rank_sizes(noise: Noise) -> Iterator[tuple[tuple[bool, float], DuetSize]]:
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
             needed = needed_processes(sd)
             cost = (PROCESS_S + sampling_s) * (sd**2 if needed is None else expected_processes(sd))
-            yield (needed is None, cost), DuetSize(pairs, builds, needed or MOST_PROCESSES, sampling_s)
-
-
-def _sides(measurement: Measurement) -> tuple[DuetSide, DuetSide]:
-    return (
-        DuetSide(measurement.reference_counters, measurement.reference_cost),
-        DuetSide(measurement.optimized_counters, measurement.optimized_cost),
-    )
-
-
-def _cheapest(sides: Sequence[DuetSide]) -> DuetSide:
-    """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
-    counters = dict(sides[0].counters)
-    for name in counters.keys() & set(TIMES):
-        counters[name] = median(side.counters[name] for side in sides if name in side.counters)
-    return DuetSide(counters, SideCost.lowest([side.cost for side in sides]))
+            ranked.append(((needed is None, cost), DuetSize(pairs, builds, needed or MOST_PROCESSES, sampling_s)))
+    return min(ranked, key=lambda one: one[0])[1]

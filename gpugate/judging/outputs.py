@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.machine_state import MOSTLY
-from gpugate.measurement.record import Difference, Measurement, ProofResult, StepChecks
+from gpugate.measurement.record import Difference, Measurement, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.units import date_of
@@ -41,9 +41,11 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
         for proof in measurement.proofs
         if proof.problem
     ]
-    agreements = _agreements(found, allowed)
-    agreements += [Reason(ReasonCode.OUTPUTS_AGREE, {"steps": checks.steps})] if checks else []
-    agreements += [_proven(proof) for proof in measurement.proofs]
+    facts = _agreements(found, allowed) + ([{"steps": checks.steps}] if checks else [])
+    agreements = [Reason(ReasonCode.OUTPUTS_AGREE, one) for one in facts]
+    for proof in measurement.proofs:
+        proved_on = {"proved_on": date_of(proof.proved_at)} if proof.proved_at else {}
+        agreements.append(Reason(ReasonCode.PROVEN, {"proof": proof.name, "words": proof.words, **proved_on}))
     worst = max(found, key=lambda one: (one.problem is not None, one.relative_l2))
     return Outputs(
         problems=tuple(problems),
@@ -57,16 +59,13 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
     )
 
 
-def _agreements(found: Sequence[Difference], allowed: Tolerance) -> list[Reason]:
-    """A reason for the numbers, for the integers, and for the values that are not finite, as far as there are any."""
+def _agreements(found: Sequence[Difference], allowed: Tolerance) -> list[dict[str, Fact]]:
+    """The facts about the numbers, the integers, and the values that are not finite, as far as there are any."""
     exact = [one for one in found if _is_exact(one, allowed)]
-    good = []
-    if len(exact) < len(found):
-        good.append(Reason(ReasonCode.OUTPUTS_AGREE, {"allowed": allowed.relative_l2}))
-    if exact:
-        good.append(Reason(ReasonCode.OUTPUTS_AGREE, _count_unequal(exact)))
+    good: list[dict[str, Fact]] = [{"allowed": allowed.relative_l2}] if len(exact) < len(found) else []
+    good += [_count_unequal(exact)] if exact else []
     not_finite = sum(one.not_finite for one in found)
-    return good + ([Reason(ReasonCode.OUTPUTS_AGREE, {"not_finite": not_finite})] if not_finite else [])
+    return good + ([{"not_finite": not_finite}] if not_finite else [])
 
 
 def _is_exact(found: Difference, allowed: Tolerance) -> bool:
@@ -76,11 +75,6 @@ def _is_exact(found: Difference, allowed: Tolerance) -> bool:
 
 def _count_unequal(found: Sequence[Difference]) -> dict[str, Fact]:
     return {"unequal": sum(one.unequal or 0 for one in found), "values": sum(one.values for one in found)}
-
-
-def _proven(proof: ProofResult) -> Reason:
-    facts = {"proof": proof.name, "words": proof.words}
-    return Reason(ReasonCode.PROVEN, facts | ({"proved_on": date_of(proof.proved_at)} if proof.proved_at else {}))
 
 
 def _step_problems(checks: StepChecks) -> list[Reason]:

@@ -15,12 +15,12 @@ from gpugate.statistics.policy import MISS
 from gpugate.statistics.sequential import (
     ALTERNATIVE,
     MOST_PROCESSES,
-    PRIOR_WORTH,
     ProcessMean,
     collect_evidence,
     decide_in_turn,
     mean_of_pairs,
 )
+from gpugate.statistics.variation import PRIOR_WORTH
 
 SEED = 20261127
 
