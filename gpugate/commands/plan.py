@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpugate.errors import GpugateError
+from gpugate.commands.history import add_selection, select_nights
 from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
@@ -26,27 +24,13 @@ from gpugate.results.fleet_plan import (
     plan_shards,
     total_s,
 )
-from gpugate.results.run import CaseNight, Night
-from gpugate.session.options import find_url, whole_number
-from gpugate.store import run_file
-from gpugate.store.night_files import find_runs
-from gpugate.store.nights import night_of
-from gpugate.store.store_url import VARIABLE
+from gpugate.results.run import CaseNight
+from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
 
 
-class PlanError(GpugateError):
-    """There is no case to plan."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        type=Path,
-        nargs="*",
-        help="a night, a run file, or a folder of them, whose durations count (default: the store)",
-    )
+    add_selection(parser)
     fleet = parser.add_mutually_exclusive_group(required=True)
     fleet.add_argument(
         "--gpus",
@@ -54,11 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="plan one host with N GPUs: cases that need the host or span GPUs run alone, after the others",
     )
     fleet.add_argument("--shards", metavar="N", help="plan the N shards of --perf-shard, each on a host of its own")
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help=f"read this store, an SQLAlchemy URL (default: {VARIABLE}, else the project's)",
-    )
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last. The plan of a host is for as "
         "many cores for each GPU as that machine had. The points of a sweep are planned one by one, and measured by "
@@ -74,16 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_plan(arguments: argparse.Namespace) -> Planned:
-    """Raises OptionError for a number that cannot be used, and PlanError where no case is stored."""
+    """Raises OptionError for a number that cannot be used, and HistoryError as `select_nights` does."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
-    found = _read_files(arguments.paths) if arguments.paths else _read_store(arguments.store)
+    found, refused = select_nights(arguments, all_metrics=True)
+    for sentence in refused:
+        print(f"gpugate plan: {sentence}", file=sys.stderr)
     measured = [night for night in found if night.cases]
-    if not measured:
-        where = ", ".join(map(str, arguments.paths)) or "the store"
-        sick = any(night.unfit for night in found)
-        step = "the machine was not well (ENV_INVALID), so measure again" if sick else "measure first"
-        raise PlanError(f"{where} has no measured case that counts: {step}, or give other runs")
     machine = machine_name(max(measured, key=lambda night: night.started).environment)
     nights = sorted((one for one in found if machine_name(one.environment) == machine), key=lambda night: night.started)
     cases = {name: _plan_case(case) for night in nights for name, case in night.cases.items()}
@@ -97,23 +73,6 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
 
 def _plan_case(case: CaseNight) -> PlannedCase:
     return PlannedCase(case.case_id, case.case_id, case.value("needs_host") == 1, int(case.value("ranks") or 1))
-
-
-def _read_files(paths: Sequence[Path]) -> list[Night]:
-    """Reads runs, nights, and folders of them. Raises RunFileError for a file that cannot be used."""
-    return [night_of(run_file.read(path)) for each in paths for path in find_runs(each)]
-
-
-def _read_store(given: str | None) -> list[Night]:
-    """Reads all nights of a store. Raises PlanError without a store, StoreError for one that cannot be read."""
-    url = find_url(given)
-    if url is None:
-        raise PlanError("the store is off: give --store URL, or runs")
-    from gpugate.store.database import Selection, open_store  # which imports sqlalchemy: run files need none
-
-    with closing(open_store(url, make=False)) as store:
-        # Each case has a speedup, also one whose duration an older gpugate did not store.
-        return store.read_nights(Selection(metrics=("speedup", "duration_s", "needs_host", "ranks")))
 
 
 @dataclass(frozen=True)

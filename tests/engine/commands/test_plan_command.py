@@ -76,33 +76,20 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
 
 
-def test_the_store_gives_the_same_plan_as_its_files(
-    nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path}/store.sqlite"
-    with closing(open_store(url)) as store:
-        add_folder(store, nights)
-    of_files = plan(str(nights), "--gpus", "2")
-    assert plan("--store", url, "--gpus", "2") == of_files
-    monkeypatch.setenv("GPUGATE_STORE", url)
-    assert plan("--gpus", "2") == of_files
-
-
-def test_a_store_that_knows_a_case_only_from_a_sick_machine_says_so(
+def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_machine(
     nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sick = {"environment_problem": "the machine gave 1 instead of 2"}
-    night(nights, 2, [timed("a", 1000, **sick), timed("sick", 60, **sick)])
     url = f"sqlite:///{tmp_path}/store.sqlite"
     with closing(open_store(url)) as store:
         add_folder(store, nights)
-    assert main(["plan", "--store", url, "--gpus", "2"]) == 0
+    assert plan("--store", url, "--gpus", "2") == plan(str(nights), "--gpus", "2")
+    sick = {"environment_problem": "the machine gave 1 instead of 2"}
+    night(nights, 2, [timed("a", 1000, **sick), timed("sick", 60, **sick)])
+    assert main(["plan", str(nights), "--gpus", "2"]) == 0
     unfit = "1 case not counted, since the machine was not well (ENV_INVALID): tiny/sick/cuda\n"
     assert unfit in capsys.readouterr().out
-    alone = f"sqlite:///{tmp_path}/alone.sqlite"
-    with closing(open_store(alone)) as store:
-        add_folder(store, night(tmp_path / "alone", 0, [timed("sick", 60, **sick)]).parent)
-    assert main(["plan", "--store", alone, "--gpus", "2"]) == 2
+    alone = night(tmp_path / "alone", 0, [timed("sick", 60, **sick)])
+    assert main(["plan", str(alone), "--gpus", "2"]) == 2
     assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
 
 
@@ -126,15 +113,11 @@ def test_runs_of_another_machine_do_not_count(nights: Path) -> None:
 
 
 def test_what_cannot_be_planned_is_one_sentence(
-    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("GPUGATE_STORE", "off")
     empty = night(tmp_path, 0, [case("skipped", None, skipped="no")])
-    words = [["--gpus", "2"], [str(nights), "--gpus", "0"], [str(empty), "--shards", "2"], ["nowhere", "--gpus", "2"]]
-    assert [main(["plan", *one]) for one in words] == [2] * 4
+    assert [main(["plan", *words]) for words in ([str(nights), "--gpus", "0"], [str(empty), "--shards", "2"])] == [2, 2]
     assert capsys.readouterr().err.splitlines() == [
-        "gpugate plan: the store is off: give --store URL, or runs",
         "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
-        f"gpugate plan: {empty} has no measured case that counts: measure first, or give other runs",
-        "gpugate plan: nowhere cannot be read (No such file or directory): give a file that --perf-json wrote",
+        f"gpugate plan: no case of {empty} was measured: give another --case, or other nights",
     ]
