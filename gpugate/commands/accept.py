@@ -25,53 +25,26 @@ KEPT = ".gpugate/runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        metavar="RUNS",
-        type=Path,
-        nargs="?",
-        help="a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
-        "(default: the kept runs of the newest run's code, at most ten)",
+    add = parser.add_argument
+    runs = (
+        "a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
+        "(default: the kept runs of the newest run's code, at most ten)"
     )
-    parser.add_argument(
-        "--case",
-        metavar="CASE",
-        action="append",
-        default=[],
-        help="accept this case alone, also several times: its new record becomes its anchor, too (default: all cases)",
-    )
-    parser.add_argument(
-        "--reason",
-        metavar="TEXT",
-        default="",
-        help="the reason, which the baseline file keeps (default: none)",
-    )
-    parser.add_argument(
-        "--processes",
-        metavar="N",
-        default=str(DEFAULT_PROCESSES),
-        help="fewest processes of a case (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--baselines",
-        metavar="DIR",
-        type=Path,
-        help="the folder of baselines (default: the setting perf_baselines, else baselines)",
-    )
-    parser.add_argument(
-        "--add",
-        action="store_true",
-        help="add the runs to the recorded processes, such as those of another night (default: off)",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="replace a record also by processes that were disturbed (default: it stays)",
-    )
-    parser.add_argument("--new-anchor", action="store_true", help="make the new record the anchor, too (default: off)")
-    parser.add_argument(
-        "--delete", metavar="CASE", help="record nothing: delete the record of CASE, of every machine (default: none)"
-    )
+    case = "accept this case alone, also several times: its new record becomes its anchor, too (default: all cases)"
+    folder = "the folder of baselines (default: the setting perf_baselines, else baselines)"
+    more = "add the runs to the recorded processes, such as those of another night (default: off)"
+    force = "replace a record also by processes that were disturbed (default: it stays)"
+    delete = "record nothing: delete the record of CASE, of every machine (default: none)"
+    add("runs", metavar="RUNS", type=Path, nargs="?", help=runs)
+    add("--case", metavar="CASE", action="append", default=[], help=case)
+    add("--reason", metavar="TEXT", default="", help="the reason, which the baseline file keeps (default: none)")
+    fewest = "fewest processes of a case (default: %(default)s)"
+    add("--processes", metavar="N", default=str(DEFAULT_PROCESSES), help=fewest)
+    add("--baselines", metavar="DIR", type=Path, help=folder)
+    add("--add", action="store_true", help=more)
+    add("--force", action="store_true", help=force)
+    add("--new-anchor", action="store_true", help="make the new record the anchor, too (default: off)")
+    add("--delete", metavar="CASE", help=delete)
 
 
 def run(arguments: argparse.Namespace) -> int:

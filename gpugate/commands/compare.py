@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.padding import Padding
 from rich.text import Text
 
 from gpugate.errors import CompareError
@@ -21,7 +20,7 @@ from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
-from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.terminal import indent, render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
@@ -171,7 +170,7 @@ class Comparison:
 
 
 def text(compared: Comparison, width: int, colour: bool) -> str:
-    lines = [Padding(Text(line, overflow="fold"), (0, 0, 0, 2)) for line in _notes(compared)]
+    lines = [indent(line, 2) for line in _notes(compared)]
     last = Text(summary(compared.duets))
     return render_text([*_table(compared).rich(width), *lines, Text(), last], width, colour)
 

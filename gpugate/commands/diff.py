@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy, optimized_side
-from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.terminal import indent, print_parts
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.changes import Changes, Times, facts_of_run, in_words
@@ -59,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         selected = f" whose id contains {arguments.k!r}" if arguments.k else ""
         raise ReplayError(f"{first} and {second} measured no case in common{selected}: give others")
-    parts = [*_render_warnings(warnings), *(part for one in found for part in _paragraph(one))]
-    sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
+    print_parts([*_render_warnings(warnings), *(part for one in found for part in _paragraph(one))])
     return 0
 
 
@@ -125,7 +122,7 @@ def _render_warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:
 def _paragraph(one: CaseChange) -> Iterator[RenderableType]:
     yield Text(one.case_id, style="bold", overflow="fold")
     for line in (*_describe_verdicts(one), *one.autopsy.sentences):
-        yield Padding(Text(line, overflow="fold"), (0, 0, 0, 2))
+        yield indent(line, 2)
 
 
 def _describe_verdicts(one: CaseChange) -> Iterator[str]:

@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises HistoryError where none can be, and where the page cannot be written.
     """
-    from gpugate.commands.trend_report import text, write_document, write_site
+    from gpugate.commands.trend_report import describe_machine, write_document, write_site
     from gpugate.commands.trends import build_histories
-    from gpugate.report.terminal import stdout_takes_colour, terminal_columns
+    from gpugate.report.terminal import print_parts, terminal_columns
     from gpugate.session.options import whole_number
 
     usual = DEFAULT_LAST if arguments.html is None else LAST_OF_PAGE
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         sys.stdout.write(write_document(histories, refused))
     else:
-        sys.stdout.write(text(histories, terminal_columns(), stdout_takes_colour()))
+        print_parts(part for history in histories for part in describe_machine(history, terminal_columns()))
     return 0
 
 

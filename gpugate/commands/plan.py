@@ -14,7 +14,7 @@ from gpugate.commands.history import add_selection, select_nights
 from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
-from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.results.fleet_plan import (
     FLEETS,
     FleetPlan,
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises as `make_plan` does."""
-    width, one = terminal_columns(), "GPU" if arguments.shards is None else "shard"
-    sys.stdout.write(render_text(_parts(make_plan(arguments), one, width), width, stdout_takes_colour()))
+    one = "GPU" if arguments.shards is None else "shard"
+    print_parts(_parts(make_plan(arguments), one, terminal_columns()))
     return 0
 
 

@@ -19,12 +19,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used."""
     from gpugate.profiling.export import export_report
     from gpugate.profiling.summary import markdown, summarize, tables
-    from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
+    from gpugate.report.terminal import print_parts, terminal_columns
 
     summary = summarize(export_report(arguments.file))
     if arguments.markdown:
         sys.stdout.write(markdown(summary))
     else:
-        width = terminal_columns()
-        sys.stdout.write(render_text(tables(summary, width), width, stdout_takes_colour()))
+        print_parts(tables(summary, terminal_columns()))
     return 0

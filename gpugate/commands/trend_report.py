@@ -24,7 +24,6 @@ from gpugate.report.night import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
-from gpugate.report.terminal import render_text
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.codec import to_json
@@ -53,12 +52,8 @@ OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number but those 
 BILL_COLUMNS = 11  # of one of those
 
 
-def text(histories: Sequence[MachineHistory], width: int, colour: bool) -> str:
-    """All machines, for a stream of `width` columns; with `colour`, ANSI escapes."""
-    return render_text((part for history in histories for part in _machine(history, width)), width, colour)
-
-
-def _machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
+def describe_machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
+    """Yields the table of a machine, its level changes and its other events, for `width` columns."""
     nights = history.nights
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
     yield Text(f"{history.machine}: {_count_nights([history])}, {span}", style="bold")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from gpugate import units
@@ -21,6 +20,7 @@ from gpugate.explaining.state import shorten_names
 from gpugate.measurement.trace import Event, counters
 from gpugate.profiling.export import CapturedSteps, Gap, read_export
 from gpugate.report.table import Table, columns, plain
+from gpugate.report.terminal import indent
 
 MOST_GAPS = 8
 NO_KERNEL = "no kernel ran because of the steps: profile with --trace=cuda if some should have"
@@ -165,7 +165,7 @@ def markdown(summary: ProfileSummary) -> str:
 
 def tables(summary: ProfileSummary, width: int) -> list[RenderableType]:
     """The whole summary as rich renderables, in the order of reading. Words come as `Text`, never as markup."""
-    lines = [Padding(Text(line), (0, 0, 0, 2)) for line in overview(summary)]
+    lines = [indent(line, 2) for line in overview(summary)]
     parts = (part for table in word_tables(summary) for part in table.rich(width))
     return [Text(f"profile of {summary.report}", style="bold"), *lines, *parts]
 

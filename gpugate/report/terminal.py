@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -38,6 +39,11 @@ def terminal_columns() -> int:
 
 def stdout_takes_colour() -> bool:
     return Console().color_system is not None
+
+
+def print_parts(parts: Iterable[RenderableType]) -> None:
+    """Prints the parts in the columns of the terminal, and in colour where it takes them."""
+    sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
 
 
 def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Rendered:
