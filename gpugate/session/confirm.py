@@ -109,10 +109,11 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
         ref = choose_ref(session.options.against, provenance, session.root)
         if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):
             code = RecordedCode(ref, unchanged=True)
-        elif not doubt.affords(result.duration_s / len(result.measurements), session.elapsed_s):
+        elif not doubt.affords(
+            result.duration_s / len(result.measurements), left_s := doubt.find_duet_s(session.elapsed_s)
+        ):
             code = RecordedCode("", problem=doubt.leave_out(case.id))
         else:
-            left_s = doubt.find_left_s(session.elapsed_s)
             with doubt.spend():
                 code = _measure_code(session, case.id, ref, report, left_s)
     except (CompareError, OSError) as error:

@@ -163,7 +163,9 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
             more = measure_here(session, case, longer, report)
             result.measurement = _as_stored(with_derived(result.measurement.with_more(more), case.size, {}))
             _check_machine(session, result, result.measurement)
-        elif action is Action.PROCESS and not doubt.affords(result.measurement.wall_s, session.elapsed_s):
+        elif action is Action.PROCESS and not doubt.affords(
+            result.measurement.wall_s, doubt.find_left_s(session.elapsed_s)
+        ):
             result.attempts.append(Confirmation(None, doubt.leave_out(case.id)))
             evidence = _judge(session, result)
             break

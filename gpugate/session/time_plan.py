@@ -32,7 +32,7 @@ class DoubtTime:
     """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case.
 
     A case whose source changed since its record has no limit of its own: a duet that finds 5 % takes two minutes in the
-    median, and this case is the one to look at. Each case leaves half to those after it: the first of several cases
+    median, and this case is the one to look at. A duet leaves half to the cases after it: the first of several cases
     in one changed file must not take the time of the case that alarms. A session has CASE_DOUBT_S, or twice that for
     several cases, since their gate is no night. `left_out` are the cases that had too little.
     """
@@ -49,19 +49,22 @@ class DoubtTime:
         self.limit_s = math.inf if has_changed else CASE_DOUBT_S
 
     def find_left_s(self, elapsed_s: float) -> float:
-        """The seconds that are left to the present case, `elapsed_s` after the beginning of the session.
+        """The seconds that are left to the present case for processes, `elapsed_s` after the beginning of the session.
 
         The length of the session without doubt is estimated by that of the cases so far.
         """
         own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
         most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        left_s = most_s - self.spent_s
-        return min(self.limit_s - self.of_case_s, left_s / 2 if self.begun < self.cases else left_s)
+        return min(self.limit_s - self.of_case_s, most_s - self.spent_s)
 
-    def affords(self, measured_s: float, elapsed_s: float) -> bool:
+    def find_duet_s(self, elapsed_s: float) -> float:
+        """The seconds that are left to the present case for a duet."""
+        return self.find_left_s(elapsed_s) / (2 if self.begun < self.cases else 1)
+
+    def affords(self, measured_s: float, left_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
         than its time: without it no alarm is confirmed."""
-        return self.find_left_s(elapsed_s) >= min(START_S + measured_s, CASE_DOUBT_S)
+        return left_s >= min(START_S + measured_s, CASE_DOUBT_S)
 
     @contextmanager
     def spend(self) -> Iterator[None]:

@@ -83,12 +83,10 @@ def test_only_a_developers_run_on_a_cpu_without_a_given_time_is_planned(
         (1, 1, 0.0, 0.0, 6.0, CASE_DOUBT_S),  # a gate of one case is no night
         (1, 1, 45.0, 45.0, 51.0, CASE_DOUBT_S - 45.0),
         (100, 1, 0.0, 0.0, 12.0, CASE_DOUBT_S),  # of 400 s
-        (3, 1, 0.0, 0.0, 18.0, CASE_DOUBT_S),  # half of what few cases have
-        (3, 2, CASE_DOUBT_S, 0.0, 96.0, CASE_DOUBT_S / 2),  # the second half is of the cases behind it
-        (3, 3, CASE_DOUBT_S, 0.0, 108.0, CASE_DOUBT_S),
-        (100, 50, 380.0, 0.0, 980.0, 10.0),
+        (3, 2, CASE_DOUBT_S + 10.0, 0.0, 106.0, CASE_DOUBT_S - 10.0),  # few cases have two minutes
+        (100, 50, 380.0, 0.0, 980.0, 20.0),
         (100, 100, 390.0, 10.0, 1590.0, 10.0),  # a quarter of the whole night
-        (100, 50, 410.0, 0.0, 1010.0, -5.0),
+        (100, 50, 410.0, 0.0, 1010.0, -10.0),
     ],
 )
 def test_doubt_takes_a_quarter_of_the_night_and_a_minute_of_a_case(
@@ -98,20 +96,21 @@ def test_doubt_takes_a_quarter_of_the_night_and_a_minute_of_a_case(
     assert doubt.find_left_s(elapsed_s) == pytest.approx(left_s)
 
 
-def test_a_case_whose_source_changed_may_use_half_of_what_the_night_has_left() -> None:
+def test_a_case_whose_source_changed_may_use_all_that_the_night_has_and_its_duet_leaves_half() -> None:
     doubt = DoubtTime(100)
     doubt.begin_case(has_changed=True)
-    assert doubt.find_left_s(12.0) == pytest.approx(200.0)
+    assert doubt.find_left_s(12.0) == pytest.approx(400.0)
+    assert doubt.find_duet_s(12.0) == pytest.approx(200.0)
     doubt.begin_case(has_changed=False)
-    assert doubt.find_left_s(24.0) == CASE_DOUBT_S
+    assert doubt.find_left_s(24.0) == 2 * doubt.find_duet_s(24.0) == CASE_DOUBT_S
+    assert DoubtTime(1, begun=1).find_duet_s(6.0) == CASE_DOUBT_S
 
 
 def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
     doubt = DoubtTime(1, begun=1)
-    assert doubt.affords(2 * CASE_DOUBT_S, 2 * CASE_DOUBT_S)
-    doubt.spent_s = doubt.of_case_s = 20.0
-    assert doubt.affords(CASE_DOUBT_S - 20.0 - START_S, 100.0)
-    assert not doubt.affords(CASE_DOUBT_S - 20.0, 100.0)
+    assert doubt.affords(2 * CASE_DOUBT_S, CASE_DOUBT_S)
+    assert doubt.affords(CASE_DOUBT_S - 20.0 - START_S, CASE_DOUBT_S - 20.0)
+    assert not doubt.affords(CASE_DOUBT_S - 20.0, CASE_DOUBT_S - 20.0)
 
 
 def test_spent_time_is_that_of_the_case_and_of_the_night(monkeypatch: pytest.MonkeyPatch) -> None:
