@@ -13,11 +13,12 @@ from typing import NamedTuple
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.machine_state import uncached_bytes
-from gpugate.measurement.record import Measurement
+from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of
 from gpugate.results.case import CaseResult, Decider, decider
+from gpugate.results.reason import shorten_kernel
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
@@ -47,6 +48,7 @@ ITEMS: Mapping[str, str] = {
     "peak_bytes": "device memory",
 }
 NOT_RECORDED = "not recorded"
+SLOWEST = 3  # kernels of a case, by the longer one of today's and the recorded time
 SPINS = "*"
 NOTES: Mapping[str, str] = {
     NOT_RECORDED: f"{NOT_RECORDED}: the record has no bill of this item; --update-baselines records one",
@@ -298,6 +300,22 @@ def _bill_rows(case: CaseResult) -> Iterator[tuple[str, ...]]:
     for name, words in ITEMS.items():
         if any(side.get(name) for side in sides):
             yield case.case_id, words, *(_cell(side, name) for side in sides), _recorded(case, bills, name)
+    yield from _kernel_rows(case, bills)
+
+
+def _kernel_rows(case: CaseResult, bills: Bills) -> Iterator[tuple[str, ...]]:
+    """The slowest kernels of the optimized side, today or in the record, whose time is the median of its processes."""
+    processes = case.remembered.current.bills if case.remembered is not None else ()
+    recorded = [one.optimized.kernels_ms for one in processes if one is not None]
+    times = [bills.reference.kernels_ms, bills.optimized.kernels_ms, {}]
+    times[2] = {name: median(one.get(name, 0.0) for one in recorded) for one in recorded for name in one}
+    longest = {name: max(times[1].get(name, 0.0), times[2].get(name, 0.0)) for name in {**times[1], **times[2]}}
+    for name in sorted(longest.keys() - {OTHERS}, key=lambda name: (-longest[name], name))[:SLOWEST]:
+        yield (
+            case.case_id,
+            shorten_kernel(name),
+            *(units.milliseconds(one[name]) if one.get(name) else "" for one in times),
+        )
 
 
 def _cell(side: Mapping[str, float], name: str) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from gpugate.measurement.record import OTHERS, StepProfile
 from gpugate.report.tables import bill_table
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult
@@ -34,6 +35,23 @@ def test_a_row_has_both_sides_and_the_median_of_the_recorded_processes() -> None
         "not recorded",
         "* threads of this side may wait in a loop, which looks like work",
     ]
+
+
+def test_the_slowest_kernels_stand_before_and_after() -> None:
+    """A kernel that is gone is as slow as it was; the rest of all others is no kernel."""
+    made = billed([])
+    assert made.measurement is not None
+    kernels = {"gemm": 1.0, "copy": 0.1, "relu": 0.2, OTHERS: 9.0}
+    profile = StepProfile(kernels={name: (1.0, ms) for name, ms in kernels.items()})
+    recorded = Bills(Bill({}, {}), Bill({}, {"gemm": 0.5, "old": 0.75, "tiny": 0.01}))
+    record = replace(RECORDED.current, bills=(recorded, recorded))
+    made.measurement = replace(made.measurement, optimized_profile=profile)
+    table = bill_table(run(replace(made, remembered=replace(RECORDED, current=record))))
+    assert table.rows[-3:] == (
+        ("tiny/a/cuda", "`gemm`", "", "1.00 ms", "0.500 ms"),
+        ("tiny/a/cuda", "`old`", "", "", "0.750 ms"),
+        ("tiny/a/cuda", "`relu`", "", "0.200 ms", ""),
+    )
 
 
 def test_a_case_without_a_record_has_no_recorded_value_and_asks_for_none() -> None:
