@@ -9,6 +9,7 @@ from gpugate.judging.evidence import gather
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged
 from gpugate.results.run import Mode
 from gpugate.statistics.variation import Control, Variation
+from gpugate.workload import Size
 from tests.support.judged_cases import COUNTED, RECORDED, billed, case, code, measured, record, with_bill
 
 STOP, PAIRS, PROCESS, DUET = Action.STOP, Action.PAIRS, Action.PROCESS, Action.DUET
@@ -56,6 +57,7 @@ BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
         (case(measured(11.5, error=0.5)), STOP),
         (case(SLOW, environment_problem="hot"), STOP),
         (case(measured(11.5, ranks=2.0), case_id="net/fast/cpu"), STOP),
+        (case(replace(FINE, ceilings={"matmul_bf16_tflops": 800.0}), size=Size(1, 1e13, 0.0)), STOP),
         # A gain needs no confirmation.
         (case(measured(9.0)), STOP),
     ],
@@ -64,31 +66,24 @@ def test_a_session_without_duets(found: CaseResult, expected: Action) -> None:
     assert next_action(gather(found, Mode.GATE), Allowed()) is expected
 
 
-@pytest.mark.parametrize(
-    ("found", "any_code", "expected"),
-    [
-        (case(FINE), False, STOP),  # its record shows 5 %
-        (case(FINE, remembered=BLUNT), False, DUET),
-        (case(SLOW), False, PROCESS),  # a cheaper look at an alarm comes first
-        (case(SLOW, SLOW), False, DUET),
-        (case(SLOW, FINE, SLOW), False, DUET),
-        (case(SLOW, launch_slowdown=1.5), False, DUET),
-        (case(SLOW, SLOW, recorded_code=code(10.0)), False, STOP),  # one duet a case
-        (case(FINE, remembered=None), False, STOP),
-        (case(FINE, remembered=None), True, DUET),
-        (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), False, DUET),
-        (case(replace(SLOW, not_engaged="it fell back")), False, STOP),
-        (case(SLOW, environment_problem="hot"), False, STOP),
-    ],
-)
-def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Action) -> None:
-    allowed = Allowed(duet=True, any_code=any_code)
-    assert next_action(gather(found, Mode.GATE), allowed) is expected
+DUETS = Allowed(duet=True)
 
 
 @pytest.mark.parametrize(
     ("found", "allowed", "expected"),
     [
+        (case(FINE), DUETS, STOP),  # its record shows 5 %
+        (case(FINE, remembered=BLUNT), DUETS, DUET),
+        (case(SLOW), DUETS, PROCESS),  # a cheaper look at an alarm comes first
+        (case(SLOW, SLOW), DUETS, DUET),
+        (case(SLOW, FINE, SLOW), DUETS, DUET),
+        (case(SLOW, launch_slowdown=1.5), DUETS, DUET),
+        (case(SLOW, SLOW, recorded_code=code(10.0)), DUETS, STOP),  # one duet a case
+        (case(FINE, remembered=None), DUETS, STOP),
+        (case(FINE, remembered=None), Allowed(duet=True, any_code=True), DUET),
+        (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), DUETS, DUET),
+        (case(replace(SLOW, not_engaged="it fell back")), DUETS, STOP),
+        (case(SLOW, environment_problem="hot"), DUETS, STOP),
         (case(FINE), Allowed(duet=True, changed=True), DUET),  # its source changed, and its record is sharp
         (case(FINE), Allowed(changed=True), STOP),
         (case(OPEN), Allowed(pairs=False), PROCESS),
@@ -97,5 +92,5 @@ def test_a_session_with_duets(found: CaseResult, any_code: bool, expected: Actio
         (case(measured(10.2)), Allowed(), PROCESS),  # as wide as recorded processes differ: pairs cannot narrow it
     ],
 )
-def test_a_session_may_allow_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:
+def test_a_session_with_duets_and_one_that_allows_less(found: CaseResult, allowed: Allowed, expected: Action) -> None:
     assert next_action(gather(found, Mode.GATE), allowed) is expected

@@ -12,26 +12,20 @@ from gpugate.workload import Limit
 from tests.support.judged_cases import COSTS, COUNTED, KERNELS, RECORDED, billed, bills, measured, record, with_bill
 
 
-@pytest.mark.parametrize("name", [one for one in (*EXACT, *EXACT_UNLESS_AUTOTUNED) if not one.endswith("_bytes")])
-@pytest.mark.parametrize(("more", "is_grown"), [(1, True), (0, False), (-1, False)])
-def test_one_call_or_kernel_more_than_recorded_has_grown(name: str, more: int, is_grown: bool) -> None:
-    then = record(optimized_counters={**COUNTED, name: 7.0})
-    found = compare_bill(measured(**{name: 7.0 + more}), then)
-    assert (name in found.grown, found.compared) == (is_grown, False)
-
-
 @pytest.mark.parametrize("name", [*EXACT, *EXACT_UNLESS_AUTOTUNED])
 def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name: str) -> None:
-    then = record(optimized_counters={**COUNTED, name: 7e9, "autotuned": 1.0})
-    found = compare_bill(measured(**{name: 8e9, "autotuned": 1.0}), then)
-    assert (name in found.grown) is (name in EXACT)
-    only_now = record(optimized_counters={**COUNTED, name: 7e9, "autotuned": 0.0})
-    assert name in compare_bill(measured(**{name: 8e9, "autotuned": 1.0}), only_now).grown
+    for autotuned, is_compared in ((0.0, True), (1.0, name in EXACT)):
+        then = record(optimized_counters={**COUNTED, name: 7e9, "autotuned": autotuned})
+        found = compare_bill(measured(**{name: 8e9, "autotuned": 1.0}), then)
+        assert (name in found.grown, found.compared) == (is_compared, False)
 
 
 @pytest.mark.parametrize(
     ("name", "then", "now", "is_grown"),
     [
+        ("kernels", 7.0, 8.0, True),
+        ("kernels", 7.0, 7.0, False),
+        ("kernels", 7.0, 6.0, False),
         ("kernels", 153.75, 160.25, False),  # of a pipeline's own threads, whose work is bound to no step
         ("kernels", 153.75, 180.0, True),
         ("device_to_host_bytes", 43e6, 43.2e6, False),  # compressed pictures
@@ -44,7 +38,9 @@ def test_where_algorithms_are_raced_only_what_the_program_chose_must_repeat(name
         ("streams", 8.0, 9.0, False),
     ],
 )
-def test_counts_that_do_not_repeat_exactly_have_room(name: str, then: float, now: float, is_grown: bool) -> None:
+def test_a_count_may_not_rise_but_for_counts_that_do_not_repeat_exactly(
+    name: str, then: float, now: float, is_grown: bool
+) -> None:
     found = compare_bill(measured(**{name: now}), record(optimized_counters={**COUNTED, name: then}))
     assert (name in found.grown) is is_grown
 
@@ -116,16 +112,10 @@ def test_a_short_copy_may_take_much_longer_than_recorded() -> None:
 def test_a_record_of_less_than_three_bills_has_no_times_to_compare(recorded: Any) -> None:
     found = compare_bill(with_bill(measured(), kernel_ms=80.0, kernels=60.0), record(replace(RECORDED, bills=recorded)))
     assert (found.compared, set(found.grown)) == (False, {"kernels"})
-
-
-def test_a_process_without_a_bill_compares_nothing() -> None:
     assert compare_bill(replace(measured(), optimized_counters={}), billed()).compared is False
-    assert compare_bill(with_bill(measured(), kernel_ms=80.0), None).grown == {}
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "leaks"), [(2.0**20, 0.0, True), (1.0, 0.0, True), (0.0, 0.0, False), (512.0, 512.0, False)]
-)
+@pytest.mark.parametrize(("ours", "theirs", "leaks"), [(1.0, 0.0, True), (0.0, 0.0, False), (512.0, 512.0, False)])
 def test_memory_that_grows_every_step_is_a_leak_unless_the_reference_has_it_too(
     ours: float, theirs: float, leaks: bool
 ) -> None:

@@ -7,14 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpugate.judging.duet import (
-    BUILD_S,
-    PRIOR_BUILD_SD,
-    judge_duet,
-    plan,
-    read_noise,
-    time_ratio,
-)
+from gpugate.judging.duet import BUILD_S, PRIOR_BUILD_SD, judge_duet, plan, read_noise, time_ratio
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
 from gpugate.statistics.variation import PRIOR_WORTH
@@ -25,12 +18,10 @@ CASE = "tiny/quick/cpu"
 SEED = 20261127
 
 
-def measured(
-    reference_ms: float, optimized_ms: float, l2: float = 0.0, build_s: float = 1.0, spread_ms: float = 0.0
-) -> Measurement:
-    pairs = tuple(Pair(reference_ms + number % 4 * spread_ms, optimized_ms, number % 2 == 0) for number in range(8))
+def measured(reference_ms: float, optimized_ms: float, l2: float = 0.0) -> Measurement:
+    pairs = tuple(Pair(reference_ms, optimized_ms, number % 2 == 0) for number in range(8))
     builds = tuple(TimedBuild(number % 2 == 0, pairs) for number in range(4))
-    costs = SideCost(build_s, 0.0), SideCost(2 * build_s, 0.0)
+    costs = SideCost(1.0, 0.0), SideCost(2.0, 0.0)
     return Measurement(
         CASE, builds, "narrow", (Difference(l2, l2, None, "fresh inputs"),), *costs, {"kernels": 3}, {"kernels": 4}
     )
@@ -61,8 +52,6 @@ def test_the_outcome_is_that_of_the_process_which_decides(
 def test_the_ratio_is_that_of_the_head_in_both_orders() -> None:
     assert time_ratio(measured(10.0, 10.5), swapped=False).median == pytest.approx(1.05)
     assert time_ratio(measured(10.5, 10.0), swapped=True).median == pytest.approx(1.05)
-    plain = time_ratio(measured(10.0, 10.5), swapped=False)
-    assert plain.low <= plain.median <= plain.high
     both = [process(measured(10.0, 10.5)), process(measured(10.5, 10.0), swapped=True)]
     assert judge_duet(CASE, [*both, both[0]]).ratio.median == pytest.approx(1.05)
 
@@ -84,14 +73,12 @@ def test_a_time_of_the_bill_is_the_median_of_the_processes() -> None:
     assert judge_duet(CASE, taken).head.counters == {"kernels": 4, "kernel_ms": 8.2}
 
 
-def record(
-    pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4, pairs: int = 16
-) -> Sequence[Sequence[TimedBuild]]:
+def record(pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4) -> list[list[TimedBuild]]:
     """Recorded processes whose steps of 2 ms run in blocks of 5, with normal log-ratios."""
     draw = np.random.default_rng(SEED)
 
     def build(mean: float) -> TimedBuild:
-        ratios = np.exp(mean + pair_sd * draw.standard_normal(pairs))
+        ratios = np.exp(mean + pair_sd * draw.standard_normal(16))
         taken = tuple(Pair(2.0 * ratio, 2.0, True) for ratio in ratios)
         return TimedBuild(True, taken, optimized_steps_per_block=5)
 

@@ -15,6 +15,7 @@ COST = SideCost(1.0, 0.1)
 ALLOWED = Tolerance(relative_l2=1e-3, max_error=1e-2, top1_agreement=0.9)
 CLOSE = Difference(1e-6, 1e-6, 1.0, "fresh inputs")
 FAR = Difference(0.5, 0.5, 1.0, "fresh inputs")
+TOO_FAR = {"measure": "relative_l2", "found": 0.5, "limit": 1e-3}
 
 
 def judged(difference: Difference = CLOSE, **more: Any) -> Verdict:
@@ -24,13 +25,10 @@ def judged(difference: Difference = CLOSE, **more: Any) -> Verdict:
 @pytest.mark.parametrize(
     ("difference", "facts"),
     [
-        (FAR, {"measure": "relative_l2", "found": 0.5, "limit": 1e-3}),
+        (FAR, TOO_FAR),
         (replace(CLOSE, max_error=0.5), {"measure": "max_error", "found": 0.5, "limit": 1e-2}),
         (replace(CLOSE, top1_agreement=0.5), {"measure": "top1_agreement", "found": 0.5, "limit": 0.9}),
-        (
-            replace(FAR, part="hidden[1]"),
-            {"when": "hidden[1] of fresh inputs", "measure": "relative_l2", "found": 0.5, "limit": 1e-3},
-        ),
+        (replace(FAR, part="hidden[1]"), {"when": "hidden[1] of fresh inputs", **TOO_FAR}),
         (replace(CLOSE, unequal=1, values=64), {"unequal": 1, "values": 64}),
         (replace(CLOSE, problem="it holds NaN"), {"problem": "it holds NaN"}),
     ],
@@ -89,14 +87,13 @@ def test_integers_are_equal_unless_a_share_is_declared_or_they_are_numbers(share
 
 
 def test_a_verdict_names_what_agrees_of_each_kind() -> None:
-    differences = (CLOSE, Difference(0.0, 0.0, None, "fresh inputs", unequal=0, values=64, not_finite=0))
-    infinite = replace(CLOSE, not_finite=3, values=9)
-
-    def kinds(*found: Difference) -> list[set[str]]:
+    integers, infinite = Difference(0.0, 0.0, None, "fresh inputs", unequal=0, values=64), replace(CLOSE, not_finite=3)
+    for found, expected in (
+        ((CLOSE, integers), [{"allowed"}, {"unequal", "values"}]),
+        ((integers,), [{"unequal", "values"}]),
+        ((infinite,), [{"allowed"}, {"not_finite"}]),
+    ):
         verdict = judge_equivalence(Measurement("net/fast/cpu", (), "narrow", found, COST, COST), ALLOWED)
-        assert {reason.code for reason in verdict.reasons} == {ReasonCode.OUTPUTS_AGREE}
-        return [set(reason.facts) for reason in verdict.reasons]
-
-    assert kinds(*differences) == [{"allowed"}, {"unequal", "values"}]
-    assert kinds(differences[1]) == [{"unequal", "values"}]
-    assert kinds(infinite) == [{"allowed"}, {"not_finite"}]
+        assert [(one.code, set(one.facts)) for one in verdict.reasons] == [
+            (ReasonCode.OUTPUTS_AGREE, names) for names in expected
+        ]
