@@ -1,7 +1,6 @@
 # make perf: measure and judge. make test: the engine's own tests. make lint: style, types and deployment files.
 # make test-gpu: the tests that need a GPU, alone on it; `make test` skips them where there is none.
-# make coverage: the tests again, much slower; they must reach 90 % of what a CPU can. make test-slurm: the array of
-# deploy/slurm alone, on a Slurm that the test starts. Each works alone on a fresh clone.
+# make coverage: the tests again, much slower; they must reach 90 % of what a CPU can. Each works alone on a fresh clone.
 # ARGS goes to pytest: make perf ARGS="-m gpu --gate". PYTHON chooses the interpreter, VENV the environment's folder.
 
 VENV ?= .venv
@@ -22,7 +21,7 @@ PYTHONS = $(PYTHON)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: perf test test-gpu test-slurm lint coverage
+.PHONY: perf test test-gpu lint coverage
 
 perf: $(PERF_INSTALLED)
 	$(VENV)/bin/python -m pytest perf_tests $(ARGS)
@@ -37,10 +36,6 @@ test: $(TEST_INSTALLED)
 # One process: two on one GPU would disturb each other's times. Without a GPU it is an error, not a row of skips.
 test-gpu: $(GPU_INSTALLED)
 	GPUGATE_GPU_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/gpu -p no:gpugate.plugin --timeout 1200 $(ARGS)
-
-# As a part of `make test`, this test is skipped where Slurm is missing.
-test-slurm: $(TEST_INSTALLED)
-	GPUGATE_TESTS_MUST_RUN=1 $(VENV)/bin/python -m pytest tests/engine/test_slurm_night.py -p no:gpugate.plugin $(ARGS)
 
 coverage: $(TEST_INSTALLED)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m coverage run $(TESTS)
