@@ -51,7 +51,6 @@ class Catalogue:
         self._registered: list[tuple[Path, Workload]] = []
         self._modules: list[tuple[str, Path]] = []  # with the folder of the conftest.py that names it
         self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
-        self.ambiguous: dict[str, str] = {}  # names that two folders give to different workloads, with a sentence
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
@@ -127,10 +126,7 @@ class Catalogue:
         for other, one in known.items():
             if one is not workload:
                 places = f"in {_describe_place(other, one)} and {_describe_place(folder, workload)}"
-                problem = f"two workloads are named {workload.name!r} ({places}): rename one"
-                if other.is_relative_to(folder) or folder.is_relative_to(other):
-                    raise CatalogueError(problem)
-                self.ambiguous[workload.name] = problem
+                raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
         known[folder] = workload
 
     def workloads(self, path: Path | None = None) -> Iterator[Workload]:
@@ -168,7 +164,6 @@ class Catalogue:
         self._registered.clear()
         self._modules.clear()
         self.skipped.clear()
-        self.ambiguous.clear()
 
 
 catalogue = Catalogue()

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # The right causes of each fault. A side may itself notice a graph break, or memory that is not page-locked.
 NAMES: Mapping[str, Collection[str]] = {
     "slow": ("more work after the steps",),
-    "longer-kernel": ("more kernels",),
     "cpu-work": ("host", "launch gaps"),
     "sync": ("synchronization",),
     "pageable": ("pageable copies", "not engaged"),

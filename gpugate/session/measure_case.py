@@ -35,6 +35,7 @@ from gpugate.session.confirm import compare_code, confirm
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.remembered_proofs import ProofFileError
+from gpugate.session.time_plan import PLANNED_S
 from gpugate.store.codec import from_json, to_json
 from gpugate.workload import Case, for_device_class
 
@@ -72,10 +73,7 @@ def _measure_on_host(session: PerfSession, case: Case, result: CaseResult, repor
             stack.enter_context(worker.hold_host(session.needs_host(case)))
             session.cores = find_usable_cores()
         stack.enter_context(name_left_over(case.id, session.notes))
-        began_s = session.elapsed_s
         _measure(session, case, result, report)
-    if session.plan is not None:
-        session.plan.end_case(session.elapsed_s - began_s)
 
 
 def _measure(session: PerfSession, case: Case, result: CaseResult, report: Report) -> None:
@@ -193,7 +191,7 @@ def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`."""
     against = session.options.against
     return Allowed(
-        pairs=session.plan is None or session.plan.affords(more_s, session.elapsed_s),
+        pairs=session.shared_s is None or session.elapsed_s + more_s <= PLANNED_S,
         processes=session.options.deciding_processes,
         duet=against != OFF,
         any_code=against not in (AUTO, OFF),

@@ -16,7 +16,7 @@ from gpugate.machine.environment import absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.time_plan import TimePlan
+from gpugate.session.time_plan import share_time
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.store.version import find_commit
@@ -104,14 +104,6 @@ def _describe_search(session: PerfSession) -> str | None:
     return f"this machine is {machine}{because}, and the records are of {', '.join(others)}"
 
 
-def _plan_time(session: PerfSession, selected: Collection[Case]) -> TimePlan | None:
-    """The plan of a developer's run on a CPU; None where the user gave a time, and where records are made or judged."""
-    planned = session.device.type == "cpu" and session.result.mode is Mode.DEVELOPER
-    if not planned or session.options.budget_given:
-        return None
-    return TimePlan(sum(session.can_measure(case) for case in selected))
-
-
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
 
@@ -145,7 +137,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         memory_bytes=memory_bytes,
         shard=options.shard,
     )
-    session = PerfSession(options, device, root, result, node_ids, ambiguous=catalogue.ambiguous)
+    session = PerfSession(options, device, root, result, node_ids)
     # What a module that skipped itself would have had is not known.
     known = None if catalogue.skipped else {workload.name for workload in catalogue.workloads()}
     files = (
@@ -157,7 +149,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     if known is not None:
         session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
-    session.plan = _plan_time(session, selected)
+    if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:
+        session.shared_s = share_time(sum(map(session.can_measure, selected)))
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)
     return session

@@ -22,7 +22,7 @@ from types import CodeType, ModuleType
 
 from gpugate import __version__
 from gpugate.catalogue import CONFTEST, Catalogue, catalogue
-from gpugate.errors import CatalogueError, CompareError
+from gpugate.errors import CompareError
 from gpugate.store.version import git
 from gpugate.workload import Case
 
@@ -153,8 +153,6 @@ class OtherTree(MetaPathFinder):
                 sys.modules.pop(name, None)  # several have the name `conftest`
                 _import_module(name)
             own.load()
-            for sentence in own.ambiguous.values():
-                raise CatalogueError(sentence)
         except Exception as error:
             problem = f"the workloads of {self.layout.top} ({str(error) or type(error).__name__})"
             raise CompareError(f"gpugate {__version__} cannot drive {problem}: {_TWO_RUNS}") from error

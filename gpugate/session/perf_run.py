@@ -126,7 +126,6 @@ class PerfRun:
             if self.config.option.collectonly or not any(map(cases_of, session.items)):
                 return
             self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
-            self._leave_out_warnings(session)
             if self._reserved is not None:
                 raise self._reserved
             self._open(one_node_per_case(session.items))
@@ -373,12 +372,6 @@ class PerfRun:
     @property
     def _is_verbose(self) -> bool:
         return self.config.get_verbosity() > 0
-
-    def _leave_out_warnings(self, session: pytest.Session) -> None:
-        """pytest then prints only the number of warnings; it prints all under `-v`, and beside other tests."""
-        reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")
-        if reporter is not None and not self._is_verbose and len(self._node_ids) == len(session.items):
-            reporter.reportchars = reporter.reportchars.replace("w", "")
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """No letter for a case that was not measured: the report has one line for each reason."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gpugate.errors import CatalogueError, CompareError, GpugateError, OptionError
+from gpugate.errors import CompareError, GpugateError
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, missing_needs
 from gpugate.measurement.record import Yardstick
@@ -21,7 +21,7 @@ from gpugate.session.options import Options
 from gpugate.session.records import Records
 from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.session.selection import plan_case
-from gpugate.session.time_plan import DoubtTime, TimePlan
+from gpugate.session.time_plan import FEWEST_PAIRS, DoubtTime
 from gpugate.store import run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, Version
@@ -45,7 +45,6 @@ class PerfSession:
     root: Path
     result: RunResult
     node_ids: Mapping[str, str] = field(default_factory=dict)  # one test of each case: enough to measure it again
-    ambiguous: Mapping[str, str] = field(default_factory=dict)  # names of several workloads, each with a sentence
     measuring: Case | None = None  # at this moment
     unusable: str | None = None  # why this process measures no further case
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
@@ -57,7 +56,7 @@ class PerfSession:
     started_s: float = field(default_factory=time.perf_counter)
     worktrees: dict[str, Version] = field(default_factory=dict)  # of other versions, by git ref
     closing: ExitStack = field(default_factory=ExitStack)  # removes the worktrees at the end
-    plan: TimePlan | None = None  # of a developer's run on a CPU without a given budget
+    shared_s: float | None = None  # of sampling a case, in a developer's run on a CPU without a given budget
     records: Records = field(init=False)
     doubt: DoubtTime = field(init=False)
     proofs: RememberedProofs = field(init=False)
@@ -76,9 +75,7 @@ class PerfSession:
         return time.perf_counter() - self.started_s
 
     def missing(self, case: Case) -> Missing | None:
-        """Finds the needs that this machine lacks, or None. Raises CatalogueError where two cases have this id."""
-        if case.workload.name in self.ambiguous:
-            raise CatalogueError(self.ambiguous[case.workload.name])
+        """Finds the needs that this machine lacks, or None."""
         if case.device_kind != self.device.type:
             return NO_GPU
         missing = missing_needs(case.optimization.needs, self.environment)
@@ -128,19 +125,14 @@ class PerfSession:
         settings = Settings(
             budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
         )
-        return settings if self.plan is None else self.plan.plan(settings, self.elapsed_s)
+        if self.shared_s is None:
+            return settings
+        return replace(settings, budget_s=self.shared_s, min_pairs=FEWEST_PAIRS)
 
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""
         cache_dir = choose_folder(self.root / CACHE_FOLDER)
-        try:
-            make_ignored(cache_dir)
-        except OSError as error:
-            instead = "" if cache_dir.is_relative_to(self.root.resolve()) else f", and neither can {self.root}"
-            raise OptionError(
-                f"{cache_dir} cannot be written ({error.strerror}){instead}: make room, or set XDG_CACHE_HOME to a "
-                "folder that can be written"
-            ) from None
+        make_ignored(cache_dir)
         return Context(
             device=self.device,
             items=case.size.items,

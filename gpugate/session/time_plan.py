@@ -1,8 +1,7 @@
 """The time that the cases of a session share: for sampling in a developer's run on a CPU, for doubt in every run.
 
 Where the user of a CPU gives no sampling time, all cases share PLANNED_S, so that a first look at the whole suite takes
-two minutes. The time that a case takes beside its sampling (builds, compilation, proofs, checks) is estimated by that
-of the cases before it. Further processes and duets share DOUBT_SHARE of the session.
+two minutes. Further processes and duets share DOUBT_SHARE of the session.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from statistics import median
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from gpugate.measurement.settings import Settings
@@ -19,8 +17,8 @@ from gpugate.units import list_names, number_of
 
 PLANNED_S = 104.0  # for all cases; imports and the report come on top
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
-FIRST_OVERHEAD_S = 3.0  # of the first case, before any is known
-FEWEST_PAIRS = 4  # of a case whose time is spent: long steps would exceed it several times
+OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
+FEWEST_PAIRS = 4  # of a case whose time is shared: long steps would exceed it several times
 # For further processes and duets: of a session, and of a case whose source is that of its record.
 DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0
 START_S = 5.0  # of a process, with its imports
@@ -89,29 +87,6 @@ class DoubtTime:
         return [f"not gated tonight: {count} ({names}): no time was left for further processes and duets"]
 
 
-@dataclass
-class TimePlan:
-    """The shared time of a session: the number of cases that are left, and the overheads of those before them."""
-
-    cases: int
-    overheads_s: list[float] = field(default_factory=list)
-    budget_s: float = LEAST_S  # of the present case
-
-    def plan(self, settings: Settings, elapsed_s: float) -> Settings:
-        """The settings of the present case, `elapsed_s` after the beginning of the session."""
-        share_s = (PLANNED_S - elapsed_s) / max(1, self.cases)
-        self.budget_s = min(MOST_S, max(LEAST_S, share_s - self.overhead_s))
-        return replace(settings, budget_s=self.budget_s, min_pairs=FEWEST_PAIRS)
-
-    def affords(self, seconds: float, elapsed_s: float) -> bool:
-        """True where `seconds` more for the present case leave the least time to the cases after it."""
-        return elapsed_s + seconds + (self.cases - 1) * (self.overhead_s + LEAST_S) <= PLANNED_S
-
-    def end_case(self, took_s: float) -> None:
-        self.cases -= 1
-        self.overheads_s.append(max(0.0, took_s - self.budget_s))
-
-    @property
-    def overhead_s(self) -> float:
-        """The expected time of a case beside its sampling: the median, which one long compilation does not move."""
-        return median(self.overheads_s) if self.overheads_s else FIRST_OVERHEAD_S
+def share_time(cases: int) -> float:
+    """The seconds of sampling of each of so many cases, which share PLANNED_S."""
+    return min(MOST_S, max(LEAST_S, PLANNED_S / max(1, cases) - OVERHEAD_S))

@@ -265,19 +265,16 @@ def test_a_workload_of_a_conftest_serves_the_tests_below_its_folder(fresh, tmp_p
         assert served == {"of-both", "of-a-module", folder.name, f"late-{folder.name}"}
     assert {case.workload.name for case in fresh.cases(tmp_path / "test_it.py")} == {"of-both", "of-a-module"}
     assert len(list(fresh.workloads())) == 6
-    assert fresh.ambiguous == {}
 
 
-def test_one_name_for_two_workloads_is_ambiguous_in_two_folders_and_refused_in_one(fresh, tmp_path: Path) -> None:
+def test_one_name_for_two_workloads_is_refused_in_two_folders_too(fresh, tmp_path: Path) -> None:
     files = [tmp_path / name / "conftest.py" for name in ("first", "second")]
     for path in files:
-        run_module(fresh, path, replace(NET))
-        run_module(fresh, path, FED)
+        run_module(fresh, path, FED)  # one object may serve both
     fresh.load()
-    assert set(fresh.ambiguous) == {"net"}, "one object may serve both"
-    assert fresh.ambiguous["net"] == f"two workloads are named 'net' (in {files[0]} and {files[1]}): rename one"
-    run_module(fresh, tmp_path / "conftest.py", replace(NET))
-    with pytest.raises(CatalogueError, match="two workloads are named 'net'"):
+    for path in files:
+        run_module(fresh, path, replace(NET))
+    with pytest.raises(CatalogueError, match=rf"are named 'net' \(in {files[0]} and {files[1]}\): rename"):
         fresh.load()
 
 

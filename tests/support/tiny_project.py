@@ -29,7 +29,7 @@ import torch
 
 from gpugate.catalogue import catalogue
 from gpugate.judging import machine_state
-from gpugate.machine.children import run_module
+from gpugate.machine.children import Child
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import host_counters, settings, yardsticks
 from gpugate.session import measure_case
@@ -176,6 +176,11 @@ class TinyProject:
         self._started.append(process)
         return process
 
+    def begin(self, *options: str) -> Child:
+        """pytest in a process of its own, as `run_apart` starts it, from the start to the end of a `with` block."""
+        words = _arguments(self.path, options)
+        return Child("pytest", words, environment=environment(self.path), folder=self.path)
+
     def stop(self) -> None:
         """Kills what a failed test has left running, its children too."""
         for process in self._started:
@@ -185,11 +190,8 @@ class TinyProject:
 
     def run_apart(self, *options: str) -> Ended:
         """pytest in a process of its own, which begins with torch imported where the tests have warm children."""
-        child = run_module(
-            "pytest", _arguments(self.path, options), environment=environment(self.path), folder=self.path
-        )
-        assert child.status is not None  # it has ended
-        return Ended(child.status, child.output)
+        with self.begin(*options) as child:
+            return await_end(child)
 
     def json(self, name: str = "run.json") -> dict[str, Any]:
         made: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -271,6 +273,13 @@ def environment(path: Path) -> dict[str, str]:
         "COLUMNS": "140",
         "PYTEST_ADDOPTS": ADDOPTS,  # which pytester takes out of the environment
     }
+
+
+def await_end(child: Child) -> Ended:
+    """Waits for the end of a process; one that does not end is killed and fails the test."""
+    found = child.await_end(HANGS_S)
+    assert found.status is not None, found.output
+    return Ended(found.status, found.output)
 
 
 def ended(process: "subprocess.Popen[str]", seconds: float = HANGS_S) -> Ended:

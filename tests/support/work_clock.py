@@ -16,6 +16,7 @@ from gpugate.faults import slow
 from gpugate.measurement import device_timer, host_counters, pairing, run, sides, step_checks, warm_up
 
 READERS = (device_timer, host_counters, pairing, run, sides, slow, step_checks, warm_up)
+STEP_CPU_NS = 20_000
 NAMES = ("perf_counter", "perf_counter_ns", "process_time_ns")
 
 
@@ -23,17 +24,18 @@ class WorkClock:
     """Takes the place of the functions of `time` by which the engine measures."""
 
     def __init__(self) -> None:
-        self._slept_ns = 0
+        self._slept_ns = self._cpu_ns = 0
 
     def sleep(self, seconds: float) -> None:
         self._slept_ns += round(seconds * 1e9)
+        self._cpu_ns += STEP_CPU_NS
 
     def perf_counter_ns(self) -> int:
         return time.thread_time_ns() + self._slept_ns
 
     def process_time_ns(self) -> int:
-        """The CPU time without the other threads of this process, which are those of other tests."""
-        return time.thread_time_ns()
+        """The CPU time of steps, which is the same for each: a busy machine makes the real one several times longer."""
+        return self._cpu_ns
 
     def perf_counter(self) -> float:
         return self.perf_counter_ns() / 1e9

@@ -168,7 +168,6 @@ def test_the_catalogue_takes_all() -> None:
         catalogue.register(workload)
     catalogue.load()
     assert {case.id for case in catalogue.cases()} == {case.id for case in ALL}
-    assert not catalogue.ambiguous
 
 
 def test_the_page_of_workloads_names_cases_that_exist() -> None:

@@ -1,6 +1,5 @@
 """Bad input ends in one sentence that names the file or the case, no traceback of ours, and nothing overwritten."""
 
-import errno
 import os
 import re
 import signal
@@ -11,13 +10,13 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
-from gpugate.store.version import CACHE_FOLDER
 from tests.support.patience import wait_until
 from tests.support.tiny_project import (
     PROMISE,
     QUICK,
     Terminal,
     TinyProject,
+    await_end,
     check_no_traceback,
     children,
     ended,
@@ -65,21 +64,9 @@ def test_what_cannot_be_measured_as_declared_is_one_sentence(tiny: TinyProject) 
 
 # What the optimization does -> its source, the check that fails, and the words.
 FAILURES: dict[str, tuple[str, str]] = {
-    "raises in set-up": (
-        "def quick(context):\n    raise RuntimeError('no such engine')",
-        "quick failed while being built: RuntimeError: no such engine",
-    ),
-    "leaves in set-up": (
-        "import sys\ndef quick(context):\n    sys.exit('no licence')",
-        "quick failed while being built: SystemExit: no licence",
-    ),
     "returns no side": (
         "def quick(context):\n    Side(lambda x: 2 * x)",
         "quick failed while being built: TypeError: its build function returned None: return a gpugate.workload.Side",
-    ),
-    "returns the step": (
-        "def quick(context):\n    return len",
-        "TypeError: its build function returned <built-in function len>: return a gpugate.workload.Side",
     ),
     "has no step": (
         "def quick(context):\n    return Side(None)",
@@ -95,12 +82,8 @@ FAILURES: dict[str, tuple[str, str]] = {
             f"quick failed while calling engaged(): TypeError: engaged() returned {answer}: return None "
             "where the optimization engaged, and why not, as a text, where it did not",
         )
-        for answer in ("False", "''", "True", "0", "' '")
+        for answer in ("False", "' '")
     },
-    "raises in a step": (
-        "def quick(context):\n    return Side(lambda x: x.nothing)",
-        "quick failed while running its first step: AttributeError: ",
-    ),
     "mutates inputs": (
         "def quick(context):\n    return Side(lambda x: x.mul_(2))",
         "quick failed while running its steps: ValueError: it wrote to its inputs: copy them first",
@@ -128,9 +111,6 @@ def quick(context):
 """
 WRONG: dict[str, tuple[str, str]] = {
     "NaN": ("x * float('nan')", "on fresh inputs, it returned 1,024 NaN and 0 infinite of"),
-    "another shape": ("2 * x[:, :31]", "on fresh inputs, it returned shape (32, 31) instead of (32, 32)"),
-    "another dtype": ("(2 * x).double()", "on fresh inputs, it returned dtype torch.float64 instead of torch.float32"),
-    "no tensor": ("[2 * x]", "on fresh inputs, it returned the parts [0] instead of a tensor"),
     "other values": ("2.1 * x", "on fresh inputs, the relative L2 error 5.00e-02 exceeds 1.0e-05"),
 }
 RIGHT = "\ndef right(context):\n    return sleeping(1)\n"
@@ -161,27 +141,6 @@ def test_a_broken_optimization_fails_its_tests_alone(tiny: TinyProject) -> None:
     check_no_traceback(result.text)
 
 
-def test_inputs_that_are_none_are_named(tiny: TinyProject) -> None:
-    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
-    tiny.write("tiny.py", source.replace("return torch.randn(32", "torch.randn(32"))
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs")
-    assert result.status == 1
-    words = "TypeError: inputs(context, 0) returned None: return what step() takes"
-    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
-    assert error == f"inputs of tiny failed while being made: {words}"
-    check_no_traceback(result.text)
-
-
-def test_a_workload_whose_name_is_as_long_as_it_may_be_is_recorded(tiny: TinyProject) -> None:
-    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
-    name = f"{200 * 'f'}/{200 * 'w'}"
-    source = source.replace('Workload("tiny"', f'Workload("{name}"').replace('("quick"', f'("{200 * "o"}"')
-    tiny.write("tiny.py", source)
-    result = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
-    assert result.status == 0, result.text
-    assert (tiny.baselines / f"{name}.json").exists()
-
-
 @pytest.mark.parametrize(
     ("place", "change"),
     [
@@ -209,19 +168,10 @@ def test_a_wrong_optimization_is_wrong_in_every_mode(tiny: TinyProject) -> None:
     for case_id, (_, words) in zip(ids, WRONG.values(), strict=True):
         assert f"WRONG equivalence of {case_id}: {words}" in result.text
         assert tiny.outcomes(case_id)["equivalence"] == Outcome.WRONG
+    assert tiny.json()["cases"][ids[0]]["measurement"]["instances"] == [], "what cannot be compared is not timed"
     assert tiny.outcomes("tiny/right/cpu")["equivalence"] == Outcome.PASS
     assert f"{len(ids)} failed, 1 passed" in result.text
     check_no_traceback(result.text)
-
-
-def test_an_output_that_cannot_be_compared_is_not_timed(tiny: TinyProject) -> None:
-    tiny.workload("def quick(context):\n    return Side(lambda x: x * float('nan'))")
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json")
-    assert "4 failed" in result.text or "3 failed" in result.text
-    assert tiny.outcomes()["speedup"] == tiny.outcomes()["throughput"] == Outcome.WRONG
-    measurement = run_file.read(tiny.path / "run.json").cases["tiny/quick/cpu"].measurement
-    assert measurement is not None
-    assert measurement.pairs == ()
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
@@ -310,17 +260,16 @@ def quick(context):
 """
     before = tiny.take_baseline(recorded_project)
     tiny.workload("import os\n" + blocking)
-    process = tiny.start("--perf-device=cpu", "--update-baselines", "-operf_processes=3", "--perf-json=run.json")
-    wait_until((tiny.path / "blocking").exists)
-    (fresh,) = children(process.pid)
-    second = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
-    assert second.status == pytest.ExitCode.USAGE_ERROR
-    assert f"{tiny.baselines} is in use by another process (pid {process.pid}): wait for its end" in refusal(
-        second.text
-    )
+    with tiny.begin("--perf-device=cpu", "--update-baselines", "-operf_processes=3", "--perf-json=run.json") as child:
+        wait_until((tiny.path / "blocking").exists)
+        pid = child.process.pid
+        (fresh,) = children(pid)
+        second = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
+        assert second.status == pytest.ExitCode.USAGE_ERROR
+        assert f"{tiny.baselines} is in use by another process (pid {pid}): wait for its end" in refusal(second.text)
 
-    os.kill(process.pid, signal.SIGINT)
-    result = ended(process)
+        os.kill(pid, signal.SIGINT)
+        result = await_end(child)
     assert result.status == pytest.ExitCode.INTERRUPTED
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
     assert run_file.read(tiny.path / "run.json").interrupted
@@ -330,28 +279,6 @@ def quick(context):
 
 
 # --- pytest-xdist -----------------------------------------------------------------------------------------------------
-
-
-IMPORTED = """
-import os
-
-with open(__file__.replace("tiny.py", "imported"), "a") as file:
-    file.write(f"{os.getpid()}\\n")
-"""
-
-
-def test_one_worker_measures_and_the_controller_shows_and_writes(tiny: TinyProject) -> None:
-    tiny.workload(f"{IMPORTED}{QUICK}")
-    result = tiny.run("-n", "1", "--perf-json=run.json", "--junitxml=junit.xml")
-    assert result.status == 0, result.text
-    assert len((tiny.path / "imported").read_text().splitlines()) == 1, "once, by the worker"
-    assert "4 passed, 4 skipped" in result.text
-    table = result.text.partition("= gpugate =")[2]
-    assert "1 case measured (1 PASS), 1 case skipped" in table
-    run = run_file.read(tiny.path / "run.json")
-    assert not run.interrupted
-    assert set(run.cases) == {"tiny/quick/cpu", "tiny/quick/cuda"}
-    assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
 
 
 def test_a_name_that_workers_refuse_is_one_sentence_and_leaves_the_run_that_was_there(tiny: TinyProject) -> None:
@@ -383,21 +310,6 @@ def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
     assert not run_file.read(tiny.path / "run.json").interrupted
 
 
-def test_a_project_that_cannot_be_written_is_named(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = Path.mkdir
-
-    def refuse(path: Path, *words: object, **options: object) -> None:
-        if path.name == CACHE_FOLDER:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        make(path, *words, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert tiny.run("--perf-device=cpu", "--perf-json=run.json").status == 1
-    step = "make room, or set XDG_CACHE_HOME to a folder that can be written"
-    error = tiny.json()["cases"]["tiny/quick/cpu"]["error"]
-    assert error == f"{tiny.path / CACHE_FOLDER} cannot be written (Read-only file system): {step}"
-
-
 # --- two sessions -----------------------------------------------------------------------------------------------------
 
 WAITING = """
@@ -413,19 +325,19 @@ def test_a_second_session_with_the_same_results_is_refused(tiny: TinyProject) ->
     tiny.workload(WAITING)
     option = "--perf-report=night"
     command = ("--perf-device=cpu", "-k", "outputs", option)
-    first = tiny.start(*command)
-    wait_until((tiny.path / "began").exists)
-    tiny.workload(QUICK)
-    before = tiny.files()
-    second = tiny.run(*command)
-    assert second.status == pytest.ExitCode.USAGE_ERROR
-    assert f"run.json is in use by another process (pid {first.pid}): wait for its end" in second.text
-    check_no_traceback(second.text)
-    tiny.write("other/test_plain.py", "def test_plain():\n    pass\n")
-    assert tiny.run("other", option).status == 0, "plain tests write no results"
-    (tiny.path / "other/test_plain.py").unlink()
-    assert tiny.files() == before
-    (tiny.path / "go").touch()
-    assert ended(first).status == 0
+    with tiny.begin(*command) as first:
+        wait_until((tiny.path / "began").exists)
+        tiny.workload(QUICK)
+        before = tiny.files()
+        second = tiny.run(*command)
+        assert second.status == pytest.ExitCode.USAGE_ERROR
+        assert f"run.json is in use by another process (pid {first.process.pid}): wait for its end" in second.text
+        check_no_traceback(second.text)
+        tiny.write("other/test_plain.py", "def test_plain():\n    pass\n")
+        assert tiny.run("other", option).status == 0, "plain tests write no results"
+        (tiny.path / "other/test_plain.py").unlink()
+        assert tiny.files() == before
+        (tiny.path / "go").touch()
+        assert await_end(first).status == 0
     assert tiny.run(*command).status == 0
     assert list(tiny.path.rglob("run.json.*")) == []

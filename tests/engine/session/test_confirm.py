@@ -33,12 +33,6 @@ from tests.support.tiny_project import CONFTEST, QUICK, TinyProject
 
 GATE = ("--gate", "--perf-device=cpu", "--perf-json=run.json", "--perf-budget=0.3")
 GONE = "1" * 40
-BY_LIBRARY = """
-def quick(context):
-    from kernels.rows import FACTOR
-
-    return sleeping(float(Path(__file__).with_name("quick_ms").read_text()) * FACTOR)
-"""
 SLOWER = QUICK.replace("read_text())", "read_text()) * 1.1")
 
 
@@ -123,25 +117,6 @@ def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> 
     recorded_commit.baseline.with_name("zeta.json").write_text(json.dumps({**document, "workload": "zeta"}))
     recorded_commit.run(*GATE, "--against=off")
     assert list(recorded_commit.json()["cases"]) == ["zeta/quick/cpu", "tiny/quick/cpu"]
-
-
-def test_slower_code_of_a_library_beside_the_build_functions_fails(recorded_commit: TinyProject) -> None:
-    recorded_commit.workload(BY_LIBRARY)
-    recorded_commit.write("kernels/rows.py", "FACTOR = 1.0\n")
-    commit(recorded_commit)
-    recorded_commit.edit_baseline(spread_out)
-    recorded_commit.run(*GATE)
-    hashes = recorded_commit.json()["source_hashes"]["tiny"]
-    recorded_commit.edit_baseline(lambda document: set_source_hash(document, hashes))
-    recorded_commit.write("kernels/rows.py", "FACTOR = 1.1\n")
-    failed = recorded_commit.run(*GATE)
-    assert failed.status == 1, failed.text
-    assert recorded_commit.reasons("throughput")["code_slower"]["change"] == pytest.approx(0.1, abs=0.03)
-
-
-def set_source_hash(document: dict[str, Any], found: str) -> None:
-    for record in document["cases"]["quick/cpu"].values():
-        record["source_hash"] = found
 
 
 def make_machine_slower(project: TinyProject) -> None:

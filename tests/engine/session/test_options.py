@@ -242,12 +242,20 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_proje
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "task", MEASURE)
-    pytester.makeini("[pytest]\naddopts = --gate --allow-missing=nvenc --perf-shard=2/2")
+    words = "--gate --allow-missing=nvenc --perf-shard=2/2 --perf-store=sqlite:///a"
+    pytester.makeini(f"[pytest]\naddopts = {words}")
     config = pytester.parseconfig("-p", "gpugate.plugin")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
     assert options.shard is None  # its one case is of the shard of its parent
+    assert (options.store_url, options.proofs_path) == (None, None)
+
+
+@pytest.mark.parametrize("word", ["--perf-store=off", "--perf-set=video=mine", "--perf-mutate=slow:1", ""])
+def test_some_runs_neither_use_nor_remember_a_proof(pytester: pytest.Pytester, word: str) -> None:
+    words = ["--perf-store=sqlite:///a", *filter(None, [word])]
+    assert (read_options(pytester.parseconfig("-p", "gpugate.plugin", *words)).proofs_path is None) == bool(word)
 
 
 def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) -> None:
@@ -261,10 +269,10 @@ def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) 
 
 
 @pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
-@pytest.mark.parametrize("option", sorted(PATH_OPTIONS))
 def test_a_path_behind_a_space_does_not_move_the_rootdir(
-    tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, option: str, foreign: str
+    tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, foreign: str
 ) -> None:
+    assert {"--perf-json", "--perf-report", "--perf-baselines"} == PATH_OPTIONS
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "there").mkdir()
     if foreign:
@@ -272,5 +280,5 @@ def test_a_path_behind_a_space_does_not_move_the_rootdir(
     write = f"open({str(tiny.path / 'rootdir')!r}, 'w').write(str(config.rootpath))"
     hook = f"\n\ndef pytest_configure(config):\n    {write}\n"
     tiny.write("conftest.py", (tiny.path / "conftest.py").read_text() + hook)
-    tiny.run("perf_tests", "--collect-only", option, str(elsewhere / "there"))
+    tiny.run("perf_tests", "--collect-only", "--perf-report", str(elsewhere / "there"))
     assert (tiny.path / "rootdir").read_text() == str(tiny.path)

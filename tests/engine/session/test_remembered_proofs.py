@@ -186,10 +186,6 @@ def times_shown(project: TinyProject) -> int:
     return len(shown.read_text()) if shown.exists() else 0
 
 
-def remembered(project: TinyProject) -> list[Path]:
-    return sorted((project.path / ".gpugate/proofs").rglob("*.json"))
-
-
 def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyProject) -> None:
     first, second = project.run("--perf-report", "one"), project.run("--perf-report", "two")
     assert (first.status, second.status, times_shown(project)) == (0, 0, 1)
@@ -206,19 +202,6 @@ def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyPro
     reasons = {one["code"]: one["facts"] for one in case["verdicts"][0]["reasons"]}
     assert reasons["proven"] == {"proof": "it learns", "words": "98 % right", "proved_on": began[:10]}
     assert "outputs_agree" in reasons  # this run compared its outputs all the same
-
-
-def test_some_runs_neither_use_nor_remember_a_proof(project: TinyProject) -> None:
-    ways = (["--perf-store", "off"], ["--perf-set", "video=mine"], ["--perf-mutate", "slow:1"])
-    for expected, options in enumerate(ways, 1):
-        project.run(*options)
-        assert (times_shown(project), remembered(project)) == (expected, [])
-    project.run()
-    before = remembered(project)[0].read_bytes()
-    for expected, options in enumerate(ways, 5):
-        project.run(*options)
-        assert times_shown(project) == expected
-        assert remembered(project)[0].read_bytes() == before
 
 
 def test_proofs_are_beside_the_file_of_the_store_and_git_ignores_them(project: TinyProject) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.results.run import Night
-from gpugate.session import perf_run
 from gpugate.store import kept_runs
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
@@ -67,16 +66,6 @@ def test_the_newest_runs_of_the_same_code_become_a_record_without_a_file(
     assert len(kept_runs.find_newest(project.path)) == 1
 
 
-def test_git_ignores_the_folder_by_a_file_of_its_own(project: TinyProject) -> None:
-    for words in (["init", "-q"], ["add", "-A"]):
-        subprocess.run(["git", *words], cwd=project.path, check=True)
-    project.run()
-    assert (project.path / ".gpugate/.gitignore").read_text() == "*\n"
-    status = ["git", "status", "--porcelain", "--untracked-files=all", "--ignored=no"]
-    found = subprocess.run(status, cwd=project.path, capture_output=True, text=True, check=True).stdout
-    assert ".gpugate/" not in found
-
-
 def test_a_project_that_cannot_be_written_is_measured_and_remembered_outside(
     project: TinyProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -127,25 +116,6 @@ def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.Monk
 )
 def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
     assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
-    assert not (project.path / ".gpugate").exists()
-
-
-def test_the_fresh_process_of_a_session_adds_nothing_of_its_own(project: TinyProject) -> None:
-    ended = project.run("--update-baselines", "-operf_processes=2", "--update-baselines=the first")
-    assert ended.status == 0, ended.text
-    assert len(stored(project)) == 1
-
-
-def test_the_workers_of_one_session_are_one_run(project: TinyProject) -> None:
-    ended = project.run("-n", "1", "--perf-json", "run.json")
-    assert ended.status == 0, ended.text
-    (night,) = stored(project)
-    assert list(night.cases) == [QUICK]
-
-
-def test_a_worker_adds_nothing_of_its_own(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf_run, "remember", lambda run, options, root: [])  # in the controller alone
-    assert project.run("-n", "1").status == 0
     assert not (project.path / ".gpugate").exists()
 
 

@@ -1,16 +1,12 @@
 """Workloads of a user: registered in conftest.py, named there by module, by an entry point, or as in the README."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpugate.measurement import cold_inputs, settings, yardsticks
 from gpugate.results.verdict import Outcome
-from gpugate.store import run_file
 from tests.support import work_clock
 from tests.support.tiny_project import (
     CONFTEST,
@@ -18,10 +14,7 @@ from tests.support.tiny_project import (
     QUICK,
     ROOT,
     TINY,
-    Ended,
     TinyProject,
-    ended,
-    environment,
 )
 
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
@@ -68,7 +61,8 @@ def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
     )
     with (tiny.path / "conftest.py").open("a", encoding="utf-8") as conftest:
         conftest.write("for each in WORKLOADS:\n    assert register(each) is each\n")
-    assert measured(tiny) == {"mine/quick/cpu": Outcome.PASS}
+    (tiny.path / "night").mkdir()  # behind a space it makes pytest start anew, and execute conftest.py a second time
+    assert measured(tiny, "--perf-report", str(tiny.path / "night")) == {"mine/quick/cpu": Outcome.PASS}
 
 
 def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
@@ -118,16 +112,6 @@ def test_each_suite_measures_the_workloads_of_its_conftest(tiny: TinyProject) ->
     assert (only.status, "1 passed" in only.text) == (0, True), only.text
 
 
-def test_a_name_of_two_suites_fails_their_cases_alone(tiny: TinyProject) -> None:
-    write_suites(tiny, "one", "one")
-    ended = tiny.run("tests", "--perf-device=cpu")
-    assert ended.status == 1, ended.text
-    assert "2 failed, 1 passed" in ended.text
-    files = " and ".join(str(tiny.path / f"tests/{folder}/conftest.py") for folder in ("first", "second"))
-    assert f"one/quick/cpu: two workloads are named 'one' (in {files}): rename one" in ended.text
-    assert tiny.run("tests/second", "--perf-device=cpu").status == 0
-
-
 def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProject) -> None:
     write_suites(tiny, "one", "two")
     recorded = tiny.run("tests", "--perf-device=cpu", "--update-baselines=first", "-operf_processes=2")
@@ -173,35 +157,3 @@ def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, m
     assert cases, "the example measures nothing on a CPU"
     assert all(case["summary"] is not None for case in cases.values())
     assert "= gpugate =" in result.text
-
-
-def run_apart(folder: Path, *words: str) -> Ended:
-    """pytest in a process of its own in `folder`, which need not have settings."""
-    command = [sys.executable, "-m", "pytest", "-p", "gpugate.plugin", "--perf-device=cpu", "--perf-budget=0.2", *words]
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, **environment(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    return ended(process)
-
-
-def test_the_readmes_example_runs_the_same_with_a_report_folder_behind_a_space(tmp_path: Path) -> None:
-    """Here conftest.py imports the module that registers the workload; pytest executes conftest.py a second time."""
-    folder, night = tmp_path / "example", tmp_path / "elsewhere/night"
-    night.mkdir(parents=True)
-    folder.mkdir()
-    for name, block in readme_example(README).items():
-        lenient = block.replace('"cpu": 0.7', '"cpu": 0.01')  # so that no timing decides this test
-        assert (lenient != block) is (name == "conftest.py")
-        (folder / name).write_text(lenient, encoding="utf-8")
-    (folder / "conftest.py").rename(folder / "mine.py")
-    (folder / "conftest.py").write_text("import mine\n", encoding="utf-8")
-    apart = run_apart(folder, "--perf-report", str(night))
-    assert apart.status == 0, apart.text
-    assert f"rootdir: {folder}\n" in apart.text
-    assert list(run_file.read(night / "run.json").cases) == ["projection/fused-qkv/cpu"]

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,9 @@ from gpugate.session.options import Options
 from gpugate.session.worker import GPU_VARIABLE, GROUPS, check_worker, read_worker
 from gpugate.session.xdist_workers import Workers, count_workers, start_workers
 from gpugate.store import run_file
-from tests.support.tiny_project import TinyProject, without_gpu
+from gpugate.store.database import open_store
+from gpugate.store.store_url import VARIABLE, url_of
+from tests.support.tiny_project import PROMISE, QUICK, TinyProject, without_gpu
 
 OPTIONS = Options(
     gate=False,
@@ -359,3 +362,39 @@ def test_workers_that_ctrl_c_ends_keep_their_cases(tiny: TinyProject, monkeypatc
     order = {(worker, name.partition("tiny/")[2].partition("/")[0]) for worker, _, name in lines}
     assert len(order) == len(NAMES), "all tests of a case run in one worker"
     assert {gpus for _, gpus, _ in lines} == {"GPU-a", "GPU-b"}
+
+
+IMPORTED = """
+import os
+
+with open(__file__.replace("tiny.py", "imported"), "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+XFAIL = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.xfail(reason="a known bug"))
+"""
+
+
+def test_one_worker_measures_and_the_controller_judges_shows_writes_and_remembers(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict that a worker held decides, whatever mark lets its test pass; the run is in the store once."""
+    monkeypatch.delenv(VARIABLE)
+    tiny.workload(f"{IMPORTED}{QUICK}", PROMISE.replace('"cpu": 0.01', '"cpu": 500'))
+    tiny.write("perf_tests/conftest.py", XFAIL)
+    words = ("--perf-json=run.json", "--junitxml=junit.xml", "--gate", "--allow-missing=cuda", "-k", "speedup")
+    result = tiny.run("-n", "1", *words)
+    assert len((tiny.path / "imported").read_text().splitlines()) == 1, "once, by the worker"
+    table = result.text.partition("= gpugate =")[2]
+    assert "1 case measured (1 REGRESSED), 1 case skipped" in table
+    run = run_file.read(tiny.path / "run.json")
+    assert (result.status, run.exit_status, run.interrupted, len(run.problems)) == (1, 1, False, 1), result.text
+    assert {case_id: case.held for case_id, case in run.cases.items()}["tiny/quick/cpu"] == ("speedup",)
+    assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
+    with closing(open_store(url_of(tiny.path), make=False)) as store:
+        (night,) = store.read_nights()
+    assert list(night.cases) == ["tiny/quick/cpu"]
