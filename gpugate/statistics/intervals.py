@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count as count_up
-from statistics import fmean, stdev
+from statistics import fmean
 from statistics import median as median_of
 
 from scipy import special  # scipy.stats would take half a second more to import
@@ -75,22 +75,6 @@ def _samples_below(count: int) -> int:
     return next(k for k in count_up() if special.bdtr(k, count, 0.5) > 1 - CONFIDENCE) - 1
 
 
-def build_half_width(medians: Sequence[float], fitted: int = 1, unknown: float = UNKNOWN_BUILD_SPREAD) -> float:
-    """Computes the half-width of the t interval of the mean of build medians: t(n-k) * s / sqrt(n), s with n-k degrees.
-
-    `fitted` is k: 1 for the mean alone, 2 where an effect of the order of building was removed from `medians`. With
-    fewer than two degrees of freedom, the result is `unknown`: too few builds give no spread.
-
-    The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
-    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9).
-    """
-    count = len(medians)
-    if count - fitted < 2:
-        return unknown
-    spread = stdev(medians) * math.sqrt((count - 1) / (count - fitted))
-    return t_quantile(CONFIDENCE, count - fitted) * spread / math.sqrt(count)
-
-
 @cache
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """Computes a quantile of Student's t distribution; cached, since judging needs a few quantiles again and again."""
@@ -121,19 +105,26 @@ def speedup_estimate(
     """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
     the interval over pairs and the interval over builds.
 
+    The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). The interval over n builds is
+    that of the mean of their medians, to which the t distribution applies: t(n-k) * s / sqrt(n), where k is 2 if the
+    `order_effect` was removed, else 1. The same width around their median would be wrong up to three times as often as
+    its confidence allows. `reference_first` is True for each build whose reference was built first.
+
     `of_machine` is the half-width by which a process may differ from its machine, see `Variation.half_width`: the
-    interval then covers that, too, and where there are few builds it replaces UNKNOWN_BUILD_SPREAD.
-    `reference_first` is True for each build whose reference was built first; `order_effect` is removed. The interval
-    over builds lies around their mean, to which the t distribution applies: the same width around their median would be
-    wrong up to three times as often as its confidence allows. Raises ValueError without any pair.
+    interval then covers that, too. It replaces UNKNOWN_BUILD_SPREAD, the half-width over builds where fewer than two
+    degrees of freedom show none. Raises ValueError without any pair.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
     adjusted = [[value - effect if first else value + effect for value in values] for values, first in taken]
     pooled = median_interval([value for values in adjusted for value in values])
     medians = [median_of(values) for values in adjusted]
-    unknown = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
-    mean, between = fmean(medians), build_half_width(medians, 2 if effect else 1, unknown)
+    mean, free = fmean(medians), len(medians) - (2 if effect else 1)
+    between = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
+    if free >= 2:
+        squares = math.fsum((median - mean) ** 2 for median in medians)
+        between = t_quantile(CONFIDENCE, free) * math.sqrt(squares / free / len(medians))
     low, high = min(pooled.low, mean - between), max(pooled.high, mean + between)
     return widen(Estimate(*map(math.exp, (pooled.median, low, high))), of_machine or 0.0)
 

@@ -9,7 +9,6 @@ import pytest
 from gpugate.statistics.intervals import (
     CONFIDENCE,
     Estimate,
-    build_half_width,
     median_interval,
     order_effect,
     robust_spread,
@@ -76,12 +75,9 @@ def test_the_wider_of_pairs_and_instances_governs() -> None:
     alike, apart = [[0.0, 0.1] * 4] * 3, [[0.0] * 8, [0.1] * 8, [0.05] * 8]
     pooled = median_interval([value for values in alike for value in values])
     assert in_turn(alike).high == pytest.approx(math.exp(pooled.high))
-    between = build_half_width([0.0, 0.1, 0.05])
-    assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between))
-    assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between))
-    assert 0.05 + between > pooled.high
-    medians = [1.0, 2.0, 3.0, 4.0]  # an effect of the order that was taken out costs a degree of freedom
-    assert build_half_width(medians, fitted=2) == pytest.approx(6.9646 * math.sqrt(5 / 2) / 2, rel=1e-4)  # t(2)
+    between = 6.9646 * 0.05 / math.sqrt(3)  # t(2) at 99 %
+    assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between), rel=1e-4)
+    assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between), rel=1e-4)
 
 
 def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() -> None:
@@ -93,6 +89,9 @@ def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() 
     assert math.log(found.median) == pytest.approx(0.0, abs=0.003)
     assert found.low < 1 < found.high
     assert found.half_width < blind.half_width / 3
+    # The effect that was taken out costs a degree of freedom: t(2) at 99 %.
+    four = in_turn([[median] * 8 for median in (0.0, 0.1, 0.02, 0.12)])
+    assert math.log(four.high) == pytest.approx(0.06 + 6.9646 * 0.02 / math.sqrt(2) / 2, rel=1e-4)
 
 
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:
