@@ -45,7 +45,6 @@ class JsonFile(Generic[T]):
     error: type[GpugateError]
     next_steps: NextSteps
     oldest_version: int = 1  # the oldest that this gpugate reads
-    retired: tuple[str, ...] = ()  # fields that earlier versions wrote, and nobody reads
 
     def read(self, path: Path) -> T:
         """Reads a file. Raises `error` where it is absent, damaged, too new, too old, or of another format."""
@@ -63,10 +62,10 @@ class JsonFile(Generic[T]):
 
     def decode(self, document: object) -> T:
         """Converts a document to its value. Raises FormatError."""
-        return from_json(self.cls, self.open(document)[1])
+        return from_json(self.cls, self.open(document))
 
-    def open(self, document: object) -> tuple[int, dict[str, Any]]:
-        """Splits a document into version and body.
+    def open(self, document: object) -> dict[str, Any]:
+        """Returns the body of a document.
 
         Raises FormatError for another format, and for a version outside `oldest_version` to `version`.
         """
@@ -80,8 +79,7 @@ class JsonFile(Generic[T]):
         if found < self.oldest_version:
             known = f"format {found}, this one reads {self.oldest_version} and newer"
             raise OlderFormatError(f"written by an older gpugate ({known})")
-        left_out = ("format", "format_version", *self.retired)
-        return found, {name: value for name, value in document.items() if name not in left_out}
+        return {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
         """Writes the text of a file. Raises FormatError for a value that cannot be read back."""

@@ -46,8 +46,6 @@ FAMILY = "gpugate-"  # which every format of ours begins with
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads.
 FORMAT_VERSION = 15
-HAS_PROOF_DATES = 13
-HAS_CASES_ALONE = 14
 HAS_NO_SPREADS = 15
 
 
@@ -75,8 +73,7 @@ FILE = JsonFile(
         other_version="measure again",
         unwritable="give --perf-json another path",
     ),
-    oldest_version=12,  # an older run has not all that its verdicts rest on
-    retired=("asked_tolerance",),
+    oldest_version=14,  # of stored nights of results/
 )
 
 
@@ -200,28 +197,16 @@ def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
         found = document.get("format") if isinstance(document, dict) else None
         if isinstance(found, str) and found.startswith(FAMILY) and found != file.format:
             raise file.error(f"{path} is a {found!r} file, not a {file.format!r} one: {file.next_steps.unreadable}")
-        version, body = file.open(document)
-        if version < HAS_PROOF_DATES:
-            _date_proofs(body.get("cases"))
-        if version < HAS_CASES_ALONE:
-            body.pop("ladders", None)
-            body.pop("sweeps", None)
-        if version < HAS_NO_SPREADS:
+        body = file.open(document)
+        if document["format_version"] < HAS_NO_SPREADS:
             _drop_spreads(body.get("cases"))
+            body.pop("asked_tolerance", None)
         run = from_json(RunResult, body)
         parse_time(run.started_at)
         problem = _contradiction(run)
         if problem is not None:
             raise FormatError(problem)
         return run
-
-
-def _date_proofs(data: Any) -> None:
-    """Marks every proof below `data`, of a run that remembered none, as shown by that run itself."""
-    for name, value in data.items() if isinstance(data, dict) else ():
-        if name == "proofs" and isinstance(value, list):
-            data[name] = [{"proved_at": None, **one} if isinstance(one, dict) else one for one in value]
-        _date_proofs(value)
 
 
 def _drop_spreads(data: Any) -> None:
@@ -241,7 +226,7 @@ def read_start(path: Path) -> RunStart:
                 if line.startswith('  "cases":'):  # as `pretty` writes a field of the document
                     break
                 lines.append(line)
-        body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))[1]
+        body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))
         return from_json(RunStart, {name: body.get(name) for name in ("environment", "started_at", "interrupted")})
 
 

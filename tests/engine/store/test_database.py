@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,6 @@ from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S
 from tests.support.postgresql import make_database, require_postgresql, start_cluster
 
-ROOT = Path(__file__).parents[3]
 FIRST = datetime(2030, 1, 1, 3, 0, tzinfo=timezone(timedelta(hours=2)))
 CASES = ("tiny/fused/cuda", "video/decode/nvdec/cuda")
 
@@ -188,40 +187,40 @@ def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
     assert len({one.key, *(other.key for other in others)}) == 4
 
 
-WRITER = """
-    import os, signal, sys
-    import sqlalchemy
-    from gpugate.store import database
-    from tests.engine.store.test_database import night
+def start_writer(url: str, first: int, dies: bool = False) -> BaseProcess:
+    """Starts a process that adds twenty nights, or is killed before the results of the first are whole."""
 
-    first, dies = int(sys.argv[2]), len(sys.argv) > 3
-    store = database.open_store(sys.argv[1])
+    def write() -> None:
+        with closing(open_store(url)) as store:
+            if dies:
+                sql.event.listen(store._engine, "after_cursor_execute", die)
+            for day in range(first, first + 20):
+                store.add(night(day))
 
-    def die(connection, cursor, statement, *more):
-        if dies and statement.startswith("INSERT INTO result"):
+    def die(_: object, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("INSERT INTO result"):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sqlalchemy.event.listen(store._engine, "after_cursor_execute", die)
-    for day in range(first, first + 20):
-        store.add(night(day))
-"""
+    writer = get_context("fork").Process(target=write)
+    writer.start()
+    return writer
 
 
-def start_writer(url: str, *words: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", textwrap.dedent(WRITER), url, *map(str, words)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+def await_status(writer: BaseProcess) -> int | None:
+    writer.join(HANGS_S)
+    return writer.exitcode
 
 
 def test_two_writers_at_once_lose_nothing(url: str) -> None:
     """Both also find a store without tables, and ten nights are of both."""
     writers = [start_writer(url, 0), start_writer(url, 10)]
-    assert [writer.wait(HANGS_S) for writer in writers] == [0, 0]
+    assert [await_status(writer) for writer in writers] == [0, 0]
     assert read(url) == [night(day) for day in range(30)]
 
 
 def test_a_killed_writer_leaves_no_half_of_a_run(url: str) -> None:
     add(url, night(0))
-    assert start_writer(url, 1, "dies").wait(HANGS_S) == -signal.SIGKILL
+    assert await_status(start_writer(url, 1, dies=True)) == -signal.SIGKILL
     assert read(url) == [night(0)]
     assert add(url, night(1)) == [None]
     assert read(url) == [night(0), night(1)]
