@@ -145,7 +145,7 @@ def describe_moves(before: Night, now: Night) -> list[str]:
 
 def _describe_night(night: Night) -> str:
     branch = night.provenance.branch
-    on = f" on {branch}" if branch not in (None, UNKNOWN) else ""
+    on = f" on {branch}" if branch is not None else ""
     commit = "of an unknown commit" if night.version == UNKNOWN else f"of {night.version}{on}"
     return f"{night.started:%Y-%m-%d %H:%M} {commit}"
 

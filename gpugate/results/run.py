@@ -98,8 +98,6 @@ class RunResult:
 # --- a night: a run without samples, as the store keeps it and a history compares it ----------------------------------
 
 UNKNOWN = "unknown"
-# Of a run that was written before runs had a provenance.
-UNKNOWN_PROVENANCE = Provenance(*(UNKNOWN,) * 8)
 
 
 class Metric(NamedTuple):
@@ -183,9 +181,7 @@ class Night:
     def version(self) -> str:
         """The code that was measured: `1a2b3c4d5e6f`, with a `+` where changes were not committed, or `unknown`."""
         commit = self.provenance.commit
-        if commit in (None, UNKNOWN):
-            return UNKNOWN
-        return f"{str(commit)[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
+        return UNKNOWN if commit is None else f"{commit[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
 
 
 def workload_of(case_id: str) -> str:

@@ -38,6 +38,7 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
+from gpugate.store.writable_folder import make_ignored
 from gpugate.units import round_stored
 
 FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
@@ -215,19 +216,13 @@ def _create_engine(address: URL, make: bool) -> sql.Engine:
         if not make and not path.exists():
             raise StoreError(f"there is no store at {path}: measure first, or give folders of nights")
         if make:
-            _make_folder(path.parent)
+            make_ignored(path.parent) if path.parent.name == STORE_FOLDER else path.parent.mkdir(
+                parents=True, exist_ok=True
+            )
         engine = sql.create_engine(address, connect_args={"timeout": BUSY_S})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
-
-
-def _make_folder(folder: Path) -> None:
-    """Makes the folder of a SQLite file. A folder of the store's own name gets a file by which git ignores it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ignore = folder / ".gitignore"
-    if folder.name == STORE_FOLDER and not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")  # which ignores this file, too
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

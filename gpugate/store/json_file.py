@@ -17,12 +17,12 @@ from gpugate.store.writable_folder import prepare_unfinished
 T = TypeVar("T")
 
 
-class NewerFormatError(FormatError):
-    """The document was written by a newer version of its format than this one reads."""
+class OtherVersionError(FormatError):
+    """The document was written by a newer or an older version of its format than this gpugate reads."""
 
-
-class OlderFormatError(FormatError):
-    """The document was written by an older version of its format than this one reads."""
+    def __init__(self, found: int, known: str, is_newer: bool) -> None:
+        self.is_newer = is_newer
+        super().__init__(f"written by {'a newer' if is_newer else 'an older'} gpugate (format {found}, {known})")
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,9 @@ class JsonFile(Generic[T]):
         if type(found) is not int or found < 1:
             raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
         if found > self.version:
-            raise NewerFormatError(f"written by a newer gpugate (format {found}, this one reads up to {self.version})")
+            raise OtherVersionError(found, f"this one reads up to {self.version}", is_newer=True)
         if found < self.oldest_version:
-            known = f"format {found}, this one reads {self.oldest_version} and newer"
-            raise OlderFormatError(f"written by an older gpugate ({known})")
+            raise OtherVersionError(found, f"this one reads {self.oldest_version} and newer", is_newer=False)
         return {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
@@ -102,10 +101,9 @@ class JsonFile(Generic[T]):
         except (OSError, UnicodeDecodeError) as error:
             problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise self.error(f"{path} cannot be read ({problem}): {self.next_steps.unreadable}") from error
-        except NewerFormatError as error:
-            raise self.error(f"{path} was {error}: upgrade gpugate or {self.next_steps.other_version}") from error
-        except OlderFormatError as error:
-            raise self.error(f"{path} was {error}: {self.next_steps.other_version}") from error
+        except OtherVersionError as error:
+            upgrade = "upgrade gpugate or " if error.is_newer else ""
+            raise self.error(f"{path} was {error}: {upgrade}{self.next_steps.other_version}") from error
         except FormatError as error:
             raise self.error(f"{path} cannot be used because {error}: {self.next_steps.damaged}") from error
 

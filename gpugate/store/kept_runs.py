@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from gpugate.machine.environment import machine_name
@@ -19,7 +20,9 @@ def keep(run: RunResult, root: Path) -> None:
     folder = _folder(root)
     make_ignored(folder.parent)
     folder.mkdir(exist_ok=True)
-    run_file.write(folder / f"{run_file.parse_time(run.started_at):%Y%m%dT%H%M%S}-{run.seed}.json", run)
+    # Two runs may start in one second with one seed, as shards on the GPUs of a host do.
+    name = f"{run_file.parse_time(run.started_at):%Y%m%dT%H%M%S}-{run.seed}-{secrets.token_hex(4)}.json"
+    run_file.write(folder / name, run)
     for path in sorted(folder.glob("*.json"))[:-MOST]:
         path.unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_key
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.run import BILL_TIMES, UNKNOWN_PROVENANCE, CaseNight, Metric, Night, RunResult
+from gpugate.results.run import BILL_TIMES, CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import NextSteps
 from gpugate.store.night_files import RUN, find_runs
@@ -65,7 +65,7 @@ def night_of(run: RunResult, name: str = "") -> Night:
         machine=machine_key(run.environment, run.memory_bytes),
         environment=run.environment,
         source_hashes=run.source_hashes,
-        provenance=run.provenance or UNKNOWN_PROVENANCE,
+        provenance=run.provenance or Provenance(),
         interrupted=run.interrupted,
         cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case, run.gate))) for case in fit},
         unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),

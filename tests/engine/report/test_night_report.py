@@ -23,7 +23,7 @@ from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
-from gpugate.results.run import UNKNOWN_PROVENANCE, CaseNight, Metric, Night, Provenance, RunResult
+from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.conftest import H200, TWO_CORES
@@ -236,7 +236,7 @@ def test_the_furthest_come_first_and_the_others_are_counted() -> None:
 
 def test_runs_without_a_common_case_are_not_compared_and_code_may_be_unknown_or_not_committed() -> None:
     assert describe_moves(night(case_night(3.0)), night(case_night(3.0, case_id="b"))) == []
-    old = replace(night(case_night(3.0)), provenance=UNKNOWN_PROVENANCE)
+    old = replace(night(case_night(3.0)), provenance=Provenance())
     assert describe_moves(old, night(case_night(3.0)))[0].startswith(
         "since the last run here, 2030-01-02 03:04 of an unknown"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
-from gpugate.results.run import UNKNOWN_PROVENANCE, Metric, Provenance, RunResult
+from gpugate.results.run import Metric, Provenance, RunResult
 from gpugate.results.verdict import Outcome, Verdict
+from gpugate.store import kept_runs
 from gpugate.store.nights import night_of
 from tests.conftest import H200, TWO_CORES
 from tests.support.made_up_nights import timed
@@ -81,18 +83,23 @@ def test_a_pipeline_that_copies_needs_its_host(timer: Any, copies: tuple[float, 
     assert ("needs_host" in metrics_of(case)) is needs_host
 
 
+def test_two_runs_of_one_second_and_one_seed_are_both_kept(tmp_path: Path) -> None:
+    run = run_of(timed("fused", 3.0))
+    for _ in range(2):
+        kept_runs.keep(run, tmp_path)
+    assert len(kept_runs.find_newest(tmp_path)) == 2
+
+
 def test_a_case_of_a_machine_that_was_not_well_has_no_metrics() -> None:
     skipped = replace(timed("skipped", 3.0), measurement=None, summary=None, skipped="needs a newer GPU")
     night = night_of(run_of(timed("a", 3.0), timed("b", 3.0, environment_problem="throttled"), skipped))
     assert (list(night.cases), night.unfit) == (["tiny/a/cuda"], ("tiny/b/cuda",))
 
 
-def test_a_run_has_its_provenance_and_an_older_one_an_unknown_one() -> None:
+def test_a_run_has_its_provenance_and_a_version() -> None:
     known = Provenance(commit="abc", branch="main")
     assert night_of(run_of(provenance=known)).provenance == known
-    older = night_of(run_of(provenance=None))
-    assert older.provenance == UNKNOWN_PROVENANCE
-    assert (older.provenance.commit, older.version) == ("unknown", "unknown")
+    assert night_of(run_of(provenance=None)).version == "unknown"
 
 
 def test_a_machine_is_its_product_its_memory_and_its_power_limit() -> None:

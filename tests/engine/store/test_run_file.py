@@ -116,13 +116,13 @@ def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, ru
     run_file.write(path, empty(run))
     run_file.append(path, measured("case-000"), run.yardsticks, run)
     whole, sizes = path.stat(), [lines.stat().st_size]
-    for number in range(1, 100):
+    for number in range(1, 10):
         run_file.append(path, measured(f"case-{number:03}"), run.yardsticks, run)
         sizes.append(lines.stat().st_size)
     assert len({after - before for before, after in pairwise(sizes)}) == 1
     now = path.stat()
     assert (now.st_ino, now.st_mtime_ns) == (whole.st_ino, whole.st_mtime_ns), "the whole file was not written again"
-    assert len(run_file.read(path).cases) == 100
+    assert len(run_file.read(path).cases) == 10
 
 
 def test_lines_that_the_whole_file_has_too_count_once(tmp_path: Path, run: RunResult) -> None:
@@ -153,13 +153,13 @@ def test_several_processes_add_their_cases_to_one_run(tmp_path: Path, run: RunRe
     if os.getpid() != PARENT:
         status = 1
         try:
-            for number in range(25):
+            for number in range(10):
                 run_file.append(path, measured(f"case-{os.getpid()}-{number}"), [], run)
             status = 0
         finally:
             os._exit(status)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-    assert len(run_file.read(path).cases) == 100
+    assert len(run_file.read(path).cases) == 40
 
 
 def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: RunResult) -> None:
@@ -207,14 +207,7 @@ def test_a_run_of_the_format_before_is_read(tmp_path: Path, run: RunResult) -> N
     assert run_file.read(path) == run
 
 
-OUTCOMES = " or ".join(", ".join(repr(outcome.value) for outcome in Outcome).rsplit(", ", 1))
 DAMAGE = {
-    ('"format_version": 15', '"format_version": 16'): (
-        "was written by a newer gpugate (format 16, this one reads up to 15): upgrade gpugate or measure again"
-    ),
-    ('"format_version": 15', '"format_version": 13'): (
-        "was written by an older gpugate (format 13, this one reads 14 and newer): measure again"
-    ),
     ('"started_at": "2030-01-02T03:04:05+00:00"', '"started_at": "2030-01-02T03:04:05"'): (
         "cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "
         "write it again with --perf-json"
@@ -225,10 +218,6 @@ DAMAGE = {
     ),
     ('"format": "gpugate-run"', '"format": "gpugate-profiles"'): (
         "is a 'gpugate-profiles' file, not a 'gpugate-run' one: give a file that --perf-json wrote"
-    ),
-    ('"outcome": "PASS"', '"outcome": "FINE"'): (
-        "cannot be used because cases.net/tf32/cpu.verdicts[0].outcome is 'FINE', "
-        f"not {OUTCOMES}: write it again with --perf-json"
     ),
 }
 
