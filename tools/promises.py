@@ -167,7 +167,9 @@ class RecordedCase(PromisedCase):
     def reason(self) -> str:
         """The reason of a low promise, after the variation between processes; empty where none is given."""
         why, cv = self.case.optimization.min_speedup_why, self.entry.current.history.speedup_cv
-        return f"processes differ by {units.percent(cv or 0.0)}: {why}" if why else ""
+        few = len(self.entry.current.processes) < 2
+        varied = "one process alone is recorded" if few else f"processes differ by {units.percent(cv or 0.0)}"
+        return f"{varied}: {why}" if why else ""
 
     @property
     def is_against_strict_fp32(self) -> bool:

@@ -312,13 +312,13 @@ BATCH_128 = {
     "fp16": Promise(1.18, 0.9, limit_size(0.62, 0.8)),
     "channels-last-fp16": Promise(1.75, 1.0, limit_size(0.58, 0.6)),
     # cuDNN times its kernels, and may choose some with a large workspace: on an H200, 0.45 to 0.65 of the memory.
-    "inductor-fp16": Promise(3.15, 1.2, (Limit("kernels", at_most=110), *limit_size(0.75, 0.41))),
+    "inductor-fp16": Promise(3.2, 1.2, (Limit("kernels", at_most=110), *limit_size(0.75, 0.41))),
     "cuda-graph": Promise(1.0, 0.95),
     "cudnn-fused": Promise(4.6, 1.3, (Limit("kernels", at_most=62), *FEWER_CALLS, *limit_size(0.7, 1 / 2.6))),
     "tensorrt-fp32": Promise(0.7, 0.5, (Limit("kernels", at_most=82), *FUSED)),
     "tensorrt-tf32": Promise(2.4, 1.0, (Limit("kernels", at_most=57), *FUSED, *FEWER_CALLS, SOME_MEMORY)),
     "tensorrt-fp16": Promise(4.6, 1.3, (Limit("kernels", at_most=60), *FUSED_IN_HALF, *LESS_OF_ALL)),
-    "tensorrt-int8": Promise(5.9, 1.3, (Limit("kernels", at_most=62), *FUSED_IN_INT8, *LESS_OF_ALL)),
+    "tensorrt-int8": Promise(6.8, 1.3, (Limit("kernels", at_most=62), *FUSED_IN_INT8, *LESS_OF_ALL)),
     "torch-tensorrt-fp16": Promise(4.5, 1.3, LESS_OF_ALL),
 }
 LAUNCHES_VARY = "the host's cores decide how long the launches of the eager side take"

@@ -38,7 +38,7 @@ from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
 from gpugate.store.json_file import JsonFile, NextSteps, parse
 from gpugate.store.writable_folder import hide_own_files, lock_folder
-from gpugate.units import Positive, round_stored
+from gpugate.units import Positive, number_of, round_stored
 from gpugate.workload import CaseKey, WorkloadName
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
@@ -499,9 +499,10 @@ def _describe(record: Record) -> str:
     groups = group_by_night(record.started_at)
     kept = select_counted(measured, groups)
     each = [measured[index].speedup.median for index in kept]
-    of_all = f"{len(kept)} of {len(measured)}" if len(kept) < len(measured) else f"{len(kept)}"
+    of_all = f"{len(kept)} of " if len(kept) < len(measured) else ""
+    processes = number_of(len(measured), "process", "processes")
     nights = f" on {found.sittings} nights" if found.sittings > 1 else ""
-    spread = f"{units.interval(min(each), max(each))} over {of_all} processes{nights}"
+    spread = f"{units.interval(min(each), max(each))} over {of_all}{processes}{nights}"
     if len(measured) < MIN_PROCESSES:
         return f"{units.ratio(found.speedup)}, {spread}: a gate needs {MIN_PROCESSES}"
     disturbed = len(set(kept) - set(find_undisturbed(measured, groups)))

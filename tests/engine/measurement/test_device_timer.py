@@ -11,13 +11,32 @@ from gpugate.measurement.device_timer import clock_reader, is_capped, spoiling_r
 from gpugate.measurement.record import ClockReading
 
 GPU = torch.device("cuda", 0)
-ANSWERS = {
-    "nvmlInit": None,
-    "nvmlDeviceGetHandleByUUID": "handle",
-    "nvmlDeviceGetClockInfo": 1980,
-    "nvmlDeviceGetMaxClockInfo": 1980,
-    "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwSlowdown,
-}
+CALLS = (
+    "nvmlInit",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+
+
+@pytest.fixture
+def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes pynvml answer for one GPU; the calls that are named raise NVMLError."""
+    answers = {
+        "nvmlInit": None,
+        "nvmlDeviceGetHandleByUUID": "handle",
+        "nvmlDeviceGetClockInfo": 1980,
+        "nvmlDeviceGetMaxClockInfo": 1980,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwSlowdown,
+    }
+
+    def use(*failing: str) -> None:
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, name, answering(answer, name in failing))
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
+    return use
 
 
 def answering(answer: object, fails: bool) -> Callable[..., object]:
@@ -30,14 +49,13 @@ def answering(answer: object, fails: bool) -> Callable[..., object]:
     return call
 
 
-@pytest.mark.parametrize("failing", [None, *ANSWERS])
+@pytest.mark.parametrize("failing", [None, *CALLS])
 def test_the_clock_and_what_slows_it_down_are_read_where_nvml_tells(
-    monkeypatch: pytest.MonkeyPatch, failing: str | None
+    use_nvml: Callable[..., None], failing: str | None
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
-    for name, answer in ANSWERS.items():
-        monkeypatch.setattr(pynvml, name, answering(answer, name == failing))
+    use_nvml(*([failing] if failing else []))
     assert clock_reader(GPU)() == (ClockReading() if failing else ClockReading(1980, ("hardware slowdown",)))
+    use_nvml(*CALLS)
     assert clock_reader(torch.device("cpu"))() == ClockReading()
 
 

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,22 @@ def missing_frames(info: VideoInfo, decoded: int) -> VideoError:
         f"{info.path} gave {decoded} of its {info.frames} frames, since it was cut short or is damaged: "
         "make it anew, or keep what decodes, for instance with ffmpeg -i IN OUT"
     )
+
+
+class Decoder(Protocol):
+    """Gives the next frames of the clip `info`, as a NumPy array in BGR or as a tensor in NV12.
+
+    After `settle` the frames decoded ahead are complete again; otherwise they are the decoder's stock.
+    """
+
+    info: VideoInfo
+    stock_frames: int
+
+    def read(self, frames: int) -> Any: ...
+
+    def settle(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class SequentialDecoder(ABC, Generic[_Frame]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,26 +24,14 @@ from workloads.video.decode.arrivals import Arrivals, luma_grids
 from workloads.video.needs import EXACT, HOST, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline.plan import BATCH, SESSIONS
 
+if TYPE_CHECKING:
+    from workloads.video.decode.decoding import Decoder
+
 Codec = Literal["h264", "hevc"]
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 
 
-class Decoder(Protocol):
-    """Gives the next frames, as a NumPy array in BGR or as a tensor in NV12.
-
-    After `settle` the frames decoded ahead are complete again; otherwise they are the decoder's stock.
-    """
-
-    stock_frames: int
-
-    def read(self, frames: int) -> Any: ...
-
-    def settle(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-MakeDecoder = Callable[[Source, torch.device, bool], Decoder]  # the last one: loop over the clip
+MakeDecoder = Callable[[Source, torch.device, bool], "Decoder"]  # the last one: loop over the clip
 
 
 def size(kind: DeviceKind) -> Size:

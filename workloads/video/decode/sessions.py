@@ -170,7 +170,7 @@ class Sessions(Generic[_Slot]):
         loop: bool = False,
         spare: int = 0,
     ) -> None:
-        self._info, self._segments, self._make_reader, self._loop = info, segments(info), make_reader, loop
+        self.info, self._segments, self._make_reader, self._loop = info, segments(info), make_reader, loop
         self._room = _Room(spare)
         self._sessions = [_Session[_Slot](self._room) for _ in range(min(sessions, len(self._segments)))]
         self._turn = zip(self._turns(0, 1), cycle(self._sessions), strict=False)
@@ -241,7 +241,7 @@ class Sessions(Generic[_Slot]):
         if self._failure is not None:
             return []
         if not run:
-            self._shortage = missing_frames(self._info, self._stop_at - self._left)
+            self._shortage = missing_frames(self.info, self._stop_at - self._left)
             self._stop()
         self._left -= len(run)
         return run

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from workloads.video import composite, preprocess, segment
 from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
 from workloads.video.clip.video_file import VideoError, VideoInfo
 from workloads.video.pipeline.plan import BATCH, Plan
+
+if TYPE_CHECKING:
+    from workloads.video.decode.decoding import Decoder
 
 Pixels = NDArray[np.uint8]
 Clock = Callable[[str, int], AbstractContextManager[object]]
@@ -267,7 +270,7 @@ class OneLaunch:
         return self._result.clone()
 
 
-def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Any:
+def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Decoder:
     """The plan's decoder of the video. Raises VideoError for a video that is refused."""
     if plan.decode == "opencv":
         from workloads.video.decode.decoding import HostDecoder
