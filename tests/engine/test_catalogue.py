@@ -63,10 +63,7 @@ NO_SIZE = "items must be at least 1, flops and bytes not negative"
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        *(
-            ({"name": name}, f"workload name {name!r} {NO_NAME}")
-            for name in ("Net", "../net", "net-", "nets/", "all/nets/net", "", None, 201 * "n", f"{300 * 'n'}/net")
-        ),
+        *(({"name": name}, f"workload name {name!r} {NO_NAME}") for name in ("../net", "nets/", None, 201 * "n")),
         ({"baseline": None}, "workload 'net' has baseline None, which is no function: give one"),
         ({"inputs": 3}, "workload 'net' has inputs 3, which is no function: give one"),
         ({"sizes": {}}, "workload 'net' has sizes for []: give 'cuda', 'cpu' or both"),
@@ -89,7 +86,6 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
     ("changed", "sentence"),
     [
         ({"name": "Fast!"}, "optimization name 'net/Fast!' fits no test id: use a-z, 0-9, '.', '_' and '-'"),
-        ({"name": "a/b"}, "optimization name 'net/a/b' fits no test id: use"),
         (
             {"point": Point(201 * "s", 1)},
             f"net/fast is a point of sweep '{201 * 's'}', which fits no test id: use",
@@ -99,11 +95,11 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
         ({"min_speedup": {}}, "net/fast has no min_speedup: give one per device class, such as {'cuda': 1.2}"),
         *(
             ({field: {name: 2.0}}, f"net/fast names the device class {name!r}: use 'nvidia-h200', 'sm_90' etc., 'cuda'")
-            for field, name in (("min_speedup", "gpu"), ("min_speedup", "sm_9x"), ("contract", "CUDA"))
+            for field, name in (("min_speedup", "sm_9x"), ("contract", "CUDA"))
         ),
         *(
             ({"min_speedup": {"cuda": given}}, f"net/fast has min_speedup {given!r} on cuda: give a number above 0")
-            for given in (0.0, -1.0, NAN, INFINITE, "2.0", None)
+            for given in (0.0, NAN, INFINITE, "2.0")
         ),
         ({"needs": Needs(gpus=3)}, "net/fast needs 3 GPUs: give 1, 2, 4 or 8"),
         ({"compared_with": "fast"}, "net/fast is compared with itself: name the baseline or another optimization"),
@@ -118,18 +114,12 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
                 {"contract": {"cuda": Contract(engaged=(limit,))}},
                 f"net/fast has {limit}, which can never be broken",
             )
-            for limit in (
-                Limit("kernels"),
-                Limit("kernels", at_least=-INFINITE),
-                Limit("kernels", at_most_of_reference=INFINITE),
-                Limit("kernels", at_least=1.0, at_most=NAN),
-            )
+            for limit in (Limit("kernels"), Limit("kernels", at_most_of_reference=INFINITE))
         ),
         *(
             ({"tolerance": {"float32": allowed}}, f"net/fast has {allowed}, which other outputs may meet: ")
             for allowed in (
-                *(Tolerance(bound, 0.1) for bound in (INFINITE, NAN, 0.51)),
-                *(Tolerance(0.1, bound) for bound in (INFINITE, NAN, 1.01)),
+                *(Tolerance(NAN, 0.1), Tolerance(0.51, 0.1), Tolerance(0.1, 1.01)),
                 Tolerance(0.1, 0.1, equal_share=0.49),
             )
         ),
@@ -212,12 +202,7 @@ def test_a_module_without_workloads_is_refused(fresh, make_module) -> None:
 
 @pytest.mark.parametrize(
     ("line", "cause"),
-    [
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import made_up_folder.nowhere", "No module named 'made_up_folder'"),
-        ("import sys; sys.exit('no GPU')", "SystemExit: no GPU"),
-        ("def", "SyntaxError: "),
-    ],
+    [("import made_up.nowhere", "No module named 'made_up'"), ("import sys; sys.exit('no GPU')", "SystemExit: no GPU")],
 )
 def test_a_module_that_raises_anything_while_it_is_imported_is_refused(
     fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cause: str

@@ -3,8 +3,6 @@
 import ast
 import graphlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,18 +107,6 @@ def test_a_workload_imports_no_program_and_a_shared_part_imports_parts_alone() -
     assert [file for file, path in files.items() if any(name.startswith("apps") for name in imports(path))] == []
     parts = {name for file, names in imported.items() if file.startswith("workloads/parts/") for name in names}
     assert [name for name in parts if not name.startswith("workloads.parts.")] == []
-
-
-def test_help_loads_nothing_heavy() -> None:
-    script = (
-        "import sys, pytest; status = pytest.main(['--help', 'perf_tests']); "
-        "heavy = {'jinja2', 'pydantic', 'pydantic_core', 'scipy', 'sqlalchemy', 'sqlite3', 'torch'}; "
-        "sys.exit(status or ' '.join(heavy & set(sys.modules)) or None)"
-    )
-    # Of this environment nothing: where coverage is measured, coverage itself loads sqlite3.
-    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env={}, capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "--torch-trace" in run.stdout
 
 
 def test_the_engine_takes_the_clock_by_name_so_that_no_side_can_replace_it() -> None:

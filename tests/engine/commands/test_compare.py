@@ -1,20 +1,17 @@
 """`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves.
 
-One comparison and the interrupted one have processes of their own; this process is the worker of all others.
+One comparison has processes of its own; this process is the worker of all others. An interruption is tested where its
+parts are: store/test_version removes the folders, machine/test_children ends the processes, test_cli has the status.
 """
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpugate import __version__
 from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare import (
@@ -38,23 +35,18 @@ from gpugate.session.duets import DuetPlan
 from gpugate.store.codec import from_json
 from gpugate.store.version import Version
 from tests.engine.judging.test_duet import CASE, measured, process
-from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import (
     CONFTEST,
-    TINY,
     Ended,
     TinyProject,
     check_no_traceback,
-    children,
     environment,
-    running,
 )
 
 QUICK = "\ndef quick(context):\n    return sleeping({milliseconds})\n"
 RIGHT = "\ndef right(context):\n    return sleeping(2)\n"
 BOTH = 'Optimization("quick", quick, {"cpu": 0.01}), Optimization("right", right, {"cpu": 0.01})'
 SHORT = ("--device", "cpu", "--budget", "0.2")
-INTERRUPTED = 130
 SHORT_GRACE = """
     from gpugate.measurement import time_limit
 
@@ -82,17 +74,6 @@ class Versions:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
         subprocess.run(["git", "-C", str(self.tiny.path), *identity, *words], check=True, capture_output=True)
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "gpugate", "compare", *SHORT, *words],
-            cwd=self.tiny.path,
-            env={**os.environ, **environment(self.tiny.path)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
     def worktrees(self) -> list[str]:
         cache = self.tiny.path / ".gpugate-cache" / "versions"
         return [path.name for path in cache.iterdir()] if cache.exists() else []
@@ -110,14 +91,14 @@ class Here(Versions):
     ) -> None:
         super().__init__(tiny)
         self._pytester, self._monkeypatch, self._capsys = pytester, monkeypatch, capsys
-        self._said, self.folder = "", "."
+        self._said = ""
         monkeypatch.setattr(duets, "run_module", self._run_pytest)
         for name, value in environment(tiny.path).items():  # of the processes of single versions
             monkeypatch.setenv(name, value)
 
     def compare(self, *words: str) -> tuple[Ended, str]:
         """Its status with what it printed, and its messages."""
-        self._monkeypatch.chdir(self.tiny.path / self.folder)
+        self._monkeypatch.chdir(self.tiny.path)
         status = main(["compare", *SHORT, *words])
         out, err = self._capsys.readouterr()
         check_no_traceback(out + self._said + err)
@@ -206,49 +187,6 @@ def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> Non
     assert "1 case: 1 SLOWER" in ended.text
 
 
-def test_a_base_that_is_ahead_is_compared_by_the_common_ancestor(here: Here) -> None:
-    here.commit(2)
-    here.git("checkout", "-q", "-b", "feature")
-    here.git("commit", "-qm", "a note", "--allow-empty")
-    here.git("checkout", "-q", "main")
-    here.commit(1)
-    here.git("checkout", "-q", "feature")
-    ended, _ = here.compare("main", "-k", "quick", "--markdown", "made.md")
-    assert ended.status == NOT_SLOWER, ended.text
-    note = "main has 1 commit that this version lacks: compared with the common ancestor "
-    assert note in " ".join(ended.text.split())
-    assert note in (here.tiny.path / "made.md").read_text(encoding="utf-8")
-    ended, _ = here.compare("main", "-k", "quick", "--exact")
-    assert ended.status == SLOWER, ended.text
-    assert "common ancestor" not in ended.text
-
-
-def write_suite(here: Here, milliseconds: float) -> None:
-    """A conftest.py in a folder of its own, with its step in a module beside that folder."""
-    quick = "\nfrom lib.steps import MS\ndef quick(context):\n    return sleeping(MS)\n"
-    source = TINY.format(build=quick, optimizations='Optimization("quick", quick, {"cpu": 0.01})')
-    register = "from gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
-    here.tiny.write("services/x/conftest.py", CONFTEST.replace('register_module("tiny")', ""))
-    here.tiny.write("services/x/perf/conftest.py", f"{source}\n{register}")
-    here.tiny.write("services/x/perf/test_it.py", "def test_it(workload, gate):\n    gate(workload.speedup)\n")
-    here.tiny.write("services/x/pytest.ini", "[pytest]\npythonpath = ../..\n")
-    here.tiny.write("lib/steps.py", f"MS = {milliseconds}\n")
-
-
-def test_a_conftest_beside_the_tests_is_compared_from_their_folder(here: Here) -> None:
-    (here.tiny.path / "conftest.py").unlink()
-    for milliseconds in (1, 2):
-        write_suite(here, milliseconds)
-        here.git("add", "-A")
-        here.git("commit", "-qm", f"{milliseconds} ms")
-    here.folder = "services/x/perf"
-    ended, said = here.compare("HEAD~1", "--json", str(here.tiny.path / "made.json"))
-    assert ended.status == SLOWER, ended.text + said
-    (duet,) = here.tiny.json("made.json")["duets"]
-    assert duet["case_id"] == "tiny/quick/cpu"
-    assert duet["ratio"]["median"] == pytest.approx(2, rel=0.1)
-
-
 def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Here) -> None:
     cases = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
     here.commit(1, cases)
@@ -309,41 +247,6 @@ def test_a_file_in_no_folder_is_refused_before_anything_is_measured(
     assert f"{option} {path} cannot be written (No such file or directory): give a file name" in capsys.readouterr().err
 
 
-def test_a_base_that_this_engine_cannot_drive_is_refused_with_the_reason(here: Here) -> None:
-    here.commit(1, "Optimization('quick', quick, {'cpu': 0.01}, unknown_field=1)")
-    here.commit(1)
-    ended, said = here.compare("HEAD~1", "HEAD")
-    assert ended.status == UNUSABLE
-    assert f"gpugate {__version__} cannot drive the workloads of " in said
-    assert "unexpected keyword argument 'unknown_field'" in said
-
-
-def test_ctrl_c_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
-    versions = Versions(TinyProject(tmp_path))
-    waits = """
-import os
-
-def quick(context):
-    Path(__file__).with_name("waits").write_text(str(os.getpid()))
-    while True:
-        time.sleep(0.02)
-"""
-    marker = versions.tiny.path / "waits"
-    versions.commit(1)
-    versions.tiny.workload(waits + RIGHT, BOTH)
-    started = versions.start("main", "-k", "quick")
-    wait_until(lambda: started.poll() is not None or (marker.exists() and marker.read_text()))
-    worker = int(marker.read_text())
-    started.send_signal(signal.SIGINT)
-    _, said = started.communicate(timeout=HANGS_S)
-    wait_until(lambda: not running(worker))
-    wait_until(lambda: processes_in(versions.tiny.path) == [])
-    assert started.returncode == INTERRUPTED
-    assert said.endswith("gpugate compare: interrupted\n")
-    assert children(started.pid) == []
-    assert versions.worktrees() == []
-
-
 def processes_in(path: Path) -> list[str]:
     """The commands of all workers and processes of versions whose folder, removed by now or not, is in the path."""
     found = []
@@ -363,10 +266,11 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
     sides = {"reference_cost": found.optimized_cost, "optimized_cost": found.reference_cost}
     swapped = replace(measured(10.4, 10), **sides)
     taken = [process(found), process(swapped, swapped=True)]
-    compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), taken, *judge_duets(taken))
+    base = Version("a", tmp_path, note="compared with the common ancestor")
+    compared = Comparison(base, Version("b", tmp_path), taken, *judge_duets(taken))
     line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
     assert f"- {line}\n" in markdown(compared)
-    assert f"  {line}\n" in text(compared, 140, False)
+    assert f"  {line}\n  compared with the common ancestor\n" in text(compared, 140, False)
     first = replace(compared, duets=judge_duets(taken[:1])[0])
     assert "peak memory" not in markdown(first), "the first build of a process also loads libraries"
 

@@ -32,7 +32,8 @@ DEFAULTS = {
     "--ncu": "off",
     "--torch-trace": "off",
 }
-HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3", "filelock", "asyncio"}
+HEAVY = {"torch", "sqlalchemy", "numpy", "scipy", "rich", "pynvml", "nvtx", "sqlite3", "filelock", "asyncio", "jinja2"}
+HEAVY |= {"pydantic", "pydantic_core"}
 
 
 def pytest_apart(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
