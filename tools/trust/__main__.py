@@ -11,12 +11,11 @@ from pathlib import Path
 from gpugate.commands.cli import run_command
 from gpugate.errors import CompareError, OptionError
 from gpugate.faults.fault import KINDS
-from gpugate.report.terminal import stdout_takes_colour, terminal_columns
 from gpugate.session.duets import BUDGET_S
 from gpugate.session.options import device_name, seconds, whole_number
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder
-from tools.trust.duet_report import markdown, text
+from tools.trust.duet_report import markdown
 from tools.trust.duets import FILE, DuetOrders, DuetTrial, read_duets, take_duets
 from tools.trust.selection import TrustError
 
@@ -84,15 +83,14 @@ def _orders(arguments: argparse.Namespace) -> DuetOrders:
 
 
 def _report(folder: Path) -> None:
-    """Writes the report, then prints its tables. Raises TrustError for no trials, and for a file that cannot be
-    written."""
+    """Writes the report and prints it. Raises TrustError for no trials, and for a file that cannot be written."""
     trials = read_duets(folder)
     if not any(trial.case_ids for trial in trials):
         raise TrustError(f"{folder} contains no trials to report: run without --report-only")
     try:
         write_report(folder, trials)
     finally:
-        sys.stdout.write(text(trials, _name_machine(trials), terminal_columns(), stdout_takes_colour()))
+        print(markdown(trials, _name_machine(trials)))
     print(f"trials and report are in {folder}")
 
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from rich.text import Text
 from scipy import stats
 
 from gpugate.judging.duet import judge_duets
 from gpugate.report.table import Table, columns, plain
-from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
 from tools.trust.duets import DuetTrial
@@ -107,13 +105,6 @@ def tables(judged: Sequence[JudgedCase]) -> list[Table]:
         )
         for slow_percent, rows in analyse_duets(judged).items()
     ]
-
-
-def text(trials: Sequence[DuetTrial], machine: str, width: int, colour: bool = False) -> str:
-    parts = [part for table in tables(judge_trials(trials)) for part in table.rich(width)]
-    notes = [Text(note, style="dim", overflow="fold") for note in NOTES]
-    first = Text(title(trials, machine), style="bold", overflow="fold")
-    return render_text([first, *parts, Text(), *notes], width, colour)
 
 
 def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
