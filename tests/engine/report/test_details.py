@@ -6,15 +6,14 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
-from gpugate.report.machine import load
-from gpugate.report.markdown import night_summary, results_page
+from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
-from gpugate.results.case import CaseResult, Remembered
+from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.summary import History, summarize
+from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from tests.support.stored_runs import RECORDED
 
@@ -78,15 +77,6 @@ def test_a_row_whose_times_do_not_give_its_speedup_has_the_optimized_time_alone(
     assert ["/cudnn-fused", "0.313 ms", "1.77x"] in [[cell.strip() for cell in one[:3]] for one in overview(gpu_run)]
 
 
-def test_a_row_of_a_compiled_side_has_the_counts_of_its_compilations(gpu_run: RunResult) -> None:
-    case = of_pairs(gpu_run, (36.0, 4.0))
-    assert case.measurement is not None
-    counted = {"compiled_graphs": 2.0, "graph_breaks": 1.0, "recompilations": 0.0}
-    case.measurement = replace(case.measurement, optimized_counters=counted)
-    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
-    assert row.remarks == ("resnet50-inference/cudnn-fused/cuda: torch.compile: compiled graphs 2, graph breaks 1",)
-
-
 def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(gpu_run: RunResult) -> None:
     assert "33 %" in text(gpu_run, 200, False)
     gpu_run.yardsticks = [Yardstick({"something_else": 3.0})]
@@ -99,29 +89,6 @@ def test_the_share_of_the_nearer_ceiling_is_printed_where_a_yardstick_is_known(g
     summary = text(gpu_run, 200, False)
     assert "50 % copy" in row_of(summary, "cudnn-fused")
     assert "ceiling: achieved FLOP/s over matmul bf16 or bytes/s over device copy (copy), the larger share" in summary
-
-
-def test_other_work_stands_in_the_header(cpu_run: RunResult) -> None:
-    assert "load" not in text(cpu_run, 120, False)
-    for case, cores in zip(cpu_run.cases.values(), (0.25, 1.4), strict=True):
-        assert case.measurement is not None
-        case.measurement = replace(case.measurement, optimized_counters={"other_cores": cores})
-    said = "other processes kept up to 1.4 CPU cores busy"
-    assert re.match(rf"machine .*\nyardsticks .*\nload +{said}\n", text(cpu_run, 140, False))
-    assert f"- load: {said}\n" in results_page(RunView(cpu_run))
-    assert said in night_summary(RunView(cpu_run))
-
-
-def test_launches_that_are_far_slower_than_recorded_stand_in_the_header(gpu_run: RunResult) -> None:
-    history = History(3.0, 0.001, 30.0, 10.0, 0.001, 5)
-    for case in gpu_run.cases.values():
-        case.remembered = Remembered(history, history, "exact", yardsticks={"launch_latency_us": 6.5})
-    gpu_run.yardsticks = [Yardstick({"launch_latency_us": 7.7})]
-    assert load(gpu_run) == []
-    gpu_run.yardsticks = [Yardstick({"launch_latency_us": 9.75})]
-    (said,) = load(gpu_run)
-    assert said == "slow host: launches take 1.5 times the recorded 6.5 us"
-    assert said in text(gpu_run, 140, False)
 
 
 def test_colour_changes_no_word(gpu_run: RunResult) -> None:

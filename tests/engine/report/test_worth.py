@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.record import Counters, Measurement, ProofResult
+from gpugate.measurement.record import Counters, Measurement
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
@@ -178,16 +178,3 @@ def test_a_time_that_neither_the_record_nor_a_duet_decided_is_not_gated_tonight(
     assert "not gated tonight" not in RunView(run).tally
     run.gate = True
     assert ("1 case not gated tonight" in RunView(run).tally) is is_open
-
-
-def proven(*dates: str | None) -> CaseResult:
-    times = [None if date is None else f"{date}T02:00:05+01:00" for date in dates]
-    proofs = tuple(ProofResult("it learns", "98 %", proved_at=time) for time in times)
-    return judged(judged_case(replace(GOOD, proofs=proofs), remembered=None))
-
-
-def test_remembered_proofs_are_counted_by_date() -> None:
-    run = run_of(proven("2026-11-22", None), proven("2026-11-20", "2026-11-22"), proven())
-    assert RunView(run).worth == ["proofs: 1 proved on 2026-11-20, 2 proved on 2026-11-22, 1 in this run"]
-    assert RunView(run_of(proven("2026-11-20"))).worth == ["proofs: 1 proved on 2026-11-20"]
-    assert RunView(run_of(proven(None))).worth == []
