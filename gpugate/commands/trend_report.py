@@ -186,16 +186,12 @@ def _limits(history: MachineHistory) -> Iterator[str]:
     if not history.trends:
         yield "no case was measured, or none is selected"
         return
-    lengths = Counter(trend.measured < history.fewest_nights for trend in history.trends)
-    if lengths[True]:
-        longest, all_cases = max(trend.measured for trend in history.trends), len(history.trends)
-        of = f" of {lengths[True]} of {all_cases} cases" if lengths[False] else ""
-        fewer = "; fewer where -k selects fewer cases" if all_cases > 1 else ""
-        yield (
-            f"level changes{of} cannot be detected yet: they need {history.fewest_nights} nights, and "
-            f"{'the longest series has' if all_cases > 1 else 'here are'} {longest}{fewer}"
-        )
-    if lengths[False]:
+    short = [trend for trend in history.trends if trend.measured < history.fewest_nights]
+    if short:
+        longest, of = max(trend.measured for trend in short), f"{len(short)} of {len(history.trends)}"
+        need = f"{history.fewest_nights} nights, and the longest of these series has {longest}"
+        yield f"level changes of {of} cases cannot be detected yet: they need {need}"
+    if len(short) < len(history.trends):
         share = units.percent(FALSE_MARKS)
         yield f"nights that differ by chance alone ever mark at most {share} of such tables (docs/nightly.md)"
 

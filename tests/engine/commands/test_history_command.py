@@ -106,7 +106,7 @@ def test_the_times_of_the_bill_are_series_beside_the_wall_time(tmp_path: Path, h
 def test_too_few_nights_say_how_many_it_takes(tmp_path: Path, history: History) -> None:
     nights(tmp_path, {"fused": speedups(5)})
     out = history(tmp_path)[1]
-    assert "level changes cannot be detected yet: they need 15 nights, and here are 5\n" in out
+    assert "level changes of 1 of 1 cases cannot be detected yet: they need 15 nights, and the longest of these" in out
     assert "(docs/nightly.md)" not in out
 
 
