@@ -138,18 +138,22 @@ class CompilerCounters:
 
     def __init__(self) -> None:
         self._counts: Counter[Any] = Counter()  # by name, and the compilations of each frame by its number
-        self.limit_problem: str | None = None  # names the function for which torch reached its limit
 
     @contextmanager
     def count(self) -> Iterator[None]:
         before = _read_compiler()
         yield
         self._counts += _read_compiler() - before
-        if self._counts[LIMIT] and self.limit_problem is None:
-            self.limit_problem = (
-                f"torch.compile reached its limit of recompilations of {_function_at_limit()}: further forms of input "
-                f"run eagerly; compile for dynamic shapes, or raise torch._dynamo.config.{LIMIT}"
-            )
+
+    @property
+    def limit_problem(self) -> str | None:
+        """The reason why some forms of input run eagerly; torch itself warns of the function. None where none does."""
+        if not self._counts[LIMIT]:
+            return None
+        return (
+            "torch.compile reached its limit of recompilations: further forms of input run eagerly; compile for "
+            f"dynamic shapes, or raise torch._dynamo.config.{LIMIT}"
+        )
 
     def counters(self) -> dict[str, float]:
         """Returns the counts by the names of gpugate.counter_names.
@@ -172,15 +176,6 @@ def _read_compiler() -> Counter[Any]:
     counts["eager_frames"] = found["frames"]["total"] - found["frames"]["ok"]
     counts[LIMIT] = sum(count for message, count in found["unimplemented"].items() if LIMIT in message)
     return counts
-
-
-def _function_at_limit() -> str:
-    """Finds the function by the number of its frame, which torch notes beside the failed compilation."""
-    metrics = sys.modules["torch._dynamo.utils"].get_compilation_metrics()
-    frames = [(str(one.compile_id).partition("/")[0], one) for one in metrics]
-    failed = [frame for frame, one in frames if LIMIT in (one.fail_reason or "")]
-    names = [one.co_name for frame, one in frames if frame in failed[-1:] and one.co_name]
-    return repr(names[-1]) if names else "a function"
 
 
 PROC = Path("/proc")

@@ -49,8 +49,7 @@ from gpugate.measurement.record import (
 from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import pairs_worth_taking, speedup_of, stop_reason
-from gpugate.measurement.step_checks import check_steps
-from gpugate.measurement.step_work import NewInputs, Tried, block_work_share, compare_new
+from gpugate.measurement.step_checks import NewInputs, Tried, block_work_share, check_steps, compare_new
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.trace import step_profile

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpugate.errors import EnvironmentUnfitError, GpugateError, OptionError
+from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.children import program_command, run_child, start_child
 from gpugate.machine.processes import delay_signals, treat_termination_as_ctrl_c
 from gpugate.profiling import export
@@ -239,17 +239,12 @@ def hold_folder(folder: Path, option: str) -> Iterator[Path]:
 def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
     """Runs `command` in the working folder to its end; its exit status is negative for a signal.
 
-    Where this process is interrupted, everything is killed: a profiler would make reports for minutes. Raises
-    EnvironmentUnfitError where the command cannot be started.
+    Where this process is interrupted, everything is killed: a profiler would make reports for minutes.
     """
     (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
-    try:
-        started = program_command(command)
-    except OSError as error:
-        raise EnvironmentUnfitError(f"{command[0]} cannot be started ({error.strerror}): install it anew") from None
     known = {**environment, FOLDER_VARIABLE: str(folder)}
     try:
-        with start_child(started, env=known, stdin=subprocess.DEVNULL) as process:
+        with start_child(program_command(command), env=known, stdin=subprocess.DEVNULL) as process:
             while True:  # in short turns: an endless wait may not see a signal that comes as it begins
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(LOOK_S)

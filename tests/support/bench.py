@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.measurement import outputs, pairing, run, sides, step_checks, step_work, warm_up
+from gpugate.measurement import outputs, pairing, run, sides, step_checks, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
 from gpugate.measurement.record import Measurement
@@ -89,10 +89,10 @@ class BenchTimer(HostTimer):
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
-    for module in (run, warm_up, pairing, sides, step_checks, step_work, outputs):
+    for module in (run, warm_up, pairing, sides, step_checks, outputs):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
     monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
     monkeypatch.setitem(WARM_UP_S, "cpu", 0.03)
-    monkeypatch.setattr(step_work, "process_time_ns", lambda: int(made.now_ms * 1e6))
+    monkeypatch.setattr(step_checks, "process_time_ns", lambda: int(made.now_ms * 1e6))
     monkeypatch.setattr(run, "timer_for", lambda device, timing: BenchTimer(made))
     return made

@@ -47,9 +47,7 @@ def report(number):
     Path(f"{{option('output')}}.{{number}}.nsys-rep").write_text(json.dumps(texts))
 
 
-if "--version" in words:
-    print("NVIDIA Nsight Systems version 2025.3.2.474")
-elif words[:2] == ["profile", "--help"]:
+if words[:2] == ["profile", "--help"]:
     print("  --discard-environment arg (=false)")
 elif words[0] == "profile":
     folder = Path(option("output")).parent

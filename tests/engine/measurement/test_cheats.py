@@ -17,7 +17,7 @@ import torch
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Measurement, StepChecks
 from gpugate.measurement.sides import build_side
-from gpugate.measurement.step_work import KNOWN_BLOCKS, NewInputs
+from gpugate.measurement.step_checks import KNOWN_BLOCKS, NewInputs
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Build, Context, Side, Tolerance
 from tests.support.bench import CPU, Bench, bench, other_kernels, product, quick_collections

@@ -20,7 +20,7 @@ from gpugate.faults.fault import Fault
 from gpugate.measurement import run
 from gpugate.measurement.record import ClockReading, Measurement, ProofResult
 from gpugate.measurement.run import WorkloadCache
-from gpugate.measurement.step_work import NEW_INPUTS_MS
+from gpugate.measurement.step_checks import NEW_INPUTS_MS
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -186,7 +186,7 @@ def test_a_side_that_reaches_the_limit_of_recompilations_is_not_engaged(bench: B
     with dynamo_config.patch(recompile_limit=2):
         found = bench.measure(bench.case(build))
     assert len(found.instances) > 1
-    assert "limit of recompilations of 'turned': " in str(found.not_engaged)
+    assert "limit of recompilations: " in str(found.not_engaged)
     names = ("compiled_graphs", "recompilations", "eager_frames")
     assert [found.optimized_counters[name] for name in names] == [2.0, 1.0, 1.0]
     assert {found.reference_counters[name] for name in names} == {0.0}

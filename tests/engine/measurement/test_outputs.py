@@ -13,7 +13,7 @@ import torch
 from gpugate.errors import SideError
 from gpugate.measurement import cold_inputs, outputs
 from gpugate.measurement.record import Measurement
-from gpugate.measurement.step_work import compare_new
+from gpugate.measurement.step_checks import compare_new
 from gpugate.parts import output_parts
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Side, Tolerance

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import export
-from gpugate.profiling.export import ProfileError, export_report, nsys_profile
+from gpugate.profiling.export import ProfileError, export_report
 from tests.support.fake_nsys import on_path
 from tests.support.patience import started_once, wait_until
 from tests.support.tiny_project import running
@@ -19,21 +18,6 @@ def report(folder: Path) -> Path:
     path = folder / "case.nsys-rep"
     path.write_text("report")
     return path
-
-
-@pytest.mark.parametrize(
-    ("script", "sentence"),
-    [
-        ("echo what", r"is of an unknown version .what.: install Nsight Systems 2023\.1 or newer"),
-        ("echo NVIDIA Nsight Systems version 2021.3.1", r"is version 2021\.3: install Nsight Systems"),
-    ],
-)
-def test_an_nsys_that_cannot_profile_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, sentence: str
-) -> None:
-    on_path(tmp_path, monkeypatch, script)
-    with pytest.raises(EnvironmentUnfitError, match=sentence):
-        nsys_profile(os.environ)
 
 
 def test_a_report_is_exported_beside_itself_in_the_environment_given(
