@@ -193,7 +193,7 @@ def write(path: Path, run: RunResult) -> None:
 def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
     """Reads a run. Raises the error of `file`, RunFileError, for one that is absent, damaged, or of another format."""
     with file.reading(path):
-        document = read_document(path)
+        document: Any = read_document(path)
         found = document.get("format") if isinstance(document, dict) else None
         if isinstance(found, str) and found.startswith(FAMILY) and found != file.format:
             raise file.error(f"{path} is a {found!r} file, not a {file.format!r} one: {file.next_steps.unreadable}")
