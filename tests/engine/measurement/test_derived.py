@@ -32,12 +32,10 @@ def test_it_is_the_longer_directions_bytes_over_time_over_the_yardstick(streamed
     assert found.optimized_counters["bus_share"] == pytest.approx(4e8 / 0.010 / 50e9, rel=1e-3)
     assert found.reference_counters["bus_share"] == pytest.approx(1e8 / 0.030 / 50e9, rel=1e-3)
     assert {**found.optimized_counters, **IN} == found.optimized_counters, "nothing else changes"
-
-
-def test_what_was_not_measured_gives_no_share(streamed: Measurement) -> None:
+    slower = with_derived(streamed, ENDLESS, {YARDSTICK: 45.0})
+    assert slower.with_more(found).optimized_counters["bus_share"] == found.optimized_counters["bus_share"]
     assert with_derived(streamed, ENDLESS, {"memcpy_gb_per_s": 5.0}) == streamed
     assert with_derived(replace(streamed, instances=()), ENDLESS, RATE) == replace(streamed, instances=())
-    assert with_derived(replace(streamed, optimized_counters={}), ENDLESS, RATE).optimized_counters == {}
 
 
 CEILINGS = {"device_copy_gb_per_s": 3000.0, "matmul_bf16_tflops": 800.0, "cache_bytes": 0.0}
@@ -59,11 +57,6 @@ def test_a_step_is_a_share_of_the_machines_ceilings(
     assert added == pytest.approx(shares, rel=1e-3)
 
 
-def test_of_two_measurements_the_smaller_share_stays(streamed: Measurement) -> None:
-    fast, slow = (with_derived(streamed, ENDLESS, {YARDSTICK: rate}) for rate in (45.0, 50.0))
-    assert fast.with_more(slow).optimized_counters["bus_share"] == slow.optimized_counters["bus_share"]
-
-
 CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-up has taken one of them
 
 
@@ -73,20 +66,13 @@ def with_start_up(name: str, optimized: SideCost, reference: SideCost) -> CaseRe
 
 
 def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)))
+    skipped = case("skipped", None, skipped="it needs a GPU", size=CLIP)
+    quick = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15))
+    run = stored(tmp_path / "run.json", quick, case("endless"), skipped)
     (line,) = RunView(run).whole_runs  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
     assert line == "tiny/quick: 600 items in 1.5 s instead of 2.5 s, 1.66x; start-up 0.8 s and 0.2 s"
     assert f"start-up included\n  {line}\n" in render_text(details(RunView(run), 200), 200, colour=False)
     assert f"- {line}" in results_page(RunView(run))
-
-
-def test_a_run_without_an_end_and_what_was_not_measured_have_no_line(tmp_path: Path) -> None:
-    endless, skipped = case("endless"), case("skipped", None, skipped="it needs a GPU", size=CLIP)
-    run = stored(tmp_path / "run.json", endless, skipped)
-    assert RunView(run).whole_runs == []
-    assert "start-up included" not in render_text(details(RunView(run), 200), 200, colour=False)
-    measuring = replace(skipped, skipped=None, error="tiny/skipped/cuda: skipped failed")
-    assert RunView(stored(tmp_path / "other.json", measuring)).whole_runs == []
 
 
 def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:

@@ -11,32 +11,13 @@ from gpugate.measurement.device_timer import clock_reader, is_capped, spoiling_r
 from gpugate.measurement.record import ClockReading
 
 GPU = torch.device("cuda", 0)
-CALLS = (
-    "nvmlInit",
-    "nvmlDeviceGetHandleByUUID",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetMaxClockInfo",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-
-
-@pytest.fixture
-def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes pynvml answer for one GPU; the calls that are named raise NVMLError."""
-    answers = {
-        "nvmlInit": None,
-        "nvmlDeviceGetHandleByUUID": "handle",
-        "nvmlDeviceGetClockInfo": 1980,
-        "nvmlDeviceGetMaxClockInfo": 1980,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwSlowdown,
-    }
-
-    def use(*failing: str) -> None:
-        for name, answer in answers.items():
-            monkeypatch.setattr(pynvml, name, answering(answer, name in failing))
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
-    return use
+ANSWERS = {
+    "nvmlInit": None,
+    "nvmlDeviceGetHandleByUUID": "handle",
+    "nvmlDeviceGetClockInfo": 1980,
+    "nvmlDeviceGetMaxClockInfo": 1980,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": pynvml.nvmlClocksThrottleReasonHwSlowdown,
+}
 
 
 def answering(answer: object, fails: bool) -> Callable[..., object]:
@@ -49,13 +30,14 @@ def answering(answer: object, fails: bool) -> Callable[..., object]:
     return call
 
 
-@pytest.mark.parametrize("failing", [None, *CALLS])
+@pytest.mark.parametrize("failing", [None, *ANSWERS])
 def test_the_clock_and_what_slows_it_down_are_read_where_nvml_tells(
-    use_nvml: Callable[..., None], failing: str | None
+    monkeypatch: pytest.MonkeyPatch, failing: str | None
 ) -> None:
-    use_nvml(*([failing] if failing else []))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
+    for name, answer in ANSWERS.items():
+        monkeypatch.setattr(pynvml, name, answering(answer, name == failing))
     assert clock_reader(GPU)() == (ClockReading() if failing else ClockReading(1980, ("hardware slowdown",)))
-    use_nvml(*CALLS)
     assert clock_reader(torch.device("cpu"))() == ClockReading()
 
 

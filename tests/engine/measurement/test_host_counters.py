@@ -131,13 +131,6 @@ def broken(inputs: Tensor) -> Tensor:
     return inputs.cos()
 
 
-def looping(inputs: Tensor) -> Tensor:
-    for _ in range(2):
-        inputs = inputs.sin()
-        torch._dynamo.graph_break()
-    return inputs
-
-
 def fail(graph: object, inputs: object) -> None:
     raise RuntimeError("this backend compiles nothing")
 
@@ -160,19 +153,11 @@ def test_graphs_breaks_recompilations_and_eager_frames_are_counted() -> None:
     assert found.counters() == counters(3, recompilations=2)
     with found.count():
         run(broken, 2)
-        run(looping, 2)
-    assert found.counters() == counters(5, 1, 2, 1)
+    assert found.counters() == counters(5, 1, 2)
     assert found.limit_problem is None
-    with found.count():
-        pass
-    assert found.counters() == counters(5, 1, 2, 1)
-
-
-def test_a_function_that_torch_failed_to_compile_in_silence_is_counted() -> None:
-    found = CompilerCounters()
     with found.count(), torch._dynamo.config.patch(suppress_errors=True):
         run(double, 2, backend=fail)
-    assert found.counters()["eager_frames"] == 1
+    assert found.counters()["eager_frames"] == 1, "torch compiled nothing, and raised nothing"
 
 
 def test_sides_that_compile_the_same_function_have_counts_of_their_own() -> None:
@@ -212,12 +197,14 @@ def cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cores:
 
 
 def test_the_cores_of_others_are_those_that_are_busy_without_this_process_and_its_children(cores: Cores) -> None:
-    found = OtherWork()
-    with found.measure():
-        cores.now_s = 2.0
-        core = {"user": 100, "nice": 5, "system": 15, "idle": 40, "iowait": 10, "irq": 5, "softirq": 5, "steal": 20}
-        cores.write({0: core, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}})
-        cores.own_s, cores.workers_s = 1.0, 0.5
+    found, core = OtherWork(), {"user": 100, "nice": 5, "system": 15, "irq": 5, "softirq": 5, "steal": 20}
+    for stretch in (1, 2):  # between them, the machine does other things
+        with found.measure():
+            cores.now_s += 2.0
+            busy = {0: {**core, "idle": 40, "iowait": 10}, 1: {"user": 150, "idle": 50, "guest": 30}, 2: {"user": 200}}
+            cores.write({core: {name: stretch * ticks for name, ticks in of.items()} for core, of in busy.items()})
+            cores.own_s, cores.workers_s = 1.0 * stretch, 0.5 * stretch
+        cores.now_s += 5.0
     assert found.cores == 0.75  # 1.5 + 1.5 s of both cores, 1.5 s of them our own, in 2 s
 
 
@@ -239,16 +226,6 @@ def test_a_program_that_a_living_child_started_is_no_other_work(cores: Cores) ->
         child.communicate(b"\n")
     assert found.cores is not None
     assert found.cores <= 0.72
-
-
-def test_stretches_are_summed_and_what_the_machine_does_between_them_does_not_count(cores: Cores) -> None:
-    found = OtherWork()
-    for stretch in (1, 2):
-        with found.measure():
-            cores.now_s += 1.0
-            cores.write({0: {"user": 100 * stretch}})
-        cores.now_s += 5.0
-    assert found.cores == 1.0
 
 
 def test_too_short_a_stretch_and_a_system_without_proc_say_nothing(cores: Cores, monkeypatch) -> None:

@@ -72,7 +72,7 @@ def test_a_rank_that_ends_ends_all_with_its_own_error(how: str, words: str) -> N
             side.step(torch.tensor([1]))
         wait_until(lambda: not any(map(running, job.process_ids)))
         with failing_with(words):
-            side.step(torch.tensor([2]))
+            job.build(rank_sides.failing_build, CONTEXT)
         closed: list[int] = []
         side._side.close = lambda: closed.append(1)  # type: ignore[attr-defined]
         side.close()
@@ -94,11 +94,6 @@ def test_an_error_between_steps_ends_ranks_that_wait_in_a_collective() -> None:
     job.announce("step", side=1, inputs=[1])
     job.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert child.wait() == -signal.SIGKILL
-
-
-def test_a_build_that_fails_on_one_rank_is_the_error_of_all() -> None:
-    with RankJob(2, CPU) as job, failing_with("rank 1: ValueError: no luck"):
-        job.build(rank_sides.failing_build, CONTEXT)
 
 
 def test_a_rank_that_skips_a_collective_is_found_at_the_time_limit() -> None:
@@ -131,11 +126,11 @@ def local(context: Context) -> Side:
 
 
 def test_a_build_that_no_other_process_finds_is_refused() -> None:
-    with RankJob(2, CPU) as job:
-        with failing_with("<lambda>: make it a function of a module"):
-            job.build(lambda context: local(context), CONTEXT)
-        with failing_with("has values without names: name them"):
-            job.build(partial(local, CONTEXT), CONTEXT)
+    job = RankJob(2, CPU)
+    with failing_with("<lambda>: make it a function of a module"):
+        job.build(lambda context: local(context), CONTEXT)
+    with failing_with("has values without names: name them"):
+        job.build(partial(local, CONTEXT), CONTEXT)
 
 
 def test_a_step_takes_whole_numbers_on_the_host() -> None:

@@ -1,6 +1,7 @@
 """Building, running and releasing a side: who is blamed, what it cost, and that it is left as it was."""
 
 import copy
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -43,6 +44,10 @@ def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause()
         raise_(ValueError("no such layer\nand a long story"))
     assert str(caught.value) == "fast failed while being built: ValueError: no such layer"
     assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(SideError) as caught, blame("fast", "running timed steps"):
+        next(iter(DataLoader(Broken(), num_workers=1)))
+    said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
+    assert str(caught.value) == f"fast failed while running timed steps: {said}"
 
 
 @pytest.mark.parametrize(
@@ -68,18 +73,16 @@ class Broken(Dataset[Tensor]):
         raise ValueError(f"picture {index} is broken: fetch it again")
 
 
-def test_what_a_loaders_worker_raised_is_told_and_not_that_it_raised() -> None:
-    with pytest.raises(SideError) as caught, blame("fast", "running timed steps"):
-        next(iter(DataLoader(Broken(), num_workers=1)))
-    said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
-    assert str(caught.value) == f"fast failed while running timed steps: {said}"
-
-
-def test_a_side_whose_first_step_fails_is_closed() -> None:
+def test_a_side_whose_first_step_fails_is_closed_and_one_that_cannot_be_closed_is_blamed() -> None:
     closed: list[bool] = []
     with pytest.raises(SideError):
         built(lambda inputs: raise_(ValueError("bad")), close=lambda: closed.append(True))
     assert closed == [True]
+    side = built(lambda inputs: inputs, close=lambda: raise_(OSError("still busy")))
+    side.run_steps(INPUTS, 1)
+    with pytest.raises(SideError, match="fast failed while being closed: OSError: still busy"):
+        side.close()
+    assert side.last_output is None
 
 
 def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
@@ -102,36 +105,31 @@ def test_a_side_is_built_under_the_defaults_and_keeps_what_it_chose() -> None:
     assert seen[-1].cudnn_benchmark
 
 
-def test_inputs_rotate_from_block_to_block_and_the_last_output_is_known_by_its_input() -> None:
-    seen: list[float] = []
+@pytest.mark.parametrize("stock_steps", [0, 4])
+def test_a_block_takes_the_stock_untimed_is_joined_in_its_time_and_goes_on_with_the_inputs(
+    stock_steps: int,
+) -> None:
+    events: list[Any] = []
 
     def step(inputs: torch.Tensor) -> torch.Tensor:
-        seen.append(float(inputs))
+        events.append(float(inputs))
         return 10 * inputs
 
-    side = built(step)
-    del seen[:]
-    for steps, last in ((2, 1), (2, 0), (1, 1), (1, 2), (6, 2), (4, 0)):
-        side.run_steps(INPUTS, steps)
-        assert side.last_input == last
-        assert torch.equal(side.last_output, 10 * INPUTS[last])
-    assert seen == [1.0, 2.0, 3.0] * 5 + [1.0]
-
-
-def test_a_block_is_joined_inside_its_time_and_counted_per_step() -> None:
-    events: list[str] = []
-    side = built(lambda inputs: events.append("step"), finish=lambda: events.append("finish"))
-    side.steps_per_block = 3
+    side = built(step, finish=lambda: events.append("finish"), stock_steps=stock_steps)
+    side.steps_per_block = 5
     del events[:]
 
     def time_ms(run: Callable[[], None]) -> float:
         events.append("start")
         run()
         events.append("stop")
-        return 6.0
+        return 10.0
 
-    assert side.timed_block(INPUTS, time_ms) == 2.0
-    assert events == ["start", "step", "step", "step", "finish", "stop"]
+    assert [side.timed_block(INPUTS, time_ms), side.timed_block(INPUTS, time_ms, steps=1)] == [2.0, 10.0]
+    rotating = itertools.cycle([1.0, 2.0, 3.0])
+    blocks = [[*("step" for _ in range(stock_steps)), "start", *["step"] * steps, "finish", "stop"] for steps in (5, 1)]
+    assert events == [next(rotating) if event == "step" else event for event in itertools.chain(*blocks)]
+    assert torch.equal(side.last_output, 10 * INPUTS[side.last_input])
 
 
 def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
@@ -146,14 +144,6 @@ def test_an_output_is_joined_and_a_copy_that_no_later_step_overwrites() -> None:
     assert (float(first[""]), float(second[""])) == (2.0, 3.0)
     side.flags = TorchFlags(inference_mode=True)
     assert not side.output_for(INPUTS[0])[""].is_inference()
-
-
-def test_closing_lets_go_of_the_output_and_blames_what_fails() -> None:
-    side = built(lambda inputs: inputs, close=lambda: raise_(OSError("still busy")))
-    side.run_steps(INPUTS, 1)
-    with pytest.raises(SideError, match="fast failed while being closed: OSError: still busy"):
-        side.close()
-    assert side.last_output is None
 
 
 def network() -> nn.Sequential:
@@ -178,40 +168,16 @@ CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_a_changed_model_has_another_fingerprint(change: Callable[[nn.Sequential], object]) -> None:
-    model = network()
-    before = fingerprint(model)
-    change(model)
-    assert fingerprint(model) != before
-
-
-def test_a_used_or_copied_model_has_the_same_fingerprint() -> None:
+def test_a_changed_model_has_another_fingerprint_and_a_used_or_copied_one_the_same(
+    change: Callable[[nn.Sequential], object],
+) -> None:
     model = network().eval()
     before = fingerprint(model)
     model(torch.ones(1, 3, 8, 8))
     copy.deepcopy(model).half()
     assert fingerprint(model) == before == fingerprint(network())
-    assert fingerprint(None) == ""
-
-
-def test_what_is_in_stock_is_taken_before_a_block_is_timed_and_not_joined() -> None:
-    seen: list[float] = []
-    joins: list[int] = []
-    side = built(lambda inputs: seen.append(float(inputs)), finish=lambda: joins.append(len(seen)), stock_steps=4)
-    side.steps_per_block = 5
-    timed: list[int] = []
-
-    def time_ms(run: Callable[[], None]) -> float:
-        before = len(seen)
-        run()
-        timed.append(len(seen) - before)
-        return 10.0
-
-    del seen[:], joins[:]
-    assert side.timed_block(INPUTS, time_ms) == 2.0
-    assert (timed, joins, len(seen)) == ([5], [9], 9)
-    assert seen == [1.0, 2.0, 3.0] * 3  # the inputs go on rotating
-    assert INPUTS[side.last_input] == seen[-1]
+    change(model)
+    assert fingerprint(model) != before
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Warming up goes by time and by steadiness, on a made-up clock."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain, combinations, repeat
+from itertools import chain, combinations, count, repeat
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from gpugate.measurement import warm_up as module
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK, PATIENCE, least_block_ms, steady, steps_for, warm_up
+from gpugate.measurement.warm_up import MAX_STEPS_PER_BLOCK, PATIENCE, least_block_ms, steady, warm_up
 from gpugate.workload import Side
 
 
@@ -46,17 +47,10 @@ def test_a_drift_is_what_the_test_of_mann_and_whitney_finds_at_five_percent() ->
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "steps"),
-    [(35.9, 1), (20.0, 1), (19.9, 2), (0.065, 308), (1e-9, MAX_STEPS_PER_BLOCK), (0.0, MAX_STEPS_PER_BLOCK)],
-)
-def test_steps_fill_a_block_of_twenty_milliseconds(step_ms, steps) -> None:
-    assert steps_for(step_ms, 20.0) == steps
-
-
-@pytest.mark.parametrize(
     ("step_ms", "stock_steps", "stocks", "round_steps", "steps"),
     [
         *((300.0, 1, 1, 1, 2), (300.0, 1, 2, 1, 2), (300.0, 0, 2, 1, 1), (30.0, 16, 2, 1, 33), (30.0, 16, 1, 1, 17)),
+        *((20.0, 0, 1, 1, 1), (19.9, 0, 1, 1, 3), (1e-9, 0, 1, 1, MAX_STEPS_PER_BLOCK + 1), (0.0, 0, 1, 1, 100_001)),
         *((8.0, 0, 2, 75, 75), (8.0, 0, 2, 20, 21), (0.1, 0, 2, 75, 225), (5.0, 0, 2, 1, 5), (1.0, 2, 2, 1, 21)),
     ],
 )
@@ -94,39 +88,27 @@ def warmed(
     return clock.now_ms / 1e3, side
 
 
-def test_a_steady_side_is_warmed_up_for_the_time_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    took_s, side = warmed(monkeypatch, repeat(0.5), seconds=0.3)
-    assert 0.3 <= took_s < 0.3 + 0.022
-    assert side.steps_per_block == 41
+# The times of a step, the seconds asked for, the side; the seconds that it takes from and to, and its steps of a block.
+WARMED = {
+    "steady": (lambda: repeat(0.5), 0.3, {}, 0.3, 0.322, 41),
+    "loaders, by blocks of one stock after a step": (lambda: repeat(100.0), 0.3, {"stock_steps": 2}, 0.7, 0.7, 5),
+    "drifting until it is steady": (
+        lambda: chain((20.0 * 0.95**block for block in range(15)), repeat(1.0)), 0.25, {}, 0.25, PATIENCE * 0.25, 21,
+    ),
+    "never steady": (lambda: count(20.0, 0.3), 0.3, {}, PATIENCE * 0.3, PATIENCE * 0.3 + 0.1, 1),
+    "whole rounds of 404 ms": (lambda: repeat(4.0), 0.03, {"round_steps": 101}, 0.044, 0.044, 101),
+    "too long a round": (lambda: repeat(4.01), 0.03, {"round_steps": 101}, 0.0441, 0.0442, 5),
+}  # fmt: skip
 
 
-def test_loaders_are_warmed_up_by_shorter_blocks_than_they_are_timed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    took_s, side = warmed(monkeypatch, repeat(100.0), seconds=0.3, stock_steps=2)
-    assert took_s == pytest.approx(0.1 + 2 * 0.3), "a single step, then blocks of one stock"
-    assert side.steps_per_block == 5
-
-
-@pytest.mark.parametrize(("longest_ms", "steps"), [(404.0, 101), (403.0, 5)])
-def test_short_rounds_are_for_what_is_timed_and_not_for_warming_up(
-    monkeypatch: pytest.MonkeyPatch, longest_ms: float, steps: int
+@pytest.mark.parametrize(("step_ms", "seconds", "side", "least_s", "most_s", "steps"), WARMED.values(), ids=WARMED)
+def test_a_side_is_warmed_up_by_time_until_it_is_steady(
+    monkeypatch: pytest.MonkeyPatch, step_ms: Any, seconds: float, side: Any, least_s: float, most_s: float, steps: int
 ) -> None:
-    monkeypatch.setitem(module.LONGEST_ROUND_MS, "cpu", longest_ms)
-    took_s, side = warmed(monkeypatch, repeat(4.0), seconds=0.03, round_steps=101)
-    assert took_s == pytest.approx(0.004 + 2 * 0.020)
-    assert side.steps_per_block == steps
-
-
-def test_a_drifting_side_is_warmed_up_until_it_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    falling = (20.0 * 0.95**block for block in range(15))
-    took_s, side = warmed(monkeypatch, chain(falling, repeat(1.0)), seconds=0.25)
-    assert next(falling, None) is None
-    assert took_s < PATIENCE * 0.25
-    assert side.steps_per_block == 21  # calibrated on the steady blocks, not on the first
-
-
-def test_patience_ends_with_a_side_that_never_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    took_s, _ = warmed(monkeypatch, (20.0 + 0.3 * block for block in range(10**6)), seconds=0.3)
-    assert PATIENCE * 0.3 <= took_s < PATIENCE * 0.3 + 0.1
+    monkeypatch.setitem(module.LONGEST_ROUND_MS, "cpu", 404.0)
+    took_s, found = warmed(monkeypatch, step_ms(), seconds, **side)
+    assert least_s - 1e-9 <= took_s <= most_s + 1e-9
+    assert found.steps_per_block == steps, "as the last blocks ask for"
 
 
 @pytest.mark.parametrize(
