@@ -338,15 +338,11 @@ def _decode(text: str) -> BaselineFile:
     file = FILE.decode(parse(text))
     for key, entry in file.cases.items():
         for name, record in (("anchor", entry.anchor), ("current", entry.current)):
-            if not record.processes:
-                raise FormatError(f"cases.{key}.{name}.processes is empty")
-            for index, process in enumerate(record.processes):
-                if not any(build.pairs for build in process):
-                    raise FormatError(f"cases.{key}.{name}.processes[{index}] has no samples")
-            if len(record.bills) not in (0, len(record.processes)):
-                raise FormatError(f"cases.{key}.{name}.bills has not one entry for each process")
-            if len(record.started_at) not in (0, len(record.processes)):
-                raise FormatError(f"cases.{key}.{name}.started_at has not one time for each process")
+            count = len(record.processes)
+            if not count or not all(any(build.pairs for build in process) for process in record.processes):
+                raise FormatError(f"cases.{key}.{name}.processes lacks samples")
+            if {len(record.bills), len(record.started_at)} - {0, count}:
+                raise FormatError(f"cases.{key}.{name} has not one time and one bill for each process")
             try:
                 group_by_night(record.started_at)
             except (ValueError, TypeError):  # no time, or some with an offset and some without

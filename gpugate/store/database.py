@@ -34,7 +34,7 @@ from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
 from gpugate.results.run import METRICS, CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.codec import from_json, to_json
+from gpugate.store.codec import to_json
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import STORE_FOLDER
@@ -391,14 +391,12 @@ def _to_text(environment: Environment) -> str:
 def _to_environment(text: str) -> Environment:
     """Most nights have the environment of the night before. Another gpugate may have stored more fields, or fewer."""
     stored = json.loads(text)
-    found = Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
-    to_json(found)  # raises FormatError for another value
-    return found
+    return Environment(**{field.name: stored[field.name] for field in fields(Environment) if field.name in stored})
 
 
 @lru_cache(maxsize=1024)
 def _to_hashes(text: str) -> Mapping[str, str]:
-    return MappingProxyType(from_json(dict[str, str], json.loads(text), "source_hashes"))
+    return MappingProxyType(json.loads(text))
 
 
 def _seconds(time: datetime.datetime) -> int:

@@ -191,18 +191,6 @@ def test_a_lost_layout_is_noticed(context):
     assert "encoder.0.weight is not in torch.channels_last" in pipeline.trainer.why_not()
 
 
-def test_a_padded_stem_is_the_same_model_on_pictures_of_four_channels():
-    plain, padded = (driving_model(RIG, 0).eval() for _ in range(2))
-    padded.pad_stem(4)
-    seen = []
-    padded.encoder[0].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    images, command = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8), torch.tensor([0])
-    with torch.no_grad():
-        torch.testing.assert_close(padded(images, command), plain(images, command))
-    assert seen[0].shape == (2, 4, 32, 64)
-    assert not seen[0][:, 3].any()
-
-
 def test_the_model_sees_every_camera_and_the_command():
     model = driving_model(RIG, 0).eval()
     images = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 pytest.importorskip("torchvision")
+from torchvision.io import encode_jpeg
+
 import workloads.driving.frames as driving_frames
 from workloads.driving.frames import WAYPOINTS, Frames, Rig, scene, stored_frames
 from workloads.driving.loading import (
@@ -78,18 +82,6 @@ def test_frames_are_made_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(stored_frames(cache_dir, RIG, COUNT, seed=3)) == COUNT
 
 
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def _noise(path: Path) -> None:
-    path.write_bytes(b"\x00\x01\x02" * 100)
-
-
-def _header_alone(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:40])
-
-
 def _scrambled(path: Path) -> None:
     """A decoder takes this for a picture."""
     content = bytearray(path.read_bytes())
@@ -98,13 +90,19 @@ def _scrambled(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _another_size(path: Path) -> None:
-    from torchvision.io import encode_jpeg
+OF_ANOTHER_SIZE = encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes()
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "noise": lambda path: path.write_bytes(b"\x00\x01\x02" * 100),
+    "the header alone": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "scrambled": _scrambled,
+    "another size": lambda path: path.write_bytes(OF_ANOTHER_SIZE),
+    "missing": Path.unlink,
+    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
+}
 
-    path.write_bytes(encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes())
 
-
-@pytest.mark.parametrize("damage", [_empty, _noise, _header_alone, _scrambled, _another_size, Path.unlink])
+@pytest.mark.parametrize("damage", [DAMAGE[name] for name in DAMAGE if name != "half"])
 def test_a_corrupt_jpeg_is_named(cache_dir: Path, damage) -> None:
     frames = stored_frames(cache_dir, RIG, COUNT, seed=3)
     path = frames.jpeg_paths(4)[1]
@@ -116,12 +114,8 @@ def test_a_corrupt_jpeg_is_named(cache_dir: Path, damage) -> None:
     assert frames.decoded(3).shape == (2, 3, 32, 64)
 
 
-def _half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 @pytest.mark.parametrize("name", [driving_frames.RAW, driving_frames.LABELS])
-@pytest.mark.parametrize("damage", [_half, _empty, Path.unlink])
+@pytest.mark.parametrize("damage", [DAMAGE[name] for name in ("half", "empty", "missing")])
 def test_an_incomplete_folder_is_named(cache_dir: Path, name: str, damage) -> None:
     (folder,) = cache_dir.iterdir()
     damage(folder / name)

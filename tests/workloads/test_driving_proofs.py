@@ -55,28 +55,20 @@ def test_a_resumed_run_ends_in_the_same_bits(context: Context) -> None:
     assert not [path for path in context.cache_dir.iterdir() if "checkpoint" in path.name]
 
 
-def _forgets_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "set_rng_state", lambda *_: None)
+RESUME = driving_checkpoint.resume
+FORGETS = {
+    "random numbers": (torch, "set_rng_state", lambda *_: None),
+    "momentum": (torch.optim.SGD, "load_state_dict", lambda *_: None),
+    "the position": (driving_checkpoint, "resume", lambda *words: 0 * RESUME(*words)),
+    "weights": (torch.nn.Module, "load_state_dict", lambda *_: None),
+}
 
 
-def _forgets_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.optim.SGD, "load_state_dict", lambda *_: None)
-
-
-def _forgets_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    resume = driving_checkpoint.resume
-    monkeypatch.setattr(driving_checkpoint, "resume", lambda *args: 0 * resume(*args))
-
-
-def _forgets_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.nn.Module, "load_state_dict", lambda *_: None)
-
-
-@pytest.mark.parametrize("forgets", [_forgets_random_numbers, _forgets_momentum, _forgets_position, _forgets_weights])
+@pytest.mark.parametrize("forgets", FORGETS.values(), ids=FORGETS)
 def test_a_checkpoint_that_forgets_something_is_disproved(
-    context: Context, monkeypatch: pytest.MonkeyPatch, forgets
+    context: Context, monkeypatch: pytest.MonkeyPatch, forgets: tuple[object, str, object]
 ) -> None:
-    forgets(monkeypatch)
+    monkeypatch.setattr(*forgets)
     with pytest.raises(DisprovedError, match="tensors are not the uninterrupted run's"):
         RESUMES.show(context)
 

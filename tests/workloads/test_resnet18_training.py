@@ -71,7 +71,12 @@ RUNGS = {
     "bf16 channels last": replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC)),
     "resident": replace(TINY, resident=True, recipe=Recipe(stem_channels=4)),
     "fused": replace(TINY, batch=16, resident=True, recipe=Recipe(fused_update=True)),
+    "compiled": replace(TINY, recipe=Recipe(compiled=True)),
+    "compiled bytes": replace(TINY, uint8=True, recipe=Recipe(compiled=True)),
+    "compiled, resident": replace(TINY, resident=True, recipe=Recipe(compiled=True)),
 }
+CLOSE_TO = {TINY.batch: "bottom", 2 * TINY.batch: "large batch"}
+SAME_BITS = ("workers", "copy stream")
 
 
 def test_resident_pictures_are_no_step_on_cached_data() -> None:
@@ -97,15 +102,13 @@ def test_a_loss_that_is_no_number_loses_all_receipts() -> None:
         assert not loop.iterate()[0].any()
 
 
+@pytest.mark.usefixtures("no_compiler")
 def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
-    expected = losses(TINY)
-    assert losses(RUNGS["workers"]) == expected
-    assert losses(RUNGS["copy stream"]) == losses(RUNGS["large batch"])
-    assert losses(RUNGS["bytes"]) == pytest.approx(expected, rel=1e-4)
-    assert losses(RUNGS["bytes by a copy stream"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
-    assert losses(RUNGS["fused"]) == pytest.approx(losses(RUNGS["large batch"]), rel=1e-4)
-    assert losses(RUNGS["resident"]) == pytest.approx(expected, rel=1e-4)
-    assert losses(RUNGS["bf16 channels last"]) == pytest.approx(expected, rel=0.05)
+    """Each compiled rung is one graph, and one for resident images: a loop that is not so names the problem."""
+    found = {name: losses(rung) for name, rung in RUNGS.items()}
+    for name, rung in RUNGS.items():
+        allowed = 0.0 if name in SAME_BITS else 0.05 if rung.recipe.half is not None else 1e-4
+        assert found[name] == pytest.approx(found[CLOSE_TO[rung.batch]], rel=allowed, abs=0), name
 
 
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,16 +129,6 @@ def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:
     assert trainer.scaler.get_scale() == 4, "the overflow was noticed"
     assert all(torch.equal(weight, one) for weight, one in zip(trainer.model.parameters(), before, strict=True))
     assert not any(state["momentum_buffer"].any() for state in trainer.optimizer.state.values())
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_compilation_is_one_graph_an_iteration_and_one_for_resident_images() -> None:
-    for rung in (
-        replace(TINY, recipe=Recipe(compiled=True)),
-        replace(TINY, uint8=True, recipe=Recipe(compiled=True)),
-        replace(TINY, resident=True, recipe=Recipe(compiled=True)),
-    ):
-        assert losses(rung) == pytest.approx(losses(TINY), rel=1e-4)
 
 
 def test_what_is_not_as_the_rung_says_is_noticed() -> None:

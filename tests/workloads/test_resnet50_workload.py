@@ -59,14 +59,6 @@ def test_seeded_weights_depend_on_the_seed_alone(context):
     assert torch.equal(torch.random.get_rng_state(), state), "the caller's random numbers go on as before"
 
 
-def test_seeded_logits_are_meaningful(context):
-    logits = resnet50_inference.baseline(context).step(photograph_batch(context, 0))
-    assert logits.shape == (2, 1000)
-    assert logits.dtype == torch.float32
-    assert 0.05 < logits.square().mean().sqrt() < 5
-    assert _relative_l2(logits[0], logits[1]) > 0.05, "different photographs, different logits"
-
-
 def test_a_lost_layout_or_precision_is_noticed(context):
     side = resnet50_inference.channels_last(context)
     side.model.layer2.to(memory_format=torch.contiguous_format)

@@ -60,8 +60,7 @@ def failing(run, at: int, number_of: Callable[..., int]):
     return failed
 
 
-@pytest.mark.parametrize(("slots", "readers"), [(1, 1), (2, 4), (4, 2)])
-@pytest.mark.parametrize("at", [0, 3, 19])
+@pytest.mark.parametrize(("slots", "readers", "at"), [(1, 1, 0), (2, 4, 3), (4, 2, 19)])
 @pytest.mark.parametrize(
     "stage",
     [

@@ -319,13 +319,9 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: text.replace('"workload": "net"', '"workload": "other"'),
         "is of the workload 'other': give it that name again or delete it",
     ),
-    "no processes": (
-        lambda text: text[: text.index('"processes": [')] + '"processes": [],' + after(text, '"yardsticks"'),
-        f"cannot be used because cases.tf32/cuda.anchor.processes is empty: {REPAIR}",
-    ),
     "no samples": (
         lambda text: text[: text.index('"processes": [')] + '"processes": [[]],' + after(text, '"yardsticks"'),
-        f"cannot be used because cases.tf32/cuda.anchor.processes[0] has no samples: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor.processes lacks samples: {REPAIR}",
     ),
     "no time": (
         lambda text: re.sub(r'"started_at": \["[^"]*"', '"started_at": ["yesterday"', text, count=1),
@@ -333,7 +329,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "a time too few": (
         lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
-        f"cannot be used because cases.tf32/cuda.anchor.started_at has not one time for each process: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor has not one time and one bill for each process: {REPAIR}",
     ),
 }
 

@@ -212,12 +212,8 @@ DAMAGE = {
         "cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "
         "write it again with --perf-json"
     ),
-    ('"workload": "net"', '"workload": "other"'): (
-        "cannot be used because cases.net/tf32/cpu is of the case 'net/tf32/cpu' and of 'other/tf32/cpu': "
-        "write it again with --perf-json"
-    ),
     ('"format": "gpugate-run"', '"format": "gpugate-profiles"'): (
-        "is a 'gpugate-profiles' file, not a 'gpugate-run' one: give a file that --perf-json wrote"
+        "cannot be used because its field 'format' is not 'gpugate-run': write it again with --perf-json"
     ),
 }
 
