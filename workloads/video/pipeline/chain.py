@@ -30,6 +30,7 @@ from workloads.video.pipeline.plan import BATCH, Plan
 
 if TYPE_CHECKING:
     from workloads.video.decode.decoding import Decoder
+    from workloads.video.encode.encoding import Encoder
 
 Pixels = NDArray[np.uint8]
 Clock = Callable[[str, int], AbstractContextManager[object]]
@@ -281,7 +282,7 @@ def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Deco
     return decode_on_device(path, device, plan.sessions, loop)  # cuda only
 
 
-def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) -> Any:
+def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) -> Encoder[Any]:
     """An encoder of the plan's kind that writes to `path`. Raises EncodingError and OSError."""
     from workloads.video.encode.encoding import VideoFormat
 

@@ -15,12 +15,15 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from workloads.video.encode.encoding import Encoded, Encoder
 from workloads.video.pipeline.chain import Batch, Chain
+
+if TYPE_CHECKING:
+    from workloads.video.decode.decoding import Decoder
 
 _Frames = TypeVar("_Frames", bound=Sized)
 _Result = TypeVar("_Result")
@@ -134,7 +137,7 @@ class Flow(Generic[_Result]):
     `stream` is for the caller of `take`. On a CPU it is None.
     """
 
-    def __init__(self, chain: Chain, decoder: Any, last: Callable[[Batch], _Result]) -> None:
+    def __init__(self, chain: Chain, decoder: Decoder, last: Callable[[Batch], _Result]) -> None:
         self._chain, self._last = chain, last
         self._decode = partial(chain.decode, decoder)
         self.stream = another_stream(chain.device)

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from workloads.video.pipeline.flow import Flow, own_stream
 from workloads.video.pipeline.plan import BASELINE, BATCH, Plan
 from workloads.video.segment import LEAST_IOU, intersection_over_union
 from workloads.video.segmenter import foreground
+
+if TYPE_CHECKING:
+    from workloads.video.decode.decoding import Decoder
 
 Pixels = NDArray[np.uint8]
 _Chain = TypeVar("_Chain", bound=Chain)
@@ -172,7 +175,7 @@ def _chain(
     clip: Source,
     write: Callable[[Any], object],
     make: Callable[..., _Chain],
-) -> Iterator[tuple[_Chain, Any]]:
+) -> Iterator[tuple[_Chain, Decoder]]:
     with (
         closing(decoder_of(plan, clip.path, context.device, loop=False)) as decoder,
         closing(make(plan, context, clip.info, write, before_capture=decoder.settle)) as chain,
