@@ -73,65 +73,48 @@ ELSEWHERE = "run it as root, where user namespaces are allowed, or in a containe
 MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The report kept of one capture. `problem`: why a file is missing; `brief`: the summary in a few lines."""
-
-    capture: Capture
-    report: Path | None = None
-    problem: str | None = None
-    brief: Sequence[str] = ()
-
-
 def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: bool) -> list[str]:
     """Moves all reports of the run into its folder, prints their names, and returns their problems. Where nsys was not
-    `isolated` from other processes, only the summaries are kept."""
-    folder = run.profiling.folder
-    kept = [_keep(run, capture, isolated) for capture in run.index.captures]
-    reports = [each.report for each in kept if each.report is not None]
-    print_line(f"nsys: {len(reports)} reports in {folder}; under a profiler: timings are not judged")
-    for each in kept:
-        if each.report is not None:
-            print_line(f"  {each.capture.window} ({each.capture.side}), {each.capture.steps} steps: {each.report.name}")
-            for line in each.brief if len(kept) <= MOST_SHOWN else ():
-                print_line(f"    {line}")
-    if reports:
-        print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {reports[0]}`")
-    return list(dict.fromkeys(each.problem for each in kept if each.problem))
-
-
-def _keep(run: ProfiledRun, capture: Capture, isolated: bool) -> Kept:
-    """Keeps what nsys left of one capture; an error costs no other capture."""
-    stem = f"{safe_name(capture.case_id)}.{capture.label}"
-    folder = run.profiling.folder
-    try:
-        for ending in (REPORT, EXPORT, SUMMARY):
-            (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
-        if not capture.complete:  # a side that failed has failed its test already
-            return Kept(capture)
-        found = _find(run, capture)
-        if found is None:
-            return Kept(
-                capture,
-                problem=f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1",
-            )
-        found = found.replace(run.folder / f"{stem}{found.suffix}")
-        problem, brief = None, []
+    `isolated` from other processes, only the summaries are kept. An error costs no other capture."""
+    folder, captures, problems = run.profiling.folder, run.index.captures, list[str]()
+    kept: list[tuple[Capture, Path, list[str]]] = []
+    for capture in captures:
+        stem = f"{safe_name(capture.case_id)}.{capture.label}"
         try:
-            brief = _summarize(export.export_report(found, run.environment), folder / stem, capture)
-        except (GpugateError, OSError) as error:
-            problem = f"{found.name} was not summarized: {error}"
-        if not isolated:
-            return Kept(capture, problem=f"{found.name} was not kept, as {MAY_READ}: {ELSEWHERE}")
-        for path in (found, found.with_suffix(EXPORT)):
-            if path.exists():
-                path.replace(folder / path.name)
-        return Kept(capture, folder / found.name, problem, brief)
-    except Exception as error:
-        return Kept(
-            capture,
-            problem=f"{stem} was not kept ({type(error).__name__}: {error}): move what is in its way, or report this",
+            for ending in (REPORT, EXPORT, SUMMARY):
+                (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
+            if capture.complete:  # a side that failed has failed its test already
+                kept.append((capture, *_keep(run, capture, stem, isolated)))
+        except GpugateError as error:
+            problems.append(str(error))
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            problems.append(f"{stem} was not kept ({cause}): move what is in its way, or report this")
+    print_line(f"nsys: {len(kept)} reports in {folder}; under a profiler: timings are not judged")
+    for capture, report, brief in kept:
+        print_line(f"  {capture.window} ({capture.side}), {capture.steps} steps: {report.name}")
+        for line in brief if len(captures) <= MOST_SHOWN else ():
+            print_line(f"    {line}")
+    if kept:
+        print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {kept[0][1]}`")
+    return list(dict.fromkeys(problems))
+
+
+def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool) -> tuple[Path, list[str]]:
+    """Keeps what nsys left of one capture; returns the report, and its summary in a few lines."""
+    from gpugate.profiling.summary import brief, markdown, summarize
+
+    folder, found = run.profiling.folder, _find(run, capture)
+    if found is None:
+        raise export.ProfileError(
+            f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1"
         )
+    report = found.replace((folder if isolated else run.folder) / f"{stem}{REPORT}")
+    summary = summarize(export.export_report(report, run.environment), capture.steps, capture.window)
+    write_atomically(folder / f"{stem}{SUMMARY}", markdown(summary))
+    if not isolated:
+        raise export.ProfileError(f"{report.name} was not kept, as {MAY_READ}: {ELSEWHERE}")
+    return report, brief(summary)
 
 
 def _find(run: ProfiledRun, capture: Capture) -> Path | None:
@@ -139,15 +122,6 @@ def _find(run: ProfiledRun, capture: Capture) -> Path | None:
     stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
     named = (run.folder / f"{stem}{REPORT}" for stem in stems)
     return next((path for path in named if path.exists()), None)
-
-
-def _summarize(sqlite: Path, target: Path, capture: Capture) -> list[str]:
-    """Writes the summary to a file that begins with `target`; returns it in a few lines."""
-    from gpugate.profiling.summary import brief, markdown, summarize
-
-    summary = summarize(sqlite, capture.steps, capture.window)
-    write_atomically(target.with_name(target.name + SUMMARY), markdown(summary))
-    return brief(summary)
 
 
 def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:

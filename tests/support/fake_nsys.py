@@ -16,7 +16,7 @@ from gpugate.store.json_file import pretty
 from tests.support.profile_exports import ExportWriter
 
 NSYS = """#!{python}
-import json, os, shutil, sqlite3, subprocess, sys, time
+import json, os, shutil, sqlite3, subprocess, sys
 from pathlib import Path
 
 here = Path(__file__).resolve().parent
@@ -65,9 +65,6 @@ elif words[0] == "profile":
     for each in range(len(ranges)):  # when all have ended
         report(each + 1)
     sys.exit(3 if "fails" in mode else status)
-elif words[0] == "export" and "slow" in mode:
-    (here / "exporting").touch()
-    time.sleep(600)
 elif words[0] == "export":
     shutil.copyfile(here / "export.sqlite", option("output"))
     database = sqlite3.connect(option("output"))
@@ -157,8 +154,7 @@ class FakeNsys:
         export.written()
 
     def mode(self, name: str) -> None:
-        """`good`, `curious` (about other processes), `slow` (exports for ever, and shows it by a file), `fails` (after
-        the program ended well)."""
+        """`good`, `curious` (about other processes), `fails` (after the program ended well)."""
         (self.folder / "mode").write_text(name, encoding="utf-8")
 
     def run_nothing(self) -> None:

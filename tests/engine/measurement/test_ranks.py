@@ -16,28 +16,12 @@ from gpugate.errors import RankError
 from gpugate.measurement.ranks import RankedSide, RankJob
 from gpugate.workload import Context, Side
 from tests.support import rank_sides
-from tests.support.code_in_child import start_code
 from tests.support.patience import wait_until
 from tests.support.tiny_project import running
 
 pytestmark = pytest.mark.usefixtures("warm_children")
 CPU = torch.device("cpu")
 CONTEXT = Context(CPU, items=1, seed=0, cache_dir=Path())
-# Starts a job, sends the id of its second rank, and waits for a step that does not end.
-LEADER = """
-from functools import partial
-from pathlib import Path
-import torch
-from gpugate.machine import children
-from gpugate.measurement.ranks import RankJob
-from gpugate.workload import Context
-from tests.support import rank_sides
-
-with RankJob(2, torch.device("cpu")) as job:
-    children.parent.send(job.process_ids[0])
-    side = job.build(partial(rank_sides.ending, how="skipped"), Context(torch.device("cpu"), 1, 0, Path()))
-    side.step(torch.tensor([1]))
-"""
 
 
 @contextmanager
@@ -111,14 +95,6 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
             pass
         ids = job.process_ids
     assert not any(map(running, ids))
-
-
-def test_no_rank_outlives_a_leader_that_is_killed() -> None:
-    with start_code(LEADER) as leader:
-        follower = next(iter(leader.messages))
-        assert running(follower)
-        leader.process.send_signal(signal.SIGKILL)
-    wait_until(lambda: not running(follower))
 
 
 def local(context: Context) -> Side:

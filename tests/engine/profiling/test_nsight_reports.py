@@ -159,6 +159,21 @@ def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, m
     assert words[-4:] == ["-m", "pytest", "-k", "x"]
 
 
+def test_an_interrupted_run_says_so_and_leaves_nothing_unfinished(project: Path) -> None:
+    install(project, "", True, {"captures": [], "status": 0})
+    lines: list[str] = []
+
+    def interrupt(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:
+        os.kill(os.getpid(), signal.SIGTERM)  # which becomes Ctrl-C
+        raise AssertionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nsight_reports, "_keep_of_ncu", interrupt)
+        status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), [], lines.append)
+    assert (status, lines) == (2, ["--ncu was interrupted: not all of its reports are kept"])
+    assert sorted(path.name for path in (project / "found").iterdir()) == LEFT
+
+
 @pytest.mark.parametrize(
     ("log", "captured", "status", "sentence"),
     [

@@ -19,7 +19,7 @@ from gpugate.profiling.export import CaptureIndex, read_index
 from gpugate.profiling.nsight_reports import isolating_words
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
-from tests.support.patience import HANGS_S, wait_until
+from tests.support.patience import wait_until
 from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
@@ -117,27 +117,6 @@ def test_one_report_per_side_and_no_secret_in_anything(
     assert not (profiled.path / "baselines").exists()
     written = json.loads((nsys.folder / "index-of-the-run.json").read_text())
     assert from_json(CaptureIndex, written) == INDEX
-
-
-def test_a_signal_while_reports_are_exported_ends_it_and_leaves_nobody(profiled: TinyProject, nsys: FakeNsys) -> None:
-    nsys.run_nothing()
-    nsys.mode("slow")
-    outer = profiled.start("-k", "quick", "--perf-device=cpu", "--nsys", output=subprocess.PIPE)
-    wait_until(lambda: (nsys.folder / "exporting").exists())
-    started = children(outer.pid)
-    outer.send_signal(signal.SIGTERM)  # which becomes Ctrl-C
-    outer.send_signal(signal.SIGINT)  # as who is in a hurry does
-    said, _ = outer.communicate(timeout=HANGS_S)
-    try:
-        wait_until(lambda: not any(map(running, started)))
-    finally:
-        for pid in filter(running, started):
-            os.kill(pid, signal.SIGKILL)
-    assert outer.returncode == nsight_reports.INTERRUPTED, said
-    assert "--nsys was interrupted: not all of its reports are kept" in said
-    check_no_traceback(said)
-    assert started
-    assert artifacts(profiled) == [".lock"]
 
 
 def test_an_nsys_that_fails_after_all_tests_passed_is_told(
