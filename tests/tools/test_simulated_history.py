@@ -9,7 +9,7 @@ from tools.simulated_history import NEVER, NOISES, delays, false_tables, first_l
 
 @pytest.mark.parametrize("noise", [name for name in NOISES if "correlated" not in name])
 def test_looking_every_night_marks_no_more_series_than_promised(noise: str) -> None:
-    early, late = false_tables(NOISES[noise], 1, 1000)
+    early, late = false_tables(NOISES[noise], 1, 500)
     assert 0 < early <= late <= FALSE_MARKS
 
 
