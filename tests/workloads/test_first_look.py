@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import workloads
-from gpugate.machine.children import run_module
 from gpugate.workload import Case
+from perf_tests import conftest
 
-pytestmark = pytest.mark.usefixtures("warm_children")
-PROJECT = Path(workloads.__file__).parents[1]
-
-
-def collect(*words: str) -> tuple[set[str], str]:
-    """The ids of the cases that pytest would run, and its output."""
-    given = ("perf_tests", "-p", "gpugate.plugin", "--perf-device=cpu", "--collect-only", "-q", *words)
-    done = run_module("pytest", given, folder=PROJECT)
-    return set(re.findall(r"\[(\S+/cpu)\]", done.output)), done.output
+CASES = [Case(one, each, "cpu") for one in workloads.WORKLOADS for each in one.optimizations]
+ON_CPU = {case.id: case for case in CASES if "cpu" in case.optimization.device_kinds}
+FIRST = {name for name in ON_CPU if not name.startswith(conftest.CHECKED_ONLY)}
 
 
-def all_cases() -> dict[str, Case]:
-    cases = [Case(one, optimization, "cpu") for one in workloads.WORKLOADS for optimization in one.optimizations]
-    return {case.id: case for case in cases if "cpu" in case.optimization.device_kinds}
-
-
-def test_few_cases_without_a_keyword_and_a_line_about_the_others() -> None:
-    found, output = collect()
-    promises = [all_cases()[name].optimization.min_speedup["cpu"] for name in found]
-    assert len(found) <= 19
+def test_the_first_look_is_short_and_each_name_that_it_leaves_out_exists() -> None:
+    promises = [ON_CPU[name].optimization.min_speedup["cpu"] for name in FIRST]
+    assert len(FIRST) <= 19
     assert sum(promise < 1 for promise in promises) <= 4
-    left_out = len(all_cases()) - len(found)
-    assert f"left out: {left_out} cases whose CPU sides only check the code or take long; -k selects them" in output
+    assert [one for one in conftest.CHECKED_ONLY if not any(name.startswith(one) for name in ON_CPU)] == []
 
 
-def test_a_keyword_selects_the_others_too() -> None:
-    found, output = collect("-k", "video or driving")
-    assert found >= {name for name in all_cases() if name.startswith(("video", "driving"))}
-    assert "left out" not in output
+@pytest.mark.parametrize(
+    ("keyword", "args", "collected"),
+    [("", ["perf_tests"], FIRST), ("video", ["perf_tests"], ON_CPU), ("", ["a.py::test_outputs"], ON_CPU)],
+)
+def test_a_line_names_the_others_and_a_keyword_or_a_test_selects_them(
+    keyword: str, args: Sequence[str], collected: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "cases_of", lambda name: [ON_CPU[name]])
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    config: Any = SimpleNamespace(option=SimpleNamespace(keyword=keyword), args=args, stash=pytest.Stash(), hook=hook)
+    items: list[Any] = [*ON_CPU]
+    conftest.pytest_collection_modifyitems(config, items)
+    assert set(items) == set(collected)
+    line, left_out = conftest.pytest_report_collectionfinish(config) or "", len(ON_CPU) - len(collected)
+    assert line.startswith(f"left out: {left_out} cases whose CPU sides only check the code" if left_out else "")
+    assert bool(line) == bool(left_out)

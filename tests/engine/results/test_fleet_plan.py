@@ -18,7 +18,7 @@ from gpugate.results.fleet_plan import (
 )
 from gpugate.workload import Point
 
-FLEETS = 1000
+FLEETS = 200
 FEWEST_A_GPU = 10  # groups of cases; with fewer of equal length, one GPU has up to twice the work of another
 
 
