@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
+from gpugate.explaining.state import shorten_names
 from gpugate.judging.machine_state import uncached_bytes
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of
 from gpugate.results.case import CaseResult, Decider, decider
-from gpugate.results.reason import shorten_kernel
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
@@ -310,12 +310,9 @@ def _kernel_rows(case: CaseResult, bills: Bills) -> Iterator[tuple[str, ...]]:
     times = [bills.reference.kernels_ms, bills.optimized.kernels_ms, {}]
     times[2] = {name: median(one.get(name, 0.0) for one in recorded) for one in recorded for name in one}
     longest = {name: max(times[1].get(name, 0.0), times[2].get(name, 0.0)) for name in {**times[1], **times[2]}}
-    for name in sorted(longest.keys() - {OTHERS}, key=lambda name: (-longest[name], name))[:SLOWEST]:
-        yield (
-            case.case_id,
-            shorten_kernel(name),
-            *(units.milliseconds(one[name]) if one.get(name) else "" for one in times),
-        )
+    slowest = sorted(longest.keys() - {OTHERS}, key=lambda name: (-longest[name], name))[:SLOWEST]
+    for name, words in zip(slowest, shorten_names(slowest), strict=True):
+        yield case.case_id, words, *(units.milliseconds(one[name]) if one.get(name) else "" for one in times)
 
 
 def _cell(side: Mapping[str, float], name: str) -> str:

@@ -226,18 +226,17 @@ def _item_grew(facts: Facts) -> str:
         return f"every step leaves {now:,.0f} bytes more device memory allocated"
     if item not in _NAMES["item"] and "kernel" not in facts:
         return f"{item} {then:g} -> {now:g} per step, more than recorded"
-    change = f"{_NAMES['item'].get(item, 'kernel ' + shorten_kernel(item))} {units.signed_percent(now / then - 1)}"
+    change = f"{_NAMES['item'].get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
     if item == "peak_bytes":
         return f"{change}: {then / 1e6:.4g} MB -> {now / 1e6:.4g} MB"
-    kernel = f"{shorten_kernel(facts['kernel'])} " if facts.get("kernel", item) != item else ""
+    kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
     if kernel and not facts["kernel_then"]:
         return f"{change}: the record lacks {kernel}of {units.milliseconds(facts['kernel_now'])} per step"
     then, now = facts.get("kernel_then", then), facts.get("kernel_now", now)
     return f"{change}: {kernel}{units.milliseconds(then)} -> {units.milliseconds(now)} per step"
 
 
-def shorten_kernel(name: str) -> str:
-    """The name of a kernel in at most LONGEST_NAME characters."""
+def _shorten(name: str) -> str:
     return f"`{name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}`"
 
 
