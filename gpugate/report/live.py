@@ -22,19 +22,21 @@ class LiveLine:
 
     `console` must write to the real terminal, not to a captured stream. `make_room` is called before the first
     drawing, and only if there is one: pass `terminalreporter.ensure_newline`, or the line that pytest is writing is
-    overwritten. `clock` gives seconds.
+    overwritten. `describe_session` gives the end of the line, and `clock` seconds.
     """
 
     def __init__(
         self,
         console: Console,
         make_room: Callable[[], object] = object,
+        describe_session: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # rich calls a log a terminal where FORCE_COLOR is set; a log cannot redraw a line.
         self.shown = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
         self._console = console
         self._make_room = make_room
+        self._describe_session = describe_session
         self._clock = clock
         self._live: Live | None = None
         self._drawn_at = 0.0
@@ -58,7 +60,7 @@ class LiveLine:
         if stage == self._stage and now - self._drawn_at < SECONDS_BETWEEN_DRAWINGS:
             return
         self._stage, self._drawn_at = stage, now
-        self._start().update(line(progress), refresh=True)
+        self._start().update(line(progress, self._describe_session()), refresh=True)
 
     def _start(self) -> Live:
         if self._live is None:
@@ -74,8 +76,8 @@ class LiveLine:
         return self._live
 
 
-def line(progress: Progress) -> Text:
-    """`<case id>  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.7 %)  12 s left`."""
+def line(progress: Progress, session: str = "") -> Text:
+    """`<case id>  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.7 %)  12 s left  case 3 of 19`."""
     doing = f"{progress.doing} {progress.side}".rstrip()
     parts = [(progress.case_id, "bold"), (doing, "")]
     if progress.build:
@@ -86,6 +88,7 @@ def line(progress: Progress) -> Text:
         parts.append((_describe_estimate(progress, progress.speedup), "cyan"))
     if progress.seconds_left is not None:
         parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
+    parts += [(session, "dim")] if session else []
     return Text("  ", overflow="fold").join(Text(show_controls(words), style=style) for words, style in parts)
 
 

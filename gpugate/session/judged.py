@@ -109,7 +109,7 @@ class PerfTests:
         """Measures the cases and returns the results by id; an error fails the test in one sentence."""
         __tracebackhide__ = True
         try:
-            with _live_report(self.config) as report:
+            with _live_report(self.config, self.session) as report:
                 return {case.id: measure_case(self.session, case, report) for case in cases}
         except GpugateError as error:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
@@ -172,7 +172,7 @@ def sentence(verdict: Verdict, run: RunResult, before: Iterable[Verdict]) -> str
 
 
 @contextmanager
-def _live_report(config: pytest.Config) -> Iterator[Report]:
+def _live_report(config: pytest.Config, session: PerfSession) -> Iterator[Report]:
     """The live line on the real terminal, past pytest's capture; nothing where it is no terminal."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     capture = config.pluginmanager.getplugin("capturemanager")
@@ -185,7 +185,10 @@ def _live_report(config: pytest.Config) -> Iterator[Report]:
     if not shown:
         yield silent
         return
-    with capture.global_and_fixture_disabled(), LiveLine(Console(file=stream), reporter.ensure_newline) as live:
+    live = LiveLine(
+        Console(file=stream), reporter.ensure_newline, lambda: session.doubt.describe_left(session.elapsed_s)
+    )
+    with capture.global_and_fixture_disabled(), live:
         yield live.update
     if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
         reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")

@@ -57,6 +57,8 @@ def measure_case(session: PerfSession, case: Case, report: Report = silent) -> C
     else:
         if missing is not None:
             result.skipped, result.lacking = missing.reason, missing.names
+        elif (over := session.doubt.refuse_case(case.id, session.elapsed_s)) is not None:
+            result.skipped = over
         else:
             session.measuring = case
             _measure_on_host(session, case, result, report)

@@ -16,7 +16,7 @@ from gpugate.machine.environment import absence_names, describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.time_plan import share_time
+from gpugate.session.time_plan import LAST_START_S, share_time
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.store.version import find_commit
@@ -149,8 +149,10 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     if known is not None:
         session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
+    session.doubt.cases = sum(map(session.can_measure, selected))
     if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:
-        session.shared_s = share_time(sum(map(session.can_measure, selected)))
+        session.doubt.end_s = LAST_START_S
+        session.shared_s = share_time(session.doubt.cases)
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)
     return session

@@ -100,7 +100,8 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
         runs.append(_fresh_run(session, folder / f"run-{number}.json"))
 
     while len(runs) < processes:
-        add(f" of {processes}")
+        left_s = session.elapsed_s / len(runs) * (processes - len(runs))
+        add(f" of {processes}, about {units.duration(left_s)} left")
     while len(runs) < processes + SPARE_PROCESSES and (disturbed := _find_disturbed(runs, processes)):
         add(f", since {disturbed} was disturbed in one")
     return runs

@@ -1,7 +1,8 @@
 """The time that the cases of a session share: for sampling in a developer's run on a CPU, for doubt in every run.
 
 Where the user of a CPU gives no sampling time, all cases share PLANNED_S, so that a first look at the whole suite takes
-two minutes. Further processes and duets share DOUBT_SHARE of the session.
+two minutes; cases that would begin after LAST_START_S are left out. Further processes and duets share DOUBT_SHARE of
+the session.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from gpugate.measurement.settings import Settings
-from gpugate.units import list_names, number_of
+from gpugate.units import duration, list_names, number_of
 
 PLANNED_S = 104.0  # for all cases; imports and the report come on top
+LAST_START_S = 120.0  # after which no case begins: on loaded cores, each takes several times its planned time
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
 OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
 FEWEST_PAIRS = 4  # of a case whose time is shared: long steps would exceed it several times
@@ -33,6 +35,8 @@ class DoubtTime:
     median, and this case is the one to look at. A duet leaves half to the cases after it: the first of several cases
     in one changed file must not take the time of the case that alarms. A session has CASE_DOUBT_S, or twice that for
     several cases, since their gate is no night. `left_out` are the cases that had too little.
+
+    No case begins after `end_s`; `unmeasured` are the cases that would have begun then.
     """
 
     cases: int
@@ -41,6 +45,8 @@ class DoubtTime:
     of_case_s: float = 0.0
     limit_s: float = CASE_DOUBT_S  # of the present case
     left_out: list[str] = field(default_factory=list)
+    end_s: float = math.inf
+    unmeasured: list[str] = field(default_factory=list)
 
     def begin_case(self, has_changed: bool) -> None:
         self.begun, self.of_case_s = self.begun + 1, 0.0
@@ -79,12 +85,31 @@ class DoubtTime:
             self.left_out.append(case_id)
         return "too little of the night's time was left for it, and gpugate compare has no limit"
 
+    def refuse_case(self, case_id: str, elapsed_s: float) -> str | None:
+        """The reason why the case is not measured; None where it has time."""
+        if elapsed_s < self.end_s:
+            return None
+        self.unmeasured.append(case_id)
+        return f"the {self.end_s:g} s of a run without --perf-budget were over"
+
+    def describe_left(self, elapsed_s: float) -> str:
+        """`case 3 of 19, about 90 s left`, half of the present case being measured; of the first case, its place."""
+        if self.cases < 2 or not self.begun:
+            return ""
+        left_s = min(elapsed_s / (self.begun - 0.5) * (self.cases - self.begun + 0.5), max(0.0, self.end_s - elapsed_s))
+        return f"case {self.begun} of {self.cases}" + (f", about {duration(left_s)} left" if self.begun > 1 else "")
+
     def describe(self) -> list[str]:
-        """One line with the cases that were left out; none where there is no such case."""
-        if not self.left_out:
-            return []
-        count, names = number_of(len(self.left_out), "case"), list_names(self.left_out, MOST_NAMED)
-        return [f"not gated tonight: {count} ({names}): no time was left for further processes and duets"]
+        """A line with the cases that were left out, and one with those that were not measured, where there are some."""
+        found = {
+            "not gated tonight": (self.left_out, "no time was left for further processes and duets"),
+            "not measured in two minutes": (self.unmeasured, f"--perf-budget {LEAST_S:g} measures all, -k selects"),
+        }
+        return [
+            f"{head}: {number_of(len(names), 'case')} ({list_names(names, MOST_NAMED)}): {words}"
+            for head, (names, words) in found.items()
+            if names
+        ]
 
 
 def share_time(cases: int) -> float:

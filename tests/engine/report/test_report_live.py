@@ -40,6 +40,7 @@ def drawn(console: Console) -> str:
 def test_the_line_says_case_side_build_pairs_speedup_and_seconds_left() -> None:
     expected = "net/cuda-graph/cuda  measuring baseline  build 2  37 pairs  4.41x 4.38..4.44 (+-0.68 %)  12 s left"
     assert line(MEASURING).plain == expected
+    assert line(MEASURING, "case 3 of 19").plain == f"{expected}  case 3 of 19"
 
 
 def test_a_terminal_sees_the_line_and_is_left_clean() -> None:

@@ -5,6 +5,7 @@ import pytest
 from gpugate.session import time_plan
 from gpugate.session.time_plan import (
     CASE_DOUBT_S,
+    LAST_START_S,
     LEAST_S,
     MOST_S,
     OVERHEAD_S,
@@ -17,6 +18,29 @@ from gpugate.session.time_plan import (
 
 def test_few_cases_get_the_time_of_a_gate_and_many_share_what_is_there() -> None:
     assert [share_time(cases) for cases in (0, 1, 20, 500)] == [MOST_S, MOST_S, PLANNED_S / 20 - OVERHEAD_S, LEAST_S]
+
+
+def test_on_loaded_cores_cases_beyond_two_minutes_are_left_out_and_named() -> None:
+    time = DoubtTime(3, end_s=LAST_START_S)
+    assert (time.refuse_case("a", LAST_START_S - 1.0), time.describe()) == (None, [])
+    assert time.refuse_case("b", LAST_START_S) == "the 120 s of a run without --perf-budget were over"
+    (line,) = time.describe()
+    assert line.startswith("not measured in two minutes: 1 case (b): ")
+
+
+@pytest.mark.parametrize(
+    ("cases", "begun", "elapsed_s", "words"),
+    [
+        (1, 1, 5.0, ""),
+        (19, 1, 5.0, "case 1 of 19"),
+        (19, 3, 25.0, "case 3 of 19, about 95 s left"),
+        (4, 3, 25.0, "case 3 of 4, about 15 s left"),
+    ],
+)
+def test_the_time_that_is_left_is_estimated_by_the_cases_before(
+    cases: int, begun: int, elapsed_s: float, words: str
+) -> None:
+    assert DoubtTime(cases, begun, end_s=LAST_START_S).describe_left(elapsed_s) == words
 
 
 @pytest.mark.parametrize(
