@@ -55,7 +55,7 @@ from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.trace import step_profile
 from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
 from gpugate.statistics.intervals import Estimate
-from gpugate.workload import BASELINE, Case, Context, Proof, Tolerance, no_engagement_problem
+from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
 
 NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already
@@ -224,18 +224,15 @@ def run_proofs(case: Case, context: Context, report: Callable[[str], None]) -> l
     found = []
     for proof in case.optimization.proofs:
         report(proof.name)
-        found.append(_run_proof(case, context, proof))
+        TorchFlags().without_tf32().apply()  # outputs are compared, and nothing is timed
+        with blame(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
+            try:
+                result = ProofResult(proof.name, proof.show(context))
+            except DisprovedError as error:
+                result = ProofResult(proof.name, problem=str(error))
+        found.append(result)
         release(context.device)
     return found
-
-
-def _run_proof(case: Case, context: Context, proof: Proof) -> ProofResult:
-    TorchFlags().without_tf32().apply()  # outputs are compared, and nothing is timed
-    with blame(case.optimization.name, f"showing {proof.name}", BUILD_SHARE):
-        try:
-            return ProofResult(proof.name, proof.show(context))
-        except DisprovedError as error:
-            return ProofResult(proof.name, problem=str(error))
 
 
 def _build_once(run: _Run) -> None:

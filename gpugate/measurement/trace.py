@@ -243,7 +243,9 @@ DIGITS = 6
 def step_profile(activity: Activity) -> StepProfile:
     """Computes the profile of an average step among the counted steps."""
     steps, copies = activity.steps, (*activity.copies, *activity.memsets)
-    stages = _in_order(activity.stages, steps)
+    found = _parts(activity.stages, steps)
+    # In the order in which they begin.
+    stages = {name: found[name] for stage in activity.stages if (name := stage["name"][:LONGEST_NAME]) in found}
     if not (activity.kernels or copies):
         operators = _own_times(activity.operators)
         own_ms = sum(e["dur"] for e in operators) / 1e3
@@ -272,14 +274,6 @@ def _own_times(operators: Sequence[Event]) -> list[Event]:
             own[id(callers[-1])] -= operator["dur"]
         callers.append(operator)
     return [{"name": e["name"], "dur": own[id(e)]} for e in operators]
-
-
-def _in_order(stages: Sequence[Event], steps: int) -> Parts:
-    """Orders the stages by their first occurrence."""
-    parts = _parts(stages, steps)
-    return {
-        name: parts[name] for name in dict.fromkeys(stage["name"][:LONGEST_NAME] for stage in stages) if name in parts
-    }
 
 
 def _parts(events: Sequence[Event], steps: int) -> Parts:

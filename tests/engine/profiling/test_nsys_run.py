@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling import export, nsight_reports, profiled_sides
-from gpugate.profiling.export import CaptureIndex, read_index
+from gpugate.profiling.export import CaptureIndex, end_with_outer_run, read_index
 from gpugate.profiling.nsight_reports import isolating_words
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
-from tests.support.patience import wait_until
-from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback, children, running
+from tests.support.tiny_project import CONFTEST, TinyProject, check_no_traceback
 
 # pytester forgets what a run in this process was the first to import: what is patched here must stay what runs.
 for _name in ("nsight_reports", "session", "profiled_sides"):
@@ -130,33 +129,22 @@ def test_an_nsys_that_fails_after_all_tests_passed_is_told(
     assert "ERROR: nsys ended with status 3, after all tests had passed" in said
 
 
-def test_a_run_that_is_killed_in_a_capture_leaves_nobody_and_no_report(profiled: TinyProject, nsys: FakeNsys) -> None:
-    hangs = """
-        def hangs(context):
-            def step(x):
-                while list(Path(__file__).parent.glob("gpugate-nsys/.capturing-*/range-started")):
-                    Path(__file__).with_name("hanging").write_text(Path("/proc/self").resolve().name)
-                    time.sleep(0.01)
-                return x + x
-
-            return Side(step)
-    """
-    profiled.workload(textwrap.dedent(hangs), 'Optimization("hangs", hangs, {"cpu": 0.01})')
-    folder = profiled.path / "gpugate-nsys"
-    outer = profiled.start("--perf-device=cpu", "--nsys", output=subprocess.DEVNULL)
-    hanging = profiled.path / "hanging"
-    wait_until(lambda: hanging.exists() and hanging.read_text())  # the range of the reference ends at once
-    started = [int(hanging.read_text()), *children(outer.pid)]
-    try:
+def test_a_run_whose_outer_run_was_killed_ends_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "600"]) as outer:
+        (tmp_path / "outer-pid").write_text(str(outer.pid))
+        inner = os.fork()
+        if inner == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            end_with_outer_run(tmp_path)
+            time.sleep(600)
+            os._exit(0)
+        assert os.waitpid(inner, os.WNOHANG) == (0, 0), "it runs as long as the outer run"
         outer.kill()
-        outer.wait()
-        wait_until(lambda: not any(map(running, started)))
-    finally:
-        for pid in filter(running, started):
-            os.kill(pid, signal.SIGKILL)
-    with nsight_reports.hold_folder(folder, "--nsys"):  # as the next run does
-        pass
-    assert artifacts(profiled) == [".lock"]
+    assert os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == -signal.SIGINT
+    (tmp_path / "found/.capturing-1").mkdir(parents=True)
+    with nsight_reports.hold_folder(tmp_path / "found", "--nsys") as folder:
+        assert [*(tmp_path / "found").glob(".capturing-*")] == [folder]
+    assert not folder.exists()
 
 
 @pytest.fixture
