@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from gpugate.counter_names import COUNTER_NAMES
-from gpugate.errors import CatalogueError, skip_reason
+from gpugate.errors import CatalogueError
 from gpugate.workload import (
     BASELINE,
     DEVICE_KINDS,
@@ -50,7 +50,7 @@ class Catalogue:
         self._workloads: dict[str, dict[Path, Workload]] = {}  # by the folder whose tests they serve
         self._registered: list[tuple[Path, Workload]] = []
         self._modules: list[tuple[str, Path]] = []  # with the folder of the conftest.py that names it
-        self.skipped: dict[str, str] = {}  # modules that skipped themselves, with their reasons
+        self._installed: list[str] | None = None  # modules that entry points name, once they were read
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
@@ -65,7 +65,7 @@ class Catalogue:
     def is_empty(self) -> bool:
         """True where no conftest.py that pytest has read and no installed package has a workload."""
         named = (self._registered, self._modules, self._workloads)
-        return not any(named) and not importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+        return not any(named) and not self._list_installed()
 
     @property
     def folders(self) -> set[Path]:
@@ -74,14 +74,20 @@ class Catalogue:
 
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
-        for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-            if entry_point.value not in dict(self._modules):
-                self._modules.append((entry_point.value, EVERYWHERE))
+        for name in self._list_installed():
+            if name not in dict(self._modules):
+                self._modules.append((name, EVERYWHERE))
         for name, _ in self._modules:
-            if name not in self.skipped:
-                self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
+            self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
         for folder, workload in self._registered:
             self._add(folder, workload)
+
+    def _list_installed(self) -> list[str]:
+        """The modules of installed packages. Each reading of their metadata takes a tenth of a second."""
+        if self._installed is None:
+            found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+            self._installed = [one.value for one in found]
+        return self._installed
 
     def is_partial(self, root: Path) -> bool:
         """True where a conftest.py below `root` that pytest has not read may register further workloads."""
@@ -93,24 +99,12 @@ class Catalogue:
         time, but not the modules that they import."""
         self._registered = [one for one in self._registered if one[0] == EVERYWHERE]
 
-    def describe_skipped_modules(self) -> list[str]:
-        """Returns a sentence about every module that skipped itself."""
-        return [
-            f"module {name!r} skipped itself ({reason}), so its workloads are not measured: let it be imported, and "
-            "declare with Needs what its optimizations cannot do without"
-            for name, reason in self.skipped.items()
-        ]
-
     def _workloads_of(self, module_name: str) -> Iterable[Workload]:
         try:
             workloads = getattr(self._import_module(module_name), "WORKLOADS", None)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # importing runs the module: it may raise anything, pytest's outcomes too
-            reason = skip_reason(error)
-            if reason is not None:
-                self.skipped[module_name] = reason
-                return ()
             next_step = "correct its name, install what it imports or mend it"
             problem = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
             raise CatalogueError(f"module {module_name!r} cannot be imported ({problem}): {next_step}") from error
@@ -163,7 +157,7 @@ class Catalogue:
         self._workloads.clear()
         self._registered.clear()
         self._modules.clear()
-        self.skipped.clear()
+        self._installed = None
 
 
 catalogue = Catalogue()

@@ -138,16 +138,12 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         shard=options.shard,
     )
     session = PerfSession(options, device, root, result, node_ids)
-    # What a module that skipped itself would have had is not known.
-    known = None if catalogue.skipped else {workload.name for workload in catalogue.workloads()}
-    files = (
-        {}
-        if options.own_inputs
-        else baseline.load_all(session.records.folder, known, partial(catalogue.is_partial, root))
-    )
+    files: dict[str, baseline.BaselineFile] = {}
+    if not options.own_inputs:
+        known = {workload.name for workload in catalogue.workloads()}
+        files = baseline.load_all(session.records.folder, known, partial(catalogue.is_partial, root))
     session.records.files = {} if options.update_baselines else files
-    if known is not None:
-        session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
+    session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))
     if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:

@@ -248,8 +248,6 @@ class PerfRun:
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
         run, recording = perf.result, self.options.update_baselines
         self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes)])
-        if not self.options.gate:
-            self._lines.extend(catalogue.describe_skipped_modules())
         dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)
         self._lines.extend([] if is_due else dropped)
         if not interrupted and not recording:
@@ -289,18 +287,11 @@ class PerfRun:
             self._close_run(session, run, partial(self._write_files, run))
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
-        elif not self.config.option.collectonly and session.exitstatus == pytest.ExitCode.OK:
-            self._finish_plain(session)
+        elif self.options.gate and not (self._is_worker or self.config.option.collectonly or session.exitstatus):
+            self._end_red(session, [NOTHING_MEASURED])
         if run is None and session.exitstatus in NOTHING_BEGAN:
             for path in self._outdated:
                 run_file.clear_mark(path)
-
-    def _finish_plain(self, session: pytest.Session) -> None:
-        problems = catalogue.describe_skipped_modules()
-        if self.options.gate and not self._is_worker:
-            self._end_red(session, [*problems, NOTHING_MEASURED])
-        else:
-            self._lines.extend(problems)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
@@ -309,7 +300,6 @@ class PerfRun:
             ran = [item for item in session.items if item.nodeid in self._held.failed]
             items = ran if self._is_worker else session.items
             found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.records.describe_unused()]
-            found += catalogue.describe_skipped_modules()
         if not self._is_worker:
             found += run_problems(perf.result)
         return found

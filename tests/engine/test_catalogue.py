@@ -202,7 +202,11 @@ def test_a_module_without_workloads_is_refused(fresh, make_module) -> None:
 
 @pytest.mark.parametrize(
     ("line", "cause"),
-    [("import made_up.nowhere", "No module named 'made_up'"), ("import sys; sys.exit('no GPU')", "SystemExit: no GPU")],
+    [
+        ("import made_up.nowhere", "No module named 'made_up'"),
+        ("import sys; sys.exit('no GPU')", "SystemExit: no GPU"),
+        ("import pytest; pytest.importorskip('nowhere', reason='no licence')", "Skipped: no licence"),
+    ],
 )
 def test_a_module_that_raises_anything_while_it_is_imported_is_refused(
     fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cause: str

@@ -2,7 +2,7 @@
 
 A new Python imports them for two seconds. `start` takes the place of `children.start_apart`: the child has the module,
 the words, streams, environment and folder, leads a session of its own, and ends with the process that started it.
-Only its parent is another one: a process that waits for it.
+Only its parent is another one: a process that waits for it. The children of a child are forked here, too.
 """
 
 from __future__ import annotations
@@ -61,22 +61,11 @@ class WarmProcess:
             os.kill(self.pid, number)
 
 
-class WarmPython:
-    """The server. A session of a test ends all processes that began in it, so the server begins before."""
+class Client:
+    """The end of the requests in a process that starts children."""
 
-    def __init__(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", __name__]
-        with theirs:
-            self._server = subprocess.Popen(
-                command, stdin=theirs.fileno(), cwd=ROOT, env=variables, start_new_session=True
-            )
-
-    def start_children(self, patch: pytest.MonkeyPatch) -> None:
-        """Makes the engine start its children here."""
-        if "coverage" not in sys.modules:  # which measures no process that is forked
-            patch.setattr(children, "start_apart", self.start)
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
 
     def start(self, command: Sequence[str], **options: Any) -> WarmProcess | subprocess.Popen[bytes]:
         """Runs a module of the engine warm, and starts every other command as the engine does."""
@@ -90,15 +79,37 @@ class WarmPython:
             socket.send_fds(self._requests, [json.dumps(request).encode()], streams)
         return WarmProcess(command, ours)
 
+
+class WarmPython(Client):
+    """The server. A session of a test ends all processes that began in it, so the server begins before."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(ours)
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        # No child of this process: the engine would count its CPU time, and look for workers in each measurement.
+        command = ["setsid", "--fork", sys.executable, "-m", __name__, str(os.getpid()), str(ours.fileno())]
+        with theirs:
+            streams = {"stdin": theirs.fileno(), "pass_fds": [ours.fileno()]}
+            subprocess.run(command, cwd=ROOT, env=variables, check=True, **streams)
+
+    def start_children(self, patch: pytest.MonkeyPatch) -> None:
+        """Makes the engine start its children here."""
+        if "coverage" not in sys.modules:  # which measures no process that is forked
+            patch.setattr(children, "start_apart", self.start)
+
     def close(self) -> None:
-        self._requests.close()
-        self._server.wait()
+        self._requests.send(b"")
 
 
-def serve(requests: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Forks a process for each request, which returns with it; returns None at the end of the requests."""
+def serve(requests: socket.socket, tests: int) -> tuple[dict[str, Any], list[int]] | None:
+    """Forks a process for each request, which returns with it; returns None at the end of the requests, and of the
+    process with the id `tests`."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    end = os.pidfd_open(tests)
     while True:
+        if end in select.select([requests, end], [], [])[0]:
+            return None
         request, descriptors, *_ = socket.recv_fds(requests, LONGEST, 3)
         if not request:
             return None
@@ -127,7 +138,7 @@ def watch(child: int, ended: socket.socket, streams: Sequence[int]) -> None:
         os._exit(0)
 
 
-def run(request: dict[str, Any], descriptors: Sequence[int]) -> None:
+def run(request: dict[str, Any], descriptors: Sequence[int], client: Client) -> None:
     """Becomes the child that `children.py` makes of the same words."""
     ended, *streams = descriptors
     os.setsid()
@@ -141,12 +152,13 @@ def run(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.environ.update(request["environment"])
     engine, paths, module, *words = request["words"]
     sys.argv[:] = [children.__file__]
+    children.start_apart = client.start  # type: ignore[assignment]
     children._run_module(engine, paths, module, words)
 
 
 if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(name)
-    wanted = serve(socket.socket(fileno=os.dup(0)))
+    wanted = serve(socket.socket(fileno=os.dup(0)), int(sys.argv[1]))
     if wanted is not None:
-        run(*wanted)
+        run(*wanted, Client(socket.socket(fileno=int(sys.argv[2]))))

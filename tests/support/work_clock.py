@@ -34,7 +34,7 @@ class WorkClock:
         return time.thread_time_ns() + self._slept_ns
 
     def process_time_ns(self) -> int:
-        """The CPU time of steps, which is the same for each: a busy machine makes the real one several times longer."""
+        """The same CPU time for each sleep: a busy machine makes the real one of a step several times longer."""
         return self._cpu_ns
 
     def perf_counter(self) -> float:

@@ -18,7 +18,6 @@ from tests.support.tiny_project import (
     TinyProject,
     await_end,
     check_no_traceback,
-    children,
     ended,
     running,
 )
@@ -249,11 +248,11 @@ def test_a_killed_session_leaves_its_cases_to_every_command(
 def test_ctrl_c_while_fresh_processes_record_leaves_no_orphan_and_a_second_recorder_is_refused(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
-    # The fresh process blocks: it is a child of the one that recorded first.
+    # The fresh process blocks.
     blocking = """
 def quick(context):
-    if Path("recorder").exists() and int(Path("recorder").read_text()) == os.getppid():
-        Path("blocking").touch()
+    if Path("recorder").exists() and int(Path("recorder").read_text()) != os.getpid():
+        Path("blocking").write_text(str(os.getpid()))
         return Side(lambda x: time.sleep(3600))
     Path("recorder").write_text(str(os.getpid()))
     return sleeping(1)
@@ -261,9 +260,8 @@ def quick(context):
     before = tiny.take_baseline(recorded_project)
     tiny.workload("import os\n" + blocking)
     with tiny.begin("--perf-device=cpu", "--update-baselines", "-operf_processes=3", "--perf-json=run.json") as child:
-        wait_until((tiny.path / "blocking").exists)
-        pid = child.process.pid
-        (fresh,) = children(pid)
+        wait_until(lambda: (tiny.path / "blocking").exists() and (tiny.path / "blocking").read_text())
+        pid, fresh = child.process.pid, int((tiny.path / "blocking").read_text())
         second = tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1")
         assert second.status == pytest.ExitCode.USAGE_ERROR
         assert f"{tiny.baselines} is in use by another process (pid {pid}): wait for its end" in refusal(second.text)

@@ -121,8 +121,22 @@ def test_a_case_passes_within_the_recorded_spread_and_is_explained_where_that_is
     assert "likely cause, against what was recorded: " in tiny.run(*GATE, "--explain").text
 
 
+# Twice the CPU time of a step: a gain is one where the bill fell, too.
+DEARER = (
+    QUICK.replace("return sleeping", "side = sleeping")
+    + """
+    def step(x):
+        clock.sleep(0)
+        return side.step(x)
+
+    return Side(step)
+"""
+)
+
+
 def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> None:
     tiny.quick_ms(8)
+    tiny.workload(DEARER)
     first = tiny.run(*RECORD, "--update-baselines=the first")
     assert first.status == 0, first.text
     assert "tiny/quick/cpu: recorded 0." in first.text
@@ -130,6 +144,7 @@ def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> No
     anchor = loaded(tiny).cases["quick/cpu"].anchor
 
     tiny.quick_ms(1)
+    tiny.workload()
     improved = tiny.run(*GATE)
     assert improved.status == 0, improved.text
     assert tiny.outcomes()["throughput"] == Outcome.IMPROVED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -32,33 +31,27 @@ def stored(project: TinyProject, url: str = "") -> list[Night]:
         return store.read_nights()
 
 
-def test_the_second_run_says_what_moved_since_the_first(project: TinyProject) -> None:
-    first, second = project.run(), project.run()
-    project.quick_ms(2)
-    third = project.run()
-    assert [ended.status for ended in (first, second, third)] == [0, 0, 0]
-    assert "since the last run here" not in first.text
-    assert "since the last run here" in second.text
-    moved = next(line for line in third.text.splitlines() if line.startswith(f"  {QUICK}: speedup "))
-    assert moved.endswith(", outside its noise")
-    assert [list(night.cases) for night in stored(project)] == [[QUICK]] * 3
-
-
-def test_the_newest_runs_of_the_same_code_become_a_record_without_a_file(
+def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_code_become_a_record(
     project: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(project.path)
     assert main(["accept"]) == 2
     monkeypatch.setattr(kept_runs, "MOST", 2)
+    first = project.run()
     project.quick_ms(2)
-    for _ in range(3):
-        project.run()
+    second, third = project.run(), project.run()
+    assert [ended.status for ended in (first, second, third)] == [0, 0, 0]
+    assert "since the last run here" not in first.text
+    assert "since the last run here" in third.text
+    moved = next(line for line in second.text.splitlines() if line.startswith(f"  {QUICK}: speedup "))
+    assert moved.endswith(", outside its noise")
+    assert [list(night.cases) for night in stored(project)] == [[QUICK]] * 3
     capsys.readouterr()
     accept = ["accept", "--case", QUICK, "--reason", "exact sums"]
     assert main(accept) == 2
     assert f"{QUICK} was measured by 2 of the 5 processes" in capsys.readouterr().err
     assert main([*accept, "--processes", "2"]) == 0
-    assert f"{QUICK}: recorded 2." in capsys.readouterr().out
+    assert " over 2 processes" in capsys.readouterr().out
     author = ["-c", "user.name=a", "-c", "user.email=a"]
     for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "another version"]):
         subprocess.run(["git", *words], cwd=project.path, check=True)
@@ -107,28 +100,24 @@ def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "options",
     [
-        ["--perf-store", "off"],
-        ["--collect-only"],
         ["--perf-mutate", "slow:1"],
         ["-k", "cuda"],
     ],
-    ids=["off", "collect-only", "a fault on purpose", "nothing measured"],
+    ids=["a fault on purpose", "nothing measured"],
 )
 def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
     assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
     assert not (project.path / ".gpugate").exists()
 
 
-@pytest.mark.parametrize("status", [0, 1])
-def test_a_store_that_fails_is_a_warning_and_no_other_status(project: TinyProject, status: int) -> None:
+def test_a_store_that_fails_is_a_warning_and_no_other_status(project: TinyProject) -> None:
     (project.path / "broken.sqlite").write_text("no database, " * 1000, encoding="utf-8")
-    options = ["--gate"] if status else []  # which lacks a baseline
-    ended = project.run("--perf-store", f"sqlite:///{project.path}/broken.sqlite", "--perf-json", "run.json", *options)
-    assert ended.status == status
+    ended = project.run("--perf-store", f"sqlite:///{project.path}/broken.sqlite", "--perf-json", "run.json")
+    assert ended.status == 0
     (line,) = [line for line in ended.text.splitlines() if "not in the store" in line]
     assert line.startswith(f"warning: this run is not in the store: {project.path}/broken.sqlite cannot be opened (")
     assert line.endswith("delete it, then add the files of its runs with gpugate store add")
-    assert json.loads((project.path / "run.json").read_text())["exit_status"] == status
+    assert project.json()["exit_status"] == 0
 
 
 def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +133,3 @@ def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, mo
         "warning: this run is not in the store (RuntimeError: of the ***): give another --perf-store, or "
         "--perf-store off"
     ) in ended.text.splitlines()
-
-
-def test_a_word_that_is_no_url_is_refused_before_anything_is_measured(project: TinyProject) -> None:
-    ended = project.run("--perf-store", "mine")
-    assert ended.status == pytest.ExitCode.USAGE_ERROR
-    assert "ERROR: --perf-store is 'mine': give an SQLAlchemy URL such as postgresql://user@host/gpugate, or off" in (
-        ended.text
-    )

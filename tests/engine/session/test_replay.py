@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.errors import ReplayError, SideError
+from gpugate.errors import ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import describe
 from gpugate.measurement import run as measuring
-from gpugate.measurement import yardsticks
-from gpugate.measurement.record import Measurement, Yardstick
+from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
@@ -24,7 +23,7 @@ from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
 from tests.engine.session.test_xdist_workers import OPTIONS
-from tests.support.stored_runs import PROMISE, RECORDED, case, every_outcome, measured, stored
+from tests.support.stored_runs import PROMISE, case, every_outcome, measured, stored
 
 CPU = torch.device("cpu")
 UNTIMED = {"unmeasured", "skipped", "failed"}  # of every_outcome()
@@ -66,36 +65,8 @@ def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSessio
         PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
     )
     options = replace(OPTIONS, processes=2, json_path=folder / "run.json", command="pytest 'my tests'")
-    session = PerfSession(options, CPU, folder, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1))
-    session.result.command, session.node_ids = options.command, {CASE.id: "test_it.py::test_it"}
-    return session
-
-
-@pytest.mark.parametrize("pairs", [True, False], ids=["with pairs", "before any"])
-def test_what_was_measured_before_the_device_was_lost_stays_undecided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: bool
-) -> None:
-    """The first measurement was open; while more pairs were taken the device stopped answering."""
-    found = iter([measured(CASE.id, 2.97, spread=0.05)] if pairs else [])
-
-    def measure(*_: object) -> Measurement:
-        try:
-            return next(found)
-        except StopIteration:
-            raise SideError("quick", "running timed steps", RuntimeError("CUDA error: unspecified")) from None
-
-    monkeypatch.setattr(measuring, "measure", measure)
-    monkeypatch.setattr(Records, "find", lambda self, case: RECORDED)
-    monkeypatch.setattr(yardsticks, "device_problem", lambda device: "the device cuda:0 stopped answering: see dmesg")
-    session = made_up_session(tmp_path, monkeypatch)
-    judged = measure_case(session, CASE)
-    session.finish(interrupted=False)
-    assert (judged.measurement is not None) is pairs
-    assert [verdict.outcome for verdict in judged.verdicts] == [Outcome.ENV_INVALID] * 4
-    run = run_file.read_to_decide_again(tmp_path / "run.json")
-    again = decide_again(run)
-    assert find_changes(run, again) == ()
-    assert to_json(again.cases[CASE.id]) == to_json(judged)
+    run = RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1, command=options.command)
+    return PerfSession(options, CPU, folder, run, {CASE.id: "test_it.py::test_it"})
 
 
 @pytest.mark.parametrize(

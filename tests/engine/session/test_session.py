@@ -64,7 +64,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
     monkeypatch.setattr(
         PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
     )
-    return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1))
+    nodes = {CASE.id: "test_it.py::test_it"}
+    return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1), nodes)
 
 
 def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseException) -> None:
@@ -278,7 +279,6 @@ def test_fresh_processes_are_asked_before_an_alarm(
     remember(session)
     measuring(monkeypatch, slower(0.2))
     session.options = replace(OPTIONS, processes=processes)
-    session.node_ids = {CASE.id: "test_it.py::test_it"}
     left, node_ids = list(confirming), []
 
     def run_fresh(options, device, root, nodes, json_path, timeout_s) -> RunResult:
@@ -297,7 +297,6 @@ def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, m
     remember(session)
     measuring(monkeypatch, slower(0.2))
     session.options = replace(OPTIONS, processes=3)
-    session.node_ids = {CASE.id: "test_it.py::test_it"}
 
     for error, told in (
         (FreshProcessError("ended with status 3: out of memory", ""), "ended with status 3: out of memory"),
