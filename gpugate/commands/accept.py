@@ -18,7 +18,7 @@ from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, whole_number
 from gpugate.session.recording import write
-from gpugate.store import baseline, kept_runs, profiles_file, run_file
+from gpugate.store import baseline, nights, profiles_file, run_file
 from gpugate.store.night_files import find_runs
 
 KEPT = ".gpugate/runs"
@@ -113,7 +113,7 @@ def _delete(baselines: Path, case_id: str) -> None:
 def _runs(path: Path | None) -> list[RunResult]:
     if path is not None and not path.exists():
         raise BaselineError(f"{path} does not exist: give a run of --perf-json, a night, or a folder of them")
-    paths = kept_runs.find_newest(Path.cwd()) if path is None else find_runs(path)
+    paths = nights.find_newest(Path.cwd()) if path is None else find_runs(path)
     if not paths:
         step = "run the tests" if path is None else "write some with --perf-json"
         raise BaselineError(f"{path or KEPT} contains no run: {step}, each in a process of its own")

@@ -51,9 +51,9 @@ from gpugate.session.selection import (
 )
 from gpugate.session.worker import REFUSAL, check_worker
 from gpugate.session.xdist_workers import WORKERS
-from gpugate.store import kept_runs, run_file
+from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT
-from gpugate.store.nights import night_of
+from gpugate.store.nights import keep, night_of
 from gpugate.store.store_url import hide_secrets, url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
@@ -391,7 +391,7 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
             before = store.read_night_before(night)
             store.add(night)
         if options.store_url == url_of(root):
-            kept_runs.keep(run, root)
+            keep(run, root)
         return [] if before is None else describe_moves(before, night)
     except GpugateError as error:
         return [f"{NOT_STORED}: {error}"]

@@ -1,23 +1,28 @@
-"""Nights as the store keeps them, made from runs or read from their files, and added to a store."""
+"""Nights as the store keeps them, made from runs or from their files; the newest runs are kept as files beside it."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugate.errors import GpugateError
-from gpugate.machine.environment import machine_key
+from gpugate.machine.environment import machine_key, machine_name
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import BILL_TIMES, CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import NextSteps
 from gpugate.store.night_files import RUN, find_runs
+from gpugate.store.store_url import find_root
+from gpugate.store.version import STORE_FOLDER
+from gpugate.store.writable_folder import choose_folder, make_ignored
 
 if TYPE_CHECKING:
     from gpugate.store.database import Store  # which imports sqlalchemy
 
+MOST_KEPT = 10  # runs, from whose samples `gpugate accept` records; a case takes about 50 kB
 BATCH = 50  # a commit costs as much as the rows of one or two runs
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 _DELETE = "delete the night"
@@ -113,3 +118,33 @@ def add_folder(store: Store, folder: Path) -> Added:
         named += zip((night.name for night in nights), store.add(*nights), strict=True)
     known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]
     return Added(len(named) - len(known), tuple(known), tuple(refused))
+
+
+def keep(run: RunResult, root: Path) -> None:
+    """Keeps the run in the project `root`, and removes the oldest beyond MOST_KEPT. Raises OSError and RunFileError."""
+    folder = _find_kept(root)
+    make_ignored(folder.parent)
+    folder.mkdir(exist_ok=True)
+    # Two runs may start in one second with one seed, as shards on the GPUs of a host do.
+    name = f"{run_file.parse_time(run.started_at):%Y%m%dT%H%M%S}-{run.seed}-{secrets.token_hex(4)}.json"
+    run_file.write(folder / name, run)
+    for path in sorted(folder.glob("*.json"))[:-MOST_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def find_newest(start: Path) -> list[Path]:
+    """The files of the newest kept run of the project around `start`, and of all with the same code and machine."""
+    paths = sorted(_find_kept(find_root(start)).glob("*.json"))
+    runs = {path: run_file.read(path) for path in paths}
+    return [path for path, run in runs.items() if _is_alike(run, runs[paths[-1]])]
+
+
+def _find_kept(root: Path) -> Path:
+    return choose_folder(root / STORE_FOLDER) / "runs"
+
+
+def _is_alike(run: RunResult, newest: RunResult) -> bool:
+    commits = [one.provenance and (one.provenance.commit, one.provenance.changes) for one in (run, newest)]
+    same_machine = machine_name(run.environment) == machine_name(newest.environment)
+    same_code = all(newest.source_hashes.get(name, found) == found for name, found in run.source_hashes.items())
+    return same_machine and commits[0] == commits[1] and same_code

@@ -10,7 +10,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.results.run import Night
-from gpugate.store import kept_runs
+from gpugate.store import nights
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.read_only import refuse_writes
@@ -36,7 +36,7 @@ def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_c
 ) -> None:
     monkeypatch.chdir(project.path)
     assert main(["accept"]) == 2
-    monkeypatch.setattr(kept_runs, "MOST", 2)
+    monkeypatch.setattr(nights, "MOST_KEPT", 2)
     first = project.run()
     project.quick_ms(2)
     second, third = project.run(), project.run()
@@ -56,7 +56,7 @@ def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_c
     for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "another version"]):
         subprocess.run(["git", *words], cwd=project.path, check=True)
     project.run()
-    assert len(kept_runs.find_newest(project.path)) == 1
+    assert len(nights.find_newest(project.path)) == 1
 
 
 def test_a_project_that_cannot_be_written_is_measured_and_remembered_outside(

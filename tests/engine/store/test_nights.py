@@ -13,8 +13,7 @@ from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.run import Metric, Provenance, RunResult
 from gpugate.results.verdict import Outcome, Verdict
-from gpugate.store import kept_runs
-from gpugate.store.nights import night_of
+from gpugate.store.nights import find_newest, keep, night_of
 from tests.conftest import H200, TWO_CORES
 from tests.support.made_up_nights import timed
 from tests.support.stored_runs import MACHINE, STARTED, measured
@@ -86,8 +85,8 @@ def test_a_pipeline_that_copies_needs_its_host(timer: Any, copies: tuple[float, 
 def test_two_runs_of_one_second_and_one_seed_are_both_kept(tmp_path: Path) -> None:
     run = run_of(timed("fused", 3.0))
     for _ in range(2):
-        kept_runs.keep(run, tmp_path)
-    assert len(kept_runs.find_newest(tmp_path)) == 2
+        keep(run, tmp_path)
+    assert len(find_newest(tmp_path)) == 2
 
 
 def test_a_case_of_a_machine_that_was_not_well_has_no_metrics() -> None:
