@@ -160,9 +160,9 @@ class Catalogue:
         self._installed = None
 
 
-catalogue = Catalogue()
-register = catalogue.register
-register_module = catalogue.register_module
+catalogue: Catalogue = Catalogue()
+register: Callable[[Workload], Workload] = catalogue.register
+register_module: Callable[[str], None] = catalogue.register_module
 
 
 def _find_folder(frame: FrameType | None) -> Path:
