@@ -222,7 +222,7 @@ def _record_case(
     measured = [(run, result.measurement) for run, result in results if result.measurement is not None]
     if len(measured) < max(1, min_processes - (len(onto.processes) if onto else 0)):
         needed = f"{len(measured)} of the {min_processes} processes that a baseline needs"
-        raise BaselineError(f"{case_id} was measured by {needed}: record again with more processes")
+        raise BaselineError(f"{case_id} was measured by {needed}: measure it again by --gate or record it")
     sources = {run.source_hashes.get(workload, "") for run, _ in measured}
     if len(sources) > 1:
         raise BaselineError(f"the source of {workload!r} changed between the runs: record again without editing")

@@ -189,7 +189,7 @@ def open_store(url: str, make: bool = True) -> Store:
         problem = f"is no URL of a store ({hide_secrets(_first_line(error), url)})"
         raise StoreError(f"{describe_url(url)!r} {problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
-        install = "pip install 'gpugate[postgresql]'" if address.drivername.startswith("postgresql") else "install it"
+        install = "pip install 'psycopg[binary]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
     except OSError as error:
         raise StoreError(_sentence(address, "made", error)) from error

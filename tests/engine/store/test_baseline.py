@@ -390,7 +390,7 @@ def judged(outcome: Outcome) -> RunResult:
             run(replace(case("tf32", 2.0, pairs=0), verdicts=judged(Outcome.WRONG).cases["net/tf32/cuda"].verdicts)),
             "net/tf32/cuda is WRONG in the check of counters (because): mend that and",
         ),
-        (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: record again with more"),
+        (run(), "net/tf32/cuda was measured by 4 of the 5 processes that a baseline needs: measure it again by --gate"),
         (
             run(environment=replace(H200, driver="590.2")),
             "the runs' environments differ (driver 580.1 -> 590.2): record again on one machine",
