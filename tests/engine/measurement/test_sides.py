@@ -44,8 +44,10 @@ def test_whatever_goes_wrong_is_the_innermost_sides_in_one_line_with_its_cause()
         raise_(ValueError("no such layer\nand a long story"))
     assert str(caught.value) == "fast failed while being built: ValueError: no such layer"
     assert isinstance(caught.value.__cause__, ValueError)
+    loader = iter(DataLoader(Broken(), num_workers=1))
     with pytest.raises(SideError) as caught, blame("fast", "running timed steps"):
-        next(iter(DataLoader(Broken(), num_workers=1)))
+        next(loader)
+    loader._shutdown_workers()  # the garbage collector would wait five seconds for them
     said = "ValueError: picture 0 is broken: fetch it again (DataLoader worker process 0)"
     assert str(caught.value) == f"fast failed while running timed steps: {said}"
 
