@@ -36,7 +36,6 @@ SIDES = {
     "reader-threads": read_by_threads,
     "pipelined": at_once,
     "one buffer": partial(at_once, buffers=1),
-    "eight buffers": partial(at_once, buffers=8),
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import OTHERS, Measurement, SideCost, StepProfile
-from gpugate.results.bill import MOST_KERNELS, Bill, Bills, BillsColumns, bills_of
+from gpugate.results.bill import MOST_KERNELS, Bill, Bills, bills_of
 from gpugate.results.summary import History
 from gpugate.store.codec import FormatError, from_json, to_json
 
@@ -79,5 +79,3 @@ def test_a_stored_item_with_a_value_too_many_is_refused() -> None:
     stored["bills"]["reference"]["counters"]["kernels"] = [3.0, 1.0]
     with pytest.raises(FormatError, match="bills: 'kernels' has 2 values for 1 processes"):
         from_json(History, stored)
-    with pytest.raises(ValueError, match="'kernels' has 2 values"):
-        _ = from_json(BillsColumns, stored["bills"]).bills

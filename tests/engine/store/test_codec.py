@@ -3,14 +3,13 @@
 import json
 import math
 import reprlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import (
-    Columns,
     Difference,
     Measurement,
     Pair,
@@ -72,11 +71,6 @@ def test_samples_are_columns_with_six_digits() -> None:
     assert data["reference_first"] == [[True, False], [True]]
     assert data["sm_clock_mhz"] == [[None, 1980], [None]]
     assert data["reference_built_first"] == [True, False]
-
-
-def test_the_columns_are_the_fields_of_an_instance_and_of_a_pair() -> None:
-    every = [field.name for cls in (TimedBuild, Pair) for field in fields(cls) if field.name != "pairs"]
-    assert [field.name for field in fields(Columns)] == every
 
 
 @pytest.mark.parametrize(
