@@ -23,13 +23,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from gpugate.errors import EnvironmentUnfitError, GpugateError
 from gpugate.machine.children import program_command, run_child
-from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity, union
+from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse, pretty, write_atomically
 
@@ -126,14 +125,6 @@ class Range(NamedTuple):
     items: int
 
 
-class Gap(NamedTuple):
-    """A time without work of the device, in us, and the thread whose call ended it."""
-
-    start: float
-    stop: float
-    tid: int
-
-
 @dataclass(frozen=True)
 class CapturedSteps:
     """The profiled steps, from `start` to `stop` in us, with all activity that their calls caused.
@@ -170,15 +161,6 @@ class CapturedSteps:
             if self.start <= one.start and one.stop <= self.stop:
                 inside = work[bisect_left(work, (one.tid, one.start)) : bisect_left(work, (one.tid, one.stop))]
                 yield one, max(row[3] for row in inside) - min(row[2] for row in inside) if inside else 0.0
-
-    def find_gaps(self) -> list[Gap]:
-        """Finds the times between two activities of the device, the longest first."""
-        calls = {call["args"]["correlation"]: call["tid"] for call in self.activity.calls}
-        threads = {event["ts"]: calls[event["args"]["correlation"]] for event in self.device}
-        spans = union(self.device)
-        found = [Gap(before[1], after[0], threads[after[0]]) for before, after in pairwise(spans)]
-        whole_ns = [gap for gap in found if round(gap.stop - gap.start, 3)]  # less is the error of a float
-        return sorted(whole_ns, key=lambda gap: gap.start - gap.stop)
 
 
 def read_export(path: Path, steps: int | None = None, window: str | None = None) -> CapturedSteps:

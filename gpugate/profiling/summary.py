@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -17,8 +18,8 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.explaining.state import shorten_names
-from gpugate.measurement.trace import Event, counters
-from gpugate.profiling.export import CapturedSteps, Gap, read_export
+from gpugate.measurement.trace import Event, counters, union
+from gpugate.profiling.export import CapturedSteps, read_export
 from gpugate.report.table import Table, columns, plain
 from gpugate.report.terminal import indent
 
@@ -93,7 +94,7 @@ def summarize(sqlite: Path, steps: int | None = None, window: str | None = None)
         counters={**counters(activity), "enqueue_ms": _enqueue_ms(found)},
         kernels=_by_name(map(_work, activity.kernels)),
         ranges=_by_name(Work(one.name, 1, (one.stop - one.start) / 1e3, 0.0, gpu_ms=us / 1e3) for one, us in ranges),
-        idle=tuple(_idle_time(found, gap) for gap in found.find_gaps()[:MOST_GAPS]),
+        idle=tuple(_idle_times(found)),
         waits=_by_name(map(_work, waits)),
         calls=_by_name(map(_work, activity.calls)),
         copies=_by_name(map(_work, activity.copies)),
@@ -126,18 +127,28 @@ def _in_range(found: CapturedSteps, call: Event) -> str:
     return f"{call['name']} in {name}" if name else str(call["name"])
 
 
-def _idle_time(found: CapturedSteps, gap: Gap) -> IdleTime:
-    calls, os_calls = (_longest_inside(gap, events) for events in (found.activity.calls, found.os_calls))
-    name = found.find_innermost(gap.tid, (gap.start + gap.stop) / 2)
-    return IdleTime((gap.start - found.start) / 1e3, (gap.stop - gap.start) / 1e3, name, *calls, *os_calls)
+def _idle_times(found: CapturedSteps) -> Iterator[IdleTime]:
+    """The longest times between two activities of the device, and where the thread was whose call ended them."""
+    calls = {call["args"]["correlation"]: call["tid"] for call in found.activity.calls}
+    threads = {event["ts"]: calls[event["args"]["correlation"]] for event in found.device}
+    between = [(before[1], after[0]) for before, after in pairwise(union(found.device))]
+    whole_ns = [(start, stop) for start, stop in between if round(stop - start, 3)]  # less is the error of a float
+    for start, stop in sorted(whole_ns, key=lambda gap: gap[0] - gap[1])[:MOST_GAPS]:
+        tid = threads[stop]
+        sources = (found.activity.calls, found.os_calls)
+        inside = (_longest_inside(start, stop, [one for one in events if one["tid"] == tid]) for events in sources)
+        (call, call_ms), (os_call, os_call_ms) = inside
+        name = found.find_innermost(tid, (start + stop) / 2)
+        at_ms, ms = (start - found.start) / 1e3, (stop - start) / 1e3
+        yield IdleTime(at_ms, ms, name, call, call_ms, os_call, os_call_ms)
 
 
-def _longest_inside(gap: Gap, events: Iterable[Event]) -> tuple[str, float]:
-    """The name of the calls in which the gap's thread spent most of it, and their time in ms."""
+def _longest_inside(start: float, stop: float, events: Iterable[Event]) -> tuple[str, float]:
+    """The name of the calls that took most of the time from `start` to `stop`, and their time in it in ms."""
     inside: dict[str, float] = defaultdict(float)
     for event in events:
-        us = min(event["ts"] + event["dur"], gap.stop) - max(event["ts"], gap.start)
-        if us > 0 and event["tid"] == gap.tid:
+        us = min(event["ts"] + event["dur"], stop) - max(event["ts"], start)
+        if us > 0:
             inside[event["name"]] += us / 1e3
     return max(inside.items(), key=lambda item: item[1], default=("", 0.0))
 
