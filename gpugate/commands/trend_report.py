@@ -85,7 +85,7 @@ def _columns(billed: Sequence[str]) -> tuple[Column, ...]:
     return (
         Column("workload", left=True),
         Column("optimization", left=True),
-        Column("nights"),
+        Column("runs"),
         Column("per step"),
         *(Column(BILL_TIMES[name], rank=2) for name in billed),
         Column("speedup"),

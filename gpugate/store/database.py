@@ -97,7 +97,6 @@ class Selection:
     """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
 
     case: str = ""
-    case_id: str | None = None
     machine: str = ""
     branch: str | None = None
     metrics: Sequence[str] = ()
@@ -348,8 +347,6 @@ def _read_nights(
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
     wanted, cases, unfit = selection.metrics or METRICS, dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
     of_results: list[sql.ColumnElement[bool]] = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
-    if selection.case_id is not None:
-        of_results.append(RESULT.c.case_id == selection.case_id)
     if selection.case:
         of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
     rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))
