@@ -88,11 +88,6 @@ class RankJob:
                 self.announce("leave")
         self._stack.close()
 
-    @property
-    def process_ids(self) -> list[int]:
-        """The ids of the processes of the other ranks."""
-        return [child.process.pid for child in self._others.values()]
-
     def announce(self, do: str, **arguments: object) -> None:
         """Makes every other rank do what this one is about to do. Raises RankError where a rank has ended."""
         self._check()

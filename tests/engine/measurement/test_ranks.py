@@ -31,6 +31,10 @@ def failing_with(words: str) -> Iterator[None]:
     assert words in str(caught.value)
 
 
+def process_ids(job: RankJob) -> list[int]:
+    return [child.process.pid for child in job._others.values()]
+
+
 def test_every_rank_does_each_step_of_a_side_that_each_of_them_built() -> None:
     with RankJob(3, CPU) as job:
         side = job.build(partial(rank_sides.adding, factor=10), CONTEXT)
@@ -41,7 +45,7 @@ def test_every_rank_does_each_step_of_a_side_that_each_of_them_built() -> None:
         assert other.step(torch.tensor([2])).item() == 12
         assert (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]) == ("0", "3", "0")
         assert job.build(rank_sides.counting_collectors, CONTEXT).step(torch.tensor([1])).item() == 0
-        ids = job.process_ids
+        ids = process_ids(job)
     assert "WORLD_SIZE" not in os.environ
     assert not any(map(running, ids))
 
@@ -54,7 +58,7 @@ def test_a_rank_that_ends_ends_all_with_its_own_error(how: str, words: str) -> N
         side = job.build(partial(rank_sides.ending, how=how), CONTEXT)
         with failing_with(words):
             side.step(torch.tensor([1]))
-        wait_until(lambda: not any(map(running, job.process_ids)))
+        wait_until(lambda: not any(map(running, process_ids(job))))
         with failing_with(words):
             job.build(rank_sides.failing_build, CONTEXT)
         closed: list[int] = []
@@ -93,7 +97,7 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
                      items=1, seed=0, cache="", settings={})  # fmt: skip
         with failing_with("rank 1 did not answer within 3 s"), job.watch():
             pass
-        ids = job.process_ids
+        ids = process_ids(job)
     assert not any(map(running, ids))
 
 
