@@ -11,7 +11,6 @@ from gpugate.judging.machine_state import (
     slowed_reference,
     vanished_work,
 )
-from gpugate.measurement.derived import with_ceilings
 from gpugate.measurement.record import Measurement, Pair, StepProfile, TimedBuild, Yardstick
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import summarize
@@ -103,22 +102,6 @@ def test_a_rate_above_120_percent_of_a_ceiling_is_impossible(
 def test_a_reference_that_the_other_side_slows_gives_no_result(slowdown: float | None, slowed: bool) -> None:
     found = slowed_reference(timed(1.0, reference_slowdown=slowdown))
     assert (found is not None and found.code is ReasonCode.REFERENCE_SLOWED) == slowed
-
-
-@pytest.mark.parametrize(
-    ("dtype", "kind", "names"),
-    [
-        ("float16", "cuda", {"matmul_bf16_tflops", "device_copy_gb_per_s", "cache_bytes"}),
-        ("float8", "cuda", {"device_copy_gb_per_s", "cache_bytes"}),
-        ("bfloat16", "cpu", {"memcpy_gb_per_s", "cache_bytes"}),  # this machine has no yardstick of bfloat16
-    ],
-)
-def test_the_best_of_all_probes_is_the_ceiling(dtype: str, kind: str, names: set[str]) -> None:
-    values = {"matmul_bf16_tflops": 790.0, "device_copy_gb_per_s": 4000.0, "memcpy_gb_per_s": 10.0}
-    probes = [Yardstick(values), Yardstick({name: value / 2 for name, value in values.items()})]
-    found = with_ceilings(measured(), dtype, kind, 100, probes)
-    assert set(found.ceilings) == names
-    assert found.ceilings == {**{name: values.get(name) for name in names}, "cache_bytes": 100.0}
 
 
 OPERATORS, FEW_SEEN = (StepProfile({"aten::mm": (1.0, ms)}, kernel_ms=ms) for ms in (25.0, 3.0))

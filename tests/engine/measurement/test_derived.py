@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.derived import YARDSTICK, with_derived
-from gpugate.measurement.record import Measurement, SideCost
+from gpugate.measurement.derived import YARDSTICK, with_ceilings, with_derived
+from gpugate.measurement.record import Measurement, SideCost, Yardstick
 from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
@@ -85,3 +85,19 @@ def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:
     assert with_derived(uncounted, CLIP, {}) == uncounted
     assert with_derived(counted, replace(CLIP, whole_run_items=None), {}) == counted
     assert with_derived(replace(counted, instances=()), CLIP, {}) == replace(counted, instances=())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "names"),
+    [
+        ("float16", "cuda", {"matmul_bf16_tflops", "device_copy_gb_per_s", "cache_bytes"}),
+        ("float8", "cuda", {"device_copy_gb_per_s", "cache_bytes"}),
+        ("bfloat16", "cpu", {"memcpy_gb_per_s", "cache_bytes"}),  # this machine has no yardstick of bfloat16
+    ],
+)
+def test_the_best_of_all_probes_is_the_ceiling(dtype: str, kind: str, names: set[str]) -> None:
+    values = {"matmul_bf16_tflops": 790.0, "device_copy_gb_per_s": 4000.0, "memcpy_gb_per_s": 10.0}
+    probes = [Yardstick(values), Yardstick({name: value / 2 for name, value in values.items()})]
+    found = with_ceilings(measured("tiny/quick/cuda", 3.0), dtype, kind, 100, probes)
+    assert set(found.ceilings) == names
+    assert found.ceilings == {**{name: values.get(name) for name in names}, "cache_bytes": 100.0}

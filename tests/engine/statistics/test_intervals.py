@@ -34,10 +34,13 @@ def test_bounds_are_the_tightest_order_statistics_that_the_binomial_allows(count
     assert (estimate.low, estimate.high) == (tightest, count - 1 - tightest)
 
 
-@pytest.mark.parametrize("count", range(2, 7))
-def test_below_seven_samples_the_bounds_reach_beyond_the_extremes(count: int) -> None:
-    estimate = median_interval([float(value) for value in range(count)])
-    assert (estimate.low, estimate.high) == (1 - count, 2 * (count - 1))
+def test_below_seven_samples_the_bounds_reach_beyond_the_extremes() -> None:
+    assert median_interval([0.0, 1.0, 2.0, 3.0]) == Estimate(1.5, -3.0, 6.0)
+    assert time_interval([10.0, 20.0, 40.0]) == Estimate(20.0, 2.5, 160.0)  # times stay positive
+    assert time_interval([5.0, 1, 4, 2, 3, 7, 6]) == median_interval([5.0, 1, 4, 2, 3, 7, 6])
+    for estimate in (median_interval, time_interval, lambda samples: speedup_estimate([samples], [True])):
+        with pytest.raises(ValueError, match="no samples"):
+            estimate([])
 
 
 @pytest.mark.parametrize("instances", [1, 2])
@@ -114,14 +117,3 @@ def test_an_effect_of_the_order_needs_two_builds_of_either_and_no_outlier(
     medians: list[float], first: list[bool], effect: object
 ) -> None:
     assert order_effect(medians, first) == effect
-
-
-def test_no_samples_are_refused() -> None:
-    for estimate in (median_interval, time_interval, lambda samples: speedup_estimate([samples], [True])):
-        with pytest.raises(ValueError, match="no samples"):
-            estimate([])
-
-
-def test_few_times_have_a_wide_interval_that_stays_positive() -> None:
-    assert time_interval([10.0, 20.0, 40.0]) == Estimate(20.0, 2.5, 160.0)
-    assert time_interval([5.0, 1, 4, 2, 3, 7, 6]) == median_interval([5.0, 1, 4, 2, 3, 7, 6])

@@ -87,7 +87,7 @@ def simulate(change: float, sd: float, cases: int, known: float = 4.0) -> Counte
     return found
 
 
-@pytest.mark.parametrize("sd", [0.002, 0.01, 0.03])
+@pytest.mark.parametrize("sd", [0.002, 0.03])
 def test_unchanged_code_is_slower_in_at_most_one_duet_of_two_hundred(sd: float) -> None:
     found = simulate(0.0, sd, 2000)
     assert found["slower"] <= 10
