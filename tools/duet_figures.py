@@ -205,9 +205,9 @@ def expect_slower(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> float:
     for trial in trials:
         for case_id, ((first, *others),) in collect_processes([trial]).items() if trial.slow_percent else ():
             builds = len(first.builds)
-            size = DuetSize(first.pairs // builds, builds, 1 + len(others), first.measuring_s)
+            size = DuetSize(first.pairs // builds, builds, first.measuring_s)
             noise, slowdown = noises[case_id], trial.slow_percent / 100
-            expected += simulate(noise, size, slowdown, SLOWER_DUETS, draw, size.processes).share("slower")
+            expected += simulate(noise, size, slowdown, SLOWER_DUETS, draw, 1 + len(others)).share("slower")
     return expected
 
 
@@ -220,7 +220,7 @@ def describe_choice(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
     for case_id, trials in tried.items():
         builds = [build for trial in trials for process in trial for build in process.builds]
         a_process = median(len(process.builds) for trial in trials for process in trial)
-        size = DuetSize(int(median(map(len, builds))), int(a_process), MOST_PROCESSES, 1.0)
+        size = DuetSize(int(median(map(len, builds))), int(a_process), 1.0)
         duets.append(simulate(noises[case_id], size, 0.0, CPU_DUETS, draw))
     return _describe_unchanged("unchanged code", dict(zip(tried, duets, strict=True)))
 

@@ -12,14 +12,15 @@ from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
+from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import (
     MOST_PROCESSES,
     ProcessMean,
     collect_evidence,
     decide_in_turn,
+    detectable_change,
     expected_processes,
     mean_of_pairs,
-    needed_processes,
     variance_of_median,
 )
 from gpugate.statistics.variation import PRIOR_WORTH
@@ -119,13 +120,13 @@ def plan(noise: Noise) -> DuetSize:
     The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of pairs
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6).
     """
-    ranked: list[tuple[tuple[bool, float], DuetSize]] = []
+    sizes: dict[tuple[bool, float], DuetSize] = {}  # by lack of power and cost
     for builds in (1, 2, 4):
         for pairs in (8, 16, 32, 64, 128):  # of a build
             of_pairs = variance_of_median(noise.pair_sd, builds * pairs)
             sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + noise.build_sd**2 / builds + of_pairs)
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
-            needed = needed_processes(sd)
-            cost = (PROCESS_S + sampling_s) * (sd**2 if needed is None else expected_processes(sd))
-            ranked.append(((needed is None, cost), DuetSize(pairs, builds, needed or MOST_PROCESSES, sampling_s)))
-    return min(ranked, key=lambda one: one[0])[1]
+            is_blunt = detectable_change(sd, MOST_PROCESSES) > SHARP
+            cost = (PROCESS_S + sampling_s) * (sd**2 if is_blunt else expected_processes(sd))
+            sizes.setdefault((is_blunt, cost), DuetSize(pairs, builds, sampling_s))
+    return sizes[min(sizes)]

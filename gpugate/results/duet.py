@@ -35,14 +35,11 @@ class Noise:
 
 @dataclass(frozen=True)
 class DuetSize:
-    """The size of a duet: the pairs of a build, the builds of a process, and the processes that it may need.
-
-    `sampling_s` are the seconds that the pairs and the further builds of a process take.
-    """
+    """The size of a process of a duet: the pairs of a build, the builds, and the seconds that pairs and further builds
+    take."""
 
     pairs: Natural
     builds: Natural
-    processes: Natural
     sampling_s: Positive
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from scipy import special
 
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
-from gpugate.statistics.policy import DECIDING_PROCESSES, MISS, SHARP
+from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
@@ -93,13 +93,17 @@ class ProcessMeans:
 
     @property
     def detectable(self) -> float:
-        """The slowdown, a share, that processes as these find with a probability of about 1 - MISS, at least
-        DECIDING_PROCESSES of them. A slowdown below ALTERNATIVE may end the test as none."""
-        count = max(DECIDING_PROCESSES, self.processes)
-        variance = self.squares / self.degrees_of_freedom
-        per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
-        least = math.sqrt(variance) * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
-        return max(ALTERNATIVE, math.expm1(least))
+        """The slowdown, a share, that processes as these find, at least DECIDING_PROCESSES of them."""
+        sd = math.sqrt(self.squares / self.degrees_of_freedom)
+        return detectable_change(sd, max(DECIDING_PROCESSES, self.processes))
+
+
+def detectable_change(sd: float, count: int) -> float:
+    """Computes the slowdown, a share, that so many processes find with a probability of about 1 - MISS, where their
+    means have this standard deviation. A slowdown below ALTERNATIVE may end the test as none."""
+    per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
+    least = sd * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
+    return max(ALTERNATIVE, math.expm1(least))
 
 
 def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
@@ -144,12 +148,3 @@ def expected_processes(sd: float) -> float:
     """Computes the mean number of processes where nothing changed and process means have this standard deviation:
     1 + 2 log(1 / MISS) (sd / log(1 + ALTERNATIVE))^2, Wald's approximation, and one more for the unknown variance."""
     return min(MOST_PROCESSES, 1 - 2 * _ACQUITTAL * (sd / _CHANGE) ** 2)
-
-
-def needed_processes(sd: float) -> int | None:
-    """Computes the processes after which a slowdown of SHARP is found with a probability of 1 - MISS, where process
-    means have this standard deviation, as predicted; None where MOST_PROCESSES do not suffice."""
-    for count in range(DECIDING_PROCESSES, MOST_PROCESSES + 1):
-        if ProcessMeans(count, 0.0, (PRIOR_WORTH + count - 1) * sd**2).detectable <= SHARP:
-            return count
-    return None

@@ -17,7 +17,7 @@ from tools.trust.duet_report import judge_trials
 from tools.trust.duets import read_duets
 
 FOLDER = RESULTS / "h100/duets/16-cores"
-SIZE = DuetSize(pairs=16, builds=2, processes=4, sampling_s=5.0)
+SIZE = DuetSize(pairs=16, builds=2, sampling_s=5.0)
 SEED = 20261127
 
 
