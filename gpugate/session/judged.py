@@ -185,10 +185,14 @@ def _live_report(config: pytest.Config, session: PerfSession) -> Iterator[Report
     if not shown:
         yield silent
         return
-    live = LiveLine(
-        Console(file=stream), reporter.ensure_newline, lambda: session.doubt.describe_left(session.elapsed_s)
-    )
-    with capture.global_and_fixture_disabled(), live:
+
+    def describe_session() -> str:
+        return session.doubt.describe_left(session.elapsed_s)
+
+    with (
+        capture.global_and_fixture_disabled(),  # or the line's own look at the stream finds no terminal
+        LiveLine(Console(file=stream), reporter.ensure_newline, describe_session) as live,
+    ):
         yield live.update
     if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
         reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")
