@@ -20,10 +20,14 @@ class Kind(NamedTuple):
     of_ranks: bool = False  # only a case that spans GPUs can have it
 
 
-_TIMED = Kind("PERCENT", 5, 1000)  # beyond 1000 % a run would seem to hang
+def _make_timed(not_on_a_cpu: str | None = None) -> Kind:
+    return Kind("PERCENT", 5, 1000, not_on_a_cpu)  # beyond 1000 % a run would seem to hang
+
+
 KINDS: Mapping[str, Kind] = {
-    "slow": _TIMED,
-    "cpu-work": _TIMED,
+    "slow": _make_timed(),
+    "longer-kernel": _make_timed("a CPU runs no kernels whose time could be counted"),
+    "cpu-work": _make_timed(),
     "sync": Kind(not_on_a_cpu="a CPU has no device to wait for"),
     "pageable": Kind(not_on_a_cpu="a CPU copies nothing to a device"),
     "launch": Kind(not_on_a_cpu="a CPU launches no kernels that could be counted"),

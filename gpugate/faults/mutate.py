@@ -22,7 +22,7 @@ from gpugate.faults.sides import (
     synchronize_every_step,
     use_pageable_memory,
 )
-from gpugate.faults.slow import slow_down, use_more_cpu
+from gpugate.faults.slow import lengthen, slow_down, use_more_cpu
 from gpugate.workload import Build, Case, Context, Side
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _afterwards(change: Callable[[Context, Side], Side]) -> Callable[[Build, flo
 
 _FAULTS: Mapping[str, Callable[[Build, float], Build]] = {
     "slow": lambda build, percent: slow_down(build, percent / 100),
+    "longer-kernel": lambda build, percent: lengthen(build, percent / 100),
     "cpu-work": lambda build, percent: use_more_cpu(build, percent / 100),
     "sync": _afterwards(synchronize_every_step),
     "pageable": lambda build, _: use_pageable_memory(build),

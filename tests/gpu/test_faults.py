@@ -141,6 +141,13 @@ def test_one_photograph_has_no_half() -> None:
         measured(case_of(PHOTOGRAPH, "cuda-graph"), Fault("skip-work"))
 
 
+def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch() -> None:
+    case = case_of(PHOTOGRAPHS, "channels-last-fp16")
+    found, usual = (one.optimized_counters for one in (measured(case, Fault("longer-kernel", 20.0)), measured(case)))
+    assert found["kernel_ms"] == pytest.approx(1.2 * usual["kernel_ms"], rel=0.03)
+    assert (found["kernels"], found["kernel_launches"]) == (usual["kernels"] + 1, usual["kernel_launches"] + 1)
+
+
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch) -> None:
     """Steps that sleep too, for a known number of cycles: whatever the clock is, the cycles must be the share."""

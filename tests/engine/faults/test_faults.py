@@ -181,7 +181,9 @@ def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
 # --- the command line -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spelling", ["slow:0.5", "cpu-work:5", "wrong:1e-05", "graph-break", "slow:12.345678901234"])
+@pytest.mark.parametrize(
+    "spelling", ["slow:0.5", "longer-kernel:5", "cpu-work:5", "wrong:1e-05", "graph-break", "slow:12.345678901234"]
+)
 def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
     fault = Fault.parse(spelling)
     assert str(fault) == spelling
@@ -191,7 +193,7 @@ def test_a_fault_reads_as_it_is_written(spelling: str) -> None:
 @pytest.mark.parametrize(
     ("text", "next_step"),
     [
-        *((text, "use one of slow:PERCENT, cpu-work") for text in ("", "Slow:5", ":5", "no_graph")),
+        *((text, "use one of slow:PERCENT, longer-kernel") for text in ("", "Slow:5", ":5", "no_graph")),
         *((f"slow:{text}", "give a number above 0 up to 1000") for text in ("", "-3", "0", "nan", "inf", "5%", "1001")),
         *((text, "above 0, such as wrong:0.01") for text in ("wrong", "wrong:0", "wrong:a bit")),
         ("leak:3", "has no size"),
