@@ -79,25 +79,16 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     assert contents(nights) == before
 
 
-def test_a_run_of_another_version_or_without_its_promise_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_another_version_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
-    for field, value, sentence in (
-        (
-            "environment packages gpugate",
-            "0.0.9",
-            "was decided by gpugate 0.0.9 and this is gpugate 0.1.0, whose",
-        ),
-        ("cases tiny/pass/cuda promise", None, "cases.tiny/pass/cuda was measured and has no promise"),
-    ):
-        stored(path, case("pass"))
-        edit(path, field, value)
-        assert main(["replay", str(path)]) == 2
-        said, complaints = capsys.readouterr()
-        assert (said, complaints.count("\n")) == ("", 1)
-        assert complaints.startswith(f"gpugate replay: {path} ")
-        assert sentence in complaints
+    stored(path, case("pass"))
+    edit(path, "environment packages gpugate", "0.0.9")
+    assert main(["replay", str(path)]) == 2
+    said, complaints = capsys.readouterr()
+    assert (said, complaints.count("\n")) == ("", 1)
+    assert complaints.startswith(
+        f"gpugate replay: {path} was decided by gpugate 0.0.9 and this is gpugate 0.1.0, whose"
+    )
 
 
 def test_an_interrupted_and_mutated_night_is_decided_as_far_as_it_goes(
