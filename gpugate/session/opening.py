@@ -147,8 +147,9 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))
     if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:
-        session.doubt.end_s = LAST_START_S
         session.shared_s = share_time(session.doubt.cases)
+        if options.fault is None and options.profiling is None:  # a fault is to be caught in every case
+            session.doubt.end_s = LAST_START_S
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)
     return session

@@ -1,8 +1,8 @@
 """The time that the cases of a session share: for sampling in a developer's run on a CPU, for doubt in every run.
 
 Where the user of a CPU gives no sampling time, all cases share PLANNED_S, so that a first look at the whole suite takes
-two minutes; cases that would begin after LAST_START_S are left out. Further processes and duets share DOUBT_SHARE of
-the session.
+two minutes; cases that would begin after LAST_START_S are left out, unless the run has a fault or a profiler. Further
+processes and duets share DOUBT_SHARE of the session.
 """
 
 from __future__ import annotations
