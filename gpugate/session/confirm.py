@@ -105,20 +105,19 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
         return RecordedCode("", problem=SPANS_GPUS)
     record = session.records.find_current(case) or session.records.find_other_cores(case)
     provenance, doubt = record.provenance if record else None, session.doubt
+    left_s, spent_s = doubt.find_duet_s(session.elapsed_s), doubt.spent_s
     try:
         ref = choose_ref(session.options.against, provenance, session.root)
         if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):
             code = RecordedCode(ref, unchanged=True)
-        elif not doubt.affords(
-            result.duration_s / len(result.measurements), left_s := doubt.find_duet_s(session.elapsed_s)
-        ):
+        elif not doubt.affords(result.duration_s / len(result.measurements), left_s):
             code = RecordedCode("", problem=doubt.leave_out(case.id))
         else:
             with doubt.spend():
                 code = _measure_code(session, case.id, ref, report, left_s)
     except (CompareError, OSError) as error:
         code = RecordedCode("", problem=str(error))
-        if doubt.find_left_s(session.elapsed_s) <= 0:  # cut off
+        if doubt.spent_s - spent_s >= left_s:  # cut off
             doubt.leave_out(case.id)
     return replace(code, machine_changes=_list_machine_changes(provenance, session.result.provenance, result))
 

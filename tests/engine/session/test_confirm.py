@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gpugate.errors import CompareError, FreshProcessError
 from gpugate.faults.fault import Fault
 from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
+from gpugate.measurement.progress import silent
 from gpugate.results.duet import DuetProcess
 from gpugate.results.run import Provenance
 from gpugate.session import confirm
@@ -106,6 +108,30 @@ def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject,
     recorded_commit.quick_ms(3)
     recorded_commit.run(*GATE, "-operf_processes=3")
     assert recorded_commit.outcomes()["throughput"] == "INCONCLUSIVE", "one process alone is no alarm"
+
+
+def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Path, monkeypatch) -> None:
+    case: Any = SimpleNamespace(id="net/fast/cpu", spans_gpus=False)
+    records = SimpleNamespace(find_current=lambda case: None, find_other_cores=lambda case: None)
+    doubt = DoubtTime(3, begun=1)
+    session: Any = SimpleNamespace(
+        records=records,
+        doubt=doubt,
+        options=replace(OPTIONS, against="HEAD", fault=Fault.parse("slow:5")),
+        root=tmp_path,
+        elapsed_s=12.0,
+        result=SimpleNamespace(provenance=None),
+    )
+    result: Any = SimpleNamespace(duration_s=6.0, measurements=[None], remembered=None, cores_changed=None)
+
+    def run_out_of_time(*arguments: Any) -> None:
+        doubt.spent_s += arguments[-1]
+        raise CompareError("the process did not end")
+
+    monkeypatch.setattr(confirm, "choose_ref", lambda *_: "HEAD")
+    monkeypatch.setattr(confirm, "_measure_code", run_out_of_time)
+    assert confirm.compare_code(session, case, result, silent).problem == "the process did not end"
+    assert (doubt.left_out, doubt.find_left_s(12.0) > 0) == ([case.id], True)
 
 
 def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> None:
