@@ -84,7 +84,7 @@ def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: 
             for ending in (REPORT, EXPORT, SUMMARY):
                 (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
             if capture.complete:  # a side that failed has failed its test already
-                kept.append((capture, *_keep(run, capture, stem, isolated)))
+                kept.append((capture, *_keep(run, capture, stem, isolated, problems)))
         except GpugateError as error:
             problems.append(str(error))
         except Exception as error:
@@ -100,8 +100,11 @@ def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: 
     return list(dict.fromkeys(problems))
 
 
-def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool) -> tuple[Path, list[str]]:
-    """Keeps what nsys left of one capture; returns the report, and its summary in a few lines."""
+def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool, problems: list[str]) -> tuple[Path, list[str]]:
+    """Keeps what nsys left of one capture; returns the report, and its summary in a few lines.
+
+    Where nothing can be summarized, the list `problems` gets the reason, and the report stays.
+    """
     from gpugate.profiling.summary import brief, markdown, summarize
 
     folder, found = run.profiling.folder, _find(run, capture)
@@ -110,11 +113,16 @@ def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool) -> tupl
             f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1"
         )
     report = found.replace((folder if isolated else run.folder) / f"{stem}{REPORT}")
-    summary = summarize(export.export_report(report, run.environment), capture.steps, capture.window)
-    write_atomically(folder / f"{stem}{SUMMARY}", markdown(summary))
+    lines = list[str]()
+    try:
+        summary = summarize(export.export_report(report, run.environment), capture.steps, capture.window)
+        write_atomically(folder / f"{stem}{SUMMARY}", markdown(summary))
+        lines = brief(summary)
+    except (GpugateError, OSError) as error:
+        problems.append(f"{report.name} was not summarized: {error}")
     if not isolated:
         raise export.ProfileError(f"{report.name} was not kept, as {MAY_READ}: {ELSEWHERE}")
-    return report, brief(summary)
+    return report, lines
 
 
 def _find(run: ProfiledRun, capture: Capture) -> Path | None:

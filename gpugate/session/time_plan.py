@@ -57,13 +57,18 @@ class DoubtTime:
 
         The length of the session without doubt is estimated by that of the cases so far.
         """
-        own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
-        most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        return min(self.limit_s - self.of_case_s, most_s - self.spent_s)
+        return min(self.limit_s - self.of_case_s, self._find_session_s(elapsed_s))
 
     def find_duet_s(self, elapsed_s: float) -> float:
         """The seconds that are left to the present case for a duet."""
-        return self.find_left_s(elapsed_s) / (2 if self.begun < self.cases else 1)
+        share = 2 if self.begun < self.cases else 1
+        return min(self.limit_s - self.of_case_s, self._find_session_s(elapsed_s) / share)
+
+    def _find_session_s(self, elapsed_s: float) -> float:
+        """The seconds that are left to all cases together."""
+        own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
+        most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
+        return most_s - self.spent_s
 
     def affords(self, measured_s: float, left_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer

@@ -115,6 +115,10 @@ def parse(text: str) -> object:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise FormatError(f"it is cut off or not JSON ({place}: {error.msg})") from None
+    except FormatError:
+        raise
+    except (ValueError, RecursionError):
+        raise FormatError("it is nested too deeply, or has a number of too many digits") from None
 
 
 def pretty(data: object, indent: str = "") -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.machine.processes import treat_termination_as_ctrl_c
-from gpugate.profiling import export, nsight_reports
+from gpugate.profiling import export, nsight_reports, summary
 from gpugate.profiling.export import Capture, CaptureIndex, SideLabel
 from gpugate.profiling.nsight_reports import (
     ProfiledRun,
@@ -112,6 +112,19 @@ def test_what_is_kept_of_a_capture_replaces_that_of_an_earlier_run(
     kept = keep([captured(1, complete)], left, isolated=isolated)
     assert [one.startswith(problem or "?") for one in kept.problems] == [True] * (problem is not None)
     assert kept.names == [f"{STEM}.{ending}" for ending in endings]
+
+
+def test_a_report_that_cannot_be_summarized_is_kept_and_listed(
+    keep: Callable[..., Kept], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise export.ProfileError("its export has no steps")
+
+    monkeypatch.setattr(summary, "summarize", fail)
+    kept = keep([captured(1)], "1.nsys-rep")
+    assert kept.problems == [f"{STEM}.nsys-rep was not summarized: its export has no steps"]
+    assert kept.lines[0].startswith("nsys: 1 reports in")
+    assert kept.names == [f"{STEM}.nsys-rep", f"{STEM}.sqlite"]
 
 
 def test_a_file_in_the_way_costs_no_other_report(keep: Callable[..., Kept], tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ FILE = JsonFile("ours", 3, Body, BaselineError, STEPS, oldest_version=2)
         ('{"a": 1, "a": 2}', "the field 'a' is there twice"),
         ('{"a": ', "it is cut off or not JSON (line 1, column 7: Expecting value)"),
         ("", "it is cut off or not JSON (line 1, column 1: Expecting value)"),
+        pytest.param("[" * 100_000, "it is nested too deeply, or has a number of too many digits", id="nested"),
+        pytest.param("1" * 5_000, "it is nested too deeply, or has a number of too many digits", id="digits"),
     ],
 )
 def test_text_that_is_no_strict_json(text: str, sentence: str) -> None:
