@@ -35,7 +35,6 @@ from gpugate.session.confirm import compare_code, confirm
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.remembered_proofs import ProofFileError
-from gpugate.session.time_plan import PLANNED_S
 from gpugate.store.codec import from_json, to_json
 from gpugate.workload import Case, for_device_class
 
@@ -193,7 +192,7 @@ def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`."""
     against = session.options.against
     return Allowed(
-        pairs=session.shared_s is None or session.elapsed_s + more_s <= PLANNED_S,
+        pairs=session.shared_s is None or session.doubt.affords_pairs(more_s, session.elapsed_s),
         processes=session.options.deciding_processes,
         duet=against != OFF,
         any_code=against not in (AUTO, OFF),

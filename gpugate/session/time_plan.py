@@ -75,6 +75,10 @@ class DoubtTime:
         than its time: without it no alarm is confirmed."""
         return left_s >= min(START_S + measured_s, CASE_DOUBT_S)
 
+    def affords_pairs(self, more_s: float, elapsed_s: float) -> bool:
+        """True where `more_s` more for the present case leave to each case after it an equal share of PLANNED_S."""
+        return elapsed_s + more_s <= PLANNED_S * self.begun / max(1, self.cases)
+
     @contextmanager
     def spend(self) -> Iterator[None]:
         began_s = perf_counter()

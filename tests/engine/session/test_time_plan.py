@@ -20,6 +20,16 @@ def test_few_cases_get_the_time_of_a_gate_and_many_share_what_is_there() -> None
     assert [share_time(cases) for cases in (0, 1, 20, 500)] == [MOST_S, MOST_S, PLANNED_S / 20 - OVERHEAD_S, LEAST_S]
 
 
+@pytest.mark.parametrize(
+    ("begun", "elapsed_s", "more_s", "affords"),
+    [(1, 3.0, 2.0, True), (1, 3.0, 3.0, False), (10, 40.0, 12.0, True), (10, 50.0, 3.0, False), (20, 90.0, 14.0, True)],
+)
+def test_a_case_takes_more_pairs_from_what_the_cases_before_left_and_not_from_those_after(
+    begun: int, elapsed_s: float, more_s: float, affords: bool
+) -> None:
+    assert DoubtTime(20, begun).affords_pairs(more_s, elapsed_s) == affords  # a share of 5.2 s each
+
+
 def test_on_loaded_cores_cases_beyond_two_minutes_are_left_out_and_named() -> None:
     time = DoubtTime(3, end_s=LAST_START_S)
     assert (time.refuse_case("a", LAST_START_S - 1.0), time.describe()) == (None, [])
