@@ -17,7 +17,7 @@ from gpugate.judging.machine_state import uncached_bytes
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
-from gpugate.results.bill import Bills, bills_of
+from gpugate.results.bill import Bills, bills_of, median_kernels_ms
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
@@ -306,10 +306,9 @@ def _bill_rows(case: CaseResult) -> Iterator[tuple[str, ...]]:
 def _kernel_rows(case: CaseResult, bills: Bills) -> Iterator[tuple[str, ...]]:
     """The slowest kernels of the optimized side, today or in the record, whose time is the median of its processes."""
     processes = case.remembered.current.bills if case.remembered is not None else ()
-    recorded = [one.optimized.kernels_ms for one in processes if one is not None]
-    times = [bills.reference.kernels_ms, bills.optimized.kernels_ms, {}]
-    times[2] = {name: median(one.get(name, 0.0) for one in recorded) for one in recorded for name in one}
-    longest = {name: max(times[1].get(name, 0.0), times[2].get(name, 0.0)) for name in {**times[1], **times[2]}}
+    now, recorded = bills.optimized.kernels_ms, median_kernels_ms([one for one in processes if one is not None])
+    times = bills.reference.kernels_ms, now, recorded
+    longest = {name: max(now.get(name, 0.0), recorded.get(name, 0.0)) for name in {**now, **recorded}}
     slowest = sorted(longest.keys() - {OTHERS}, key=lambda name: (-longest[name], name))[:SLOWEST]
     for name, words in zip(slowest, shorten_names(slowest), strict=True):
         yield case.case_id, words, *(units.milliseconds(one[name]) if one.get(name) else "" for one in times)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
+from statistics import median
 from typing import Annotated, Any
 
 from gpugate.counter_names import BILLED
@@ -28,6 +30,12 @@ class Bills:
 
     reference: Bill
     optimized: Bill
+
+
+def median_kernels_ms(recorded: Sequence[Bills]) -> dict[str, float]:
+    """The median time of each kernel of the optimized side over processes; one that lacks the kernel spent none."""
+    times = [one.optimized.kernels_ms for one in recorded]
+    return {name: median([one.get(name, 0.0) for one in times]) for name in dict.fromkeys(chain.from_iterable(times))}
 
 
 def bills_of(measurement: Measurement) -> Bills | None:

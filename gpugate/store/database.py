@@ -37,8 +37,7 @@ from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
-from gpugate.store.version import STORE_FOLDER
-from gpugate.store.writable_folder import make_ignored
+from gpugate.store.version import make_store_folder
 from gpugate.units import round_stored
 
 FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
@@ -215,9 +214,7 @@ def _create_engine(address: URL, make: bool) -> sql.Engine:
         if not make and not path.exists():
             raise StoreError(f"there is no store at {path}: measure first, or give folders of nights")
         if make:
-            make_ignored(path.parent) if path.parent.name == STORE_FOLDER else path.parent.mkdir(
-                parents=True, exist_ok=True
-            )
+            make_store_folder(path.parent)
         engine = sql.create_engine(address, connect_args={"timeout": BUSY_S})
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
