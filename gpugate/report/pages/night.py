@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpugate import units
-from gpugate.judging.evidence import duet_of
-from gpugate.report.pages.rendering import Scale, Strip, reach_of, relative, render, write_change
-from gpugate.report.table import Table
-from gpugate.report.tables import ladder_table, sweep_table
-from gpugate.report.view import Finding, RunView
+from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
+from gpugate.report.view import RunView
 from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
-from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
 
 NO_RECORD = "no record"
@@ -28,10 +23,11 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
     changes = Changes(facts_of_run(last[1]), facts_of_run(view.run)) if last else None
     run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
-    rows = [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if case.verdicts]
-    rows += [_case_row(case, decided.get(case.case_id)) for case in run.cases.values() if _is_unjudged(case)]
+    measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
+    measured.sort(key=lambda case: not case.verdicts)  # those that nothing judged come last
+    rows = [_case_row(case, decided.get(case.case_id)) for case in measured]
     strips = [row["strip"] for row in rows if row["strip"] is not None]
-    failures = _failures(view, decided)
+    failures = _failures(view)
     return render(
         "night.html",
         view=view,
@@ -50,13 +46,9 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         failures=failures,
         links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
-        scale=Scale(reach_of(strips, 0.95, most=0.5)),
-        strip_scale=lambda strip: Scale(reach_of([strip])),
-        ladders=[_ladder_bars(ladder) for ladder in ladders(run.cases)],
-        sweeps=[_sweep_bars(sweep) for sweep in sweeps(run.cases) if any(point.speedup for point in sweep.points)],
+        scale=Scale(reach_of(strips)),
         provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
-        costs=_costs(view),
     )
 
 
@@ -75,10 +67,6 @@ def _rest(view: RunView) -> str:
     """The end of the first sentence: the machine, the duration, and the sharpness or, without records, the gains."""
     worth = view.sharpness or "; ".join(view.gains) or "no case has a record, so its sharpness is unknown"
     return f"on {view.run.environment.device_name}, in {units.duration(view.run.wall_s)}; {worth}."
-
-
-def _is_unjudged(case: CaseResult) -> bool:
-    return case.measurement is not None and not case.verdicts
 
 
 def _case_row(case: CaseResult, decided: Decider | None) -> dict[str, Any]:
@@ -133,31 +121,11 @@ def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
         return None
     found, minimum = decided.summary.speedup, case.promise.min_speedup if case.promise else None
     then = case.remembered.current.speedup if case.remembered else minimum
-    shares = relative(found.median, found.low, found.high, then or found.median)
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
-    return Strip(*shares, None, None, _describe_strip(f"speedup against {against}", shares, None, None))
+    return Strip.of_estimate(found, then or found.median, f"speedup against {against}")
 
 
-def _time_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
-    if decided is None or case.remembered is None:
-        return None
-    found = decided.summary.optimized_ms
-    shares = relative(found.median, found.low, found.high, case.remembered.current.optimized_ms)
-    allowed, detectable = case.number("time_tolerance"), case.number("detectable_by_time")
-    words = _describe_strip("time per step against its record", shares, allowed, detectable)
-    return Strip(*shares, allowed, detectable, words, less_is_better=True)
-
-
-def _describe_strip(
-    against: str, shares: tuple[float, float, float], allowed: float | None, detectable: float | None
-) -> str:
-    words = f"{against}: {write_change(*shares)}"
-    words += f", tolerated ±{units.percent(allowed)}" if allowed is not None else ""
-    words += f", a slowdown of {units.percent(detectable)} is caught" if detectable is not None else ""
-    return words
-
-
-def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[dict[str, Any]]:
+def _failures(view: RunView) -> list[dict[str, Any]]:
     """The cases that failed, then those with a verdict other than PASS, the worst first."""
     run = view.run
     judged = [one for case in run.cases.values() if case.error is None and (one := view.find_in_case(case)) is not None]
@@ -169,31 +137,9 @@ def _failures(view: RunView, decided: Mapping[str, Decider]) -> list[dict[str, A
             "worst": "FAILED" if case_id in view.errors or found is None else found.outcome.value,
             "error": view.errors.get(case_id),
             "found": found,
-            "strip": _deciding_strip(found, run, decided),
         }
         for case_id, found in [*entries, *((one.case_ids[0], one) for one in judged)]
     ]
-
-
-def _deciding_strip(found: Finding | None, run: RunResult, decided: Mapping[str, Decider]) -> Strip | None:
-    """The interval of the check that decided about the case; None for a check without one."""
-    strips = {"speedup": _speedup_strip, "throughput": _time_strip}
-    if found is None or found.verdicts[0].check not in strips:
-        return None
-    case = run.cases[found.case_ids[0]]
-    if found.verdicts[0].code is ReasonCode.CODE_SLOWER:
-        return _duet_strip(case)
-    return strips[found.verdicts[0].check](case, decided.get(case.case_id))
-
-
-def _duet_strip(case: CaseResult) -> Strip | None:
-    """The time per step in turns with the recorded code."""
-    duet = duet_of(case.recorded_code) if case.recorded_code is not None else None
-    if duet is None:
-        return None
-    shares = relative(duet.ratio.median, duet.ratio.low, duet.ratio.high, 1.0)
-    words = _describe_strip("time per step in turns with the recorded code", shares, None, duet.detectable)
-    return Strip(*shares, None, duet.detectable, words, less_is_better=True)
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
@@ -213,22 +159,6 @@ def _moved_cells(moved: Moved) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def _ladder_bars(ladder: Ladder) -> dict[str, Any]:
-    totals = [rung.total.median if rung.total else None for rung in ladder.rungs]
-    return _bars(ladder_table(ladder), totals)
-
-
-def _sweep_bars(sweep: Sweep) -> dict[str, Any]:
-    return _bars(sweep_table(sweep), [point.speedup for point in sweep.points])
-
-
-def _bars(table: Table, values: Sequence[float | None]) -> dict[str, Any]:
-    """A table whose rows have a bar each: a share of the longest bar."""
-    longest = max((value for value in values if value is not None), default=1.0)
-    shares = [None if value is None else round(100 * value / longest, 1) for value in values]
-    return {"table": table, "shares": shares}
-
-
 def _provenance(run: RunResult) -> list[tuple[str, str]]:
     if run.provenance is None:
         return []
@@ -244,10 +174,3 @@ def _provenance(run: RunResult) -> list[tuple[str, str]]:
         "image": found.container,
     }
     return [(name, value) for name, value in values.items() if value]
-
-
-def _costs(view: RunView) -> list[tuple[str, float, str]]:
-    """Case, share of the largest cost, and time; the most expensive case first."""
-    found = [(case.case_id, case.duration_s) for case in view.by_cost]
-    most = max((seconds for _, seconds in found), default=0.0) or 1.0
-    return [(case_id, round(100 * seconds / most, 1), units.duration(seconds)) for case_id, seconds in found]

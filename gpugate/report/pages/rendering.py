@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from gpugate import __version__, units
 from gpugate.report.table import STATES
 from gpugate.report.visible_text import show_controls
+from gpugate.statistics.intervals import Estimate
 
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -57,6 +58,7 @@ def _environment() -> Environment:
     )
     environment.filters["unbroken"] = lambda words: _UNIT.sub("\N{NO-BREAK SPACE}", words)
     environment.filters["clock"] = _read_clock
+    environment.filters["duration"] = units.duration
     environment.globals["number_of"] = units.number_of
     environment.globals["state"] = state
     environment.globals["sign"] = lambda word: SIGNS[state(word)]
@@ -77,7 +79,8 @@ def state(word: str) -> str:
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # of a scale, by powers of ten
 INSET = 2.0  # percent on either side, in which a mark beyond the scale stands
-LEAST_REACH = 0.02  # of a scale
+LEAST_REACH, MOST_REACH = 0.02, 0.5  # of a scale
+COVERED = 0.95  # of the strips
 TICKS = (0.04, 0.2, 1.0)  # parts of the reach, of which the smallest has no room for words
 
 
@@ -107,49 +110,33 @@ class Scale:
 
 @dataclass(frozen=True)
 class Strip:
-    """One interval on a scale, beside its tolerance. The numbers are shares of the value at 0; None: not known.
-
-    `allowed` is the tolerated band on either side, `detectable` the smallest slowdown that is caught. With
-    `less_is_better`, as for a time, a value to the right is worse. `words` describe the picture to a screen reader.
-    """
+    """One interval on a scale. The numbers are shares of the value at 0; `words` describe the picture to a screen
+    reader."""
 
     value: float
     low: float
     high: float
-    allowed: float | None
-    detectable: float | None
     words: str
-    less_is_better: bool = False
+
+    @classmethod
+    def of_estimate(cls, found: Estimate, base: float, against: str) -> Strip:
+        """The change of an estimate from `base`: `speedup against its record: -16.7 % (-17.0 %..-16.3 %)`."""
+        value, low, high = (one / base - 1 for one in (found.median, found.low, found.high))
+        change, ends = units.signed_percent(value), f"{units.signed_percent(low)}..{units.signed_percent(high)}"
+        return cls(value, low, high, f"{against}: {change} ({ends})")
 
     @property
     def extent(self) -> float:
-        return max(map(abs, (self.value, self.low, self.high, self.allowed or 0.0, self.slowdown or 0.0)))
-
-    @property
-    def slowdown(self) -> float | None:
-        """The detectable slowdown as a change of the time, or of the speedup: 100 % slower is half the speedup."""
-        if self.detectable is None:
-            return None
-        return self.detectable if self.less_is_better else 1 / (1 + self.detectable) - 1
+        return max(map(abs, (self.value, self.low, self.high)))
 
 
-def reach_of(strips: Sequence[Strip], covered: float = 1.0, most: float = 10.0) -> float:
-    """The round number up to which a scale contains this share of the strips whole."""
+def reach_of(strips: Sequence[Strip]) -> float:
+    """The round number up to which a scale contains nearly all of the strips whole."""
     extents = sorted(strip.extent for strip in strips)
-    wanted = extents[min(len(extents) - 1, math.ceil(covered * len(extents)) - 1)] if extents else LEAST_REACH
-    return _round_up(min(max(wanted, LEAST_REACH), most))
+    wanted = extents[math.ceil(COVERED * len(extents)) - 1] if extents else LEAST_REACH
+    return _round_up(min(max(wanted, LEAST_REACH), MOST_REACH))
 
 
 def _round_up(value: float) -> float:
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in STEPS if step * power >= value * (1 - 1e-9))
-
-
-def relative(value: float, low: float, high: float, base: float) -> tuple[float, float, float]:
-    """Median and ends as shares of `base`."""
-    return value / base - 1, low / base - 1, high / base - 1
-
-
-def write_change(value: float, low: float, high: float) -> str:
-    """`-16.7 % (-17.0 %..-16.3 %)`."""
-    return f"{units.signed_percent(value)} ({units.signed_percent(low)}..{units.signed_percent(high)})"
