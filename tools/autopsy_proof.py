@@ -22,7 +22,7 @@ from gpugate.judging.rules import decide
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode
-from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.json_file import JsonFile
 from gpugate.units import percent
 from tools.trust.selection import TrustError
 
@@ -82,7 +82,8 @@ FILE = JsonFile(
     1,  # History: 1: per fault and case the kind that was named, and whether the fault may be called so.
     ProofFile,
     TrustError,
-    NextSteps("give a file of --json", "write it again with --json", "write it again", unwritable="give another path"),
+    step="write it again with --json",
+    unwritable="give another path",
 )
 
 

@@ -18,7 +18,7 @@ from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import ProofResult
 from gpugate.results.run import RunResult
 from gpugate.store.codec import to_json
-from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.json_file import JsonFile
 from gpugate.store.source_hash import proof_hash
 from gpugate.store.version import make_store_folder
 from gpugate.store.writable_folder import make_ignored
@@ -44,7 +44,8 @@ FILE = JsonFile(
     1,
     ProvenCase,
     ProofFileError,
-    NextSteps("delete it", "delete it", "delete it", unwritable="give another --perf-store, or --perf-store off"),
+    step="delete it",
+    unwritable="give another --perf-store, or --perf-store off",
 )
 
 

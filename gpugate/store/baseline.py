@@ -36,7 +36,7 @@ from gpugate.results.summary import (
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
-from gpugate.store.json_file import JsonFile, NextSteps, parse
+from gpugate.store.json_file import JsonFile, parse
 from gpugate.store.writable_folder import hide_own_files, lock_folder
 from gpugate.units import Positive, number_of, round_stored
 from gpugate.workload import CaseKey, WorkloadName
@@ -46,7 +46,6 @@ from gpugate.workload import CaseKey, WorkloadName
 # 4: the provenance of the newest process. 5: the bill of each process; a current record that is equal to the anchor is
 # the word `anchor`.
 FORMAT_VERSION = 5
-_REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
 
@@ -133,7 +132,8 @@ FILE = JsonFile(
     FORMAT_VERSION,
     BaselineFile,
     BaselineError,
-    NextSteps(_REPAIR, _REPAIR, other_version="record again", unwritable="make room or mend its permissions"),
+    step="restore it from version control, or delete it and record again with --update-baselines",
+    unwritable="make room or mend its permissions",
     oldest_version=5,
 )
 

@@ -26,24 +26,19 @@ class OtherVersionError(FormatError):
 
 
 @dataclass(frozen=True)
-class NextSteps:
-    """The end of each sentence about a file that cannot be used."""
-
-    unreadable: str
-    damaged: str
-    other_version: str  # besides an upgrade of gpugate where a newer one wrote the file
-    unwritable: str
-
-
-@dataclass(frozen=True)
 class JsonFile(Generic[T]):
-    """Documents of one format: the fields of the dataclass `cls` after a header."""
+    """Documents of one format: the fields of the dataclass `cls` after a header.
+
+    `step` is the next step in a sentence about a file that cannot be used, and `unwritable` about one that cannot be
+    written.
+    """
 
     format: str
     version: int
     cls: type[T]
     error: type[GpugateError]
-    next_steps: NextSteps
+    step: str
+    unwritable: str
     oldest_version: int = 1  # the oldest that this gpugate reads
 
     def read(self, path: Path) -> T:
@@ -91,7 +86,7 @@ class JsonFile(Generic[T]):
             yield
         except OSError as error:
             problem = error.strerror or error
-            raise self.error(f"{path} cannot be written ({problem}): {self.next_steps.unwritable}") from error
+            raise self.error(f"{path} cannot be written ({problem}): {self.unwritable}") from error
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
@@ -100,12 +95,12 @@ class JsonFile(Generic[T]):
             yield
         except (OSError, UnicodeDecodeError) as error:
             problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise self.error(f"{path} cannot be read ({problem}): {self.next_steps.unreadable}") from error
+            raise self.error(f"{path} cannot be read ({problem}): {self.step}") from error
         except OtherVersionError as error:
             upgrade = "upgrade gpugate or " if error.is_newer else ""
-            raise self.error(f"{path} was {error}: {upgrade}{self.next_steps.other_version}") from error
+            raise self.error(f"{path} was {error}: {upgrade}{self.step}") from error
         except FormatError as error:
-            raise self.error(f"{path} cannot be used because {error}: {self.next_steps.damaged}") from error
+            raise self.error(f"{path} cannot be used because {error}: {self.step}") from error
 
 
 def parse(text: str) -> object:

@@ -13,7 +13,6 @@ from gpugate.machine.environment import machine_key, machine_name
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import BILL_TIMES, CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
-from gpugate.store.json_file import NextSteps
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import find_root
 from gpugate.store.version import STORE_FOLDER
@@ -32,11 +31,7 @@ class NightError(GpugateError):
     """A run is no night that the store or a history can use."""
 
 
-FILE = replace(
-    run_file.FILE,
-    error=NightError,
-    next_steps=NextSteps(f"mend its permissions, or {_DELETE}", _DELETE, _DELETE, _DELETE),
-)
+FILE = replace(run_file.FILE, error=NightError, step=_DELETE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.measurement.record import StepProfile
 from gpugate.results.run import RunResult
-from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.json_file import JsonFile
 from gpugate.workload import CaseKey
 
 FOLDER = "profiles"
@@ -25,13 +25,13 @@ class Profiles:
     cases: Mapping[CaseKey, StepProfile]
 
 
-_MEND = "delete it, and record again to have it"
 FILE = JsonFile(
     "gpugate-profiles",
     1,  # History: 1: the optimized side of each case, in columns of its parts.
     Profiles,
     BaselineError,
-    NextSteps(_MEND, _MEND, _MEND, unwritable="mend its permissions; nothing is judged by it"),
+    step="delete it, and record again to have it",
+    unwritable="mend its permissions; nothing is judged by it",
 )
 
 

@@ -29,7 +29,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.store.codec import FormatError, from_json, to_json
-from gpugate.store.json_file import JsonFile, NextSteps, parse
+from gpugate.store.json_file import JsonFile, parse
 from gpugate.store.writable_folder import lock_folder
 
 # History: 1: RunResult as it is, instances in columns. 2: what each case was judged by, and its further attempts.
@@ -66,12 +66,8 @@ FILE = JsonFile(
     FORMAT_VERSION,
     RunResult,
     RunFileError,
-    NextSteps(
-        unreadable="give a file that --perf-json wrote",
-        damaged="write it again with --perf-json",
-        other_version="measure again",
-        unwritable="give --perf-json another path",
-    ),
+    step="give a file that --perf-json wrote, or measure again",
+    unwritable="give --perf-json another path",
     oldest_version=14,  # of stored nights of results/
 )
 

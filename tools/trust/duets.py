@@ -19,7 +19,7 @@ from gpugate.machine.children import program_command, start_child
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
-from gpugate.store.json_file import JsonFile, NextSteps
+from gpugate.store.json_file import JsonFile
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, number_of
 from tools.archive import list_files
@@ -61,9 +61,8 @@ FILE = JsonFile(
     1,  # History: 1: one comparison.
     DuetTrial,
     TrustError,
-    NextSteps(
-        _AGAIN, _AGAIN, other_version="give an empty folder", unwritable="make room, every trial before it is kept"
-    ),
+    step=_AGAIN,
+    unwritable="make room, every trial before it is kept",
 )
 
 

@@ -128,7 +128,7 @@ def test_what_cannot_be_compared_is_one_sentence(runs, capsys) -> None:
             "nowhere",
         ): "measured no case in common whose id contains 'nowhere': give others",
         (str(before), str(night / "doctor.json")): (
-            f"{night}/doctor.json cannot be used because its field 'format' is not 'gpugate-run': write it again with"
+            f"{night}/doctor.json cannot be used because its field 'format' is not 'gpugate-run': give a file that"
         ),
         (str(before), str(night / "empty")): f"{night}/empty/run.json cannot be read (No such file or directory)",
     }.items():

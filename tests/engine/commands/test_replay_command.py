@@ -104,7 +104,10 @@ def test_an_interrupted_and_mutated_night_is_decided_as_far_as_it_goes(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["no-run"], "no-run cannot be read (No such file or directory): give a file that --perf-json wrote"),
+        (
+            ["no-run"],
+            "no-run cannot be read (No such file or directory): give a file that --perf-json wrote, or measure again",
+        ),
         (
             ["empty"],
             "empty contains no *.json and no night with its run.json: give the folder that --perf-json wrote runs to",

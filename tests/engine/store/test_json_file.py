@@ -10,7 +10,7 @@ import pytest
 
 from gpugate.errors import BaselineError
 from gpugate.store.codec import FormatError
-from gpugate.store.json_file import JsonFile, NextSteps, parse, write_atomically
+from gpugate.store.json_file import JsonFile, parse, write_atomically
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,7 @@ class Body:
     a: int
 
 
-STEPS = NextSteps("look", "mend", "measure again", "make room")
-FILE = JsonFile("ours", 3, Body, BaselineError, STEPS, oldest_version=2)
+FILE = JsonFile("ours", 3, Body, BaselineError, "mend", "make room", oldest_version=2)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +51,8 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (None, "cannot be read (No such file or directory): look"),
-        (b"\xff", "cannot be read (it is not UTF-8 text): look"),
+        (None, "cannot be read (No such file or directory): mend"),
+        (b"\xff", "cannot be read (it is not UTF-8 text): mend"),
         (b"[1, 2]", "cannot be used because its field 'format' is not 'ours': mend"),
         (b"{}", "cannot be used because its field 'format' is not 'ours': mend"),
         (
@@ -62,11 +61,11 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         ),
         (
             b'{"format": "ours", "format_version": 4, "b": 1}',
-            "was written by a newer gpugate (format 4, this one reads up to 3): upgrade gpugate or measure again",
+            "was written by a newer gpugate (format 4, this one reads up to 3): upgrade gpugate or mend",
         ),
         (
             b'{"format": "ours", "format_version": 1, "b": 1}',
-            "was written by an older gpugate (format 1, this one reads 2 and newer): measure again",
+            "was written by an older gpugate (format 1, this one reads 2 and newer): mend",
         ),
         (
             b'{"format": "ours", "format_version": 2, "a": 1.5}',

@@ -180,7 +180,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) ->
     with pytest.raises(RunFileError) as refused:
         run_file.read(path)
     assert str(refused.value).startswith(f"{path} cannot be ")
-    assert str(refused.value).endswith(("write it again with --perf-json", "give a file that --perf-json wrote"))
+    assert str(refused.value).endswith("give a file that --perf-json wrote, or measure again")
 
 
 def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,11 @@ def test_a_run_of_the_format_before_is_read(tmp_path: Path, run: RunResult) -> N
 DAMAGE = {
     ('"started_at": "2030-01-02T03:04:05+00:00"', '"started_at": "2030-01-02T03:04:05"'): (
         "cannot be used because started_at is '2030-01-02T03:04:05', not an ISO 8601 time with the UTC offset: "
-        "write it again with --perf-json"
+        "give a file that --perf-json wrote, or measure again"
     ),
     ('"format": "gpugate-run"', '"format": "gpugate-profiles"'): (
-        "cannot be used because its field 'format' is not 'gpugate-run': write it again with --perf-json"
+        "cannot be used because its field 'format' is not 'gpugate-run': "
+        "give a file that --perf-json wrote, or measure again"
     ),
 }
 
