@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,7 @@ def _describe_search(session: PerfSession) -> str | None:
 
 
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
-    """Describes the device and reads its baselines, all of which must be of the catalogue's workloads.
+    """Describes the device and reads its baselines.
 
     Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for one
     in `--perf-set` that no selected workload knows, CompareError for an `--against` that is not there, and
@@ -140,10 +139,12 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session = PerfSession(options, device, root, result, node_ids)
     files: dict[str, baseline.BaselineFile] = {}
     if not options.own_inputs:
+        recorded = baseline.load_all(session.records.folder)
         known = {workload.name for workload in catalogue.workloads()}
-        files = baseline.load_all(session.records.folder, known, partial(catalogue.is_partial, root))
+        files = {name: file for name, file in recorded.items() if name in known}
+        whole = files if recorded.keys() <= known or catalogue.is_partial(root) else recorded
+        session.records.unused = baseline.find_unused(whole, {case.id for case in catalogue.cases()})
     session.records.files = {} if options.update_baselines else files
-    session.records.unused = baseline.find_unused(files, {case.id for case in catalogue.cases()})
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))
     if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:

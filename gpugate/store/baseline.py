@@ -151,20 +151,10 @@ class Recording:
 Recorded = tuple[list[BaselineFile], dict[str, str]]  # and the reason for each measured case without a new record
 
 
-def load_all(
-    folder: Path, workload_names: Collection[str] | None = None, may_be_elsewhere: Callable[[], bool] = bool
-) -> dict[str, BaselineFile]:
-    """Loads the files of one machine, by workload; none where the folder is absent.
-
-    Raises BaselineError for a bad file, and for a file of a workload that is not among `workload_names`, where given.
-    Such a file is left out where the workload may be elsewhere.
-    """
-    files = {name: _load(folder, name) for name in _workloads(folder)}
-    unknown = [name for name in files if workload_names is not None and name not in workload_names]
-    if unknown and not may_be_elsewhere():
-        path, name = _path(folder, unknown[0]), unknown[0]
-        raise BaselineError(f"{path} is for the unknown workload {name!r}: restore the workload or delete the file")
-    return {name: file for name, file in files.items() if name not in unknown}
+def load_all(folder: Path) -> dict[str, BaselineFile]:
+    """Loads the files of one machine, by workload; none where the folder is absent. Raises BaselineError for a bad
+    file."""
+    return {name: _load(folder, name) for name in _workloads(folder)}
 
 
 def _path(folder: Path, workload: str) -> Path:

@@ -34,7 +34,7 @@ def pytest_sessionstart(session):
 
 
 def loaded(project: TinyProject) -> BaselineFile:
-    return baseline.load_all(project.baselines, {"tiny"})["tiny"]
+    return baseline.load_all(project.baselines)["tiny"]
 
 
 def kept_runs(project: TinyProject) -> Path:

@@ -120,8 +120,8 @@ def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProje
     alone = tiny.run("tests/first", "--perf-device=cpu")
     assert alone.status == 0, alone.text
     (tiny.path / "tests/second/conftest.py").unlink()
-    refused = tiny.run("tests/first", "--perf-device=cpu")
-    assert "two.json is for the unknown workload 'two': restore the workload or delete the file" in refused.text
+    lost = tiny.run("tests/first", "--perf-device=cpu")
+    assert "two/quick/cpu is recorded and no longer in the catalogue: restore it, or delete its record" in lost.text
 
 
 # --- the README -------------------------------------------------------------------------------------------------------
