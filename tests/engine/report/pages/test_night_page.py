@@ -145,24 +145,6 @@ def test_a_run_of_every_outcome_and_one_without_a_case_have_pages(tmp_path: Path
     assert "Every verdict is PASS." in read(stored(tmp_path / "pass.json", case("pass"))).text
 
 
-@pytest.mark.parametrize(
-    ("counters", "parts"),
-    [
-        (
-            {"kernel_ms": 5.0, "host_to_device_ms": 1.0, "cpu_ms": 2.0},
-            "kernels 50.0 %, copies 10.0 %, CPU 20.0 %, gaps 20.0 %",
-        ),
-        ({"kernel_ms": 9.0, "cpu_ms": 9.0}, "kernels 90.0 %, CPU 10.0 %"),
-        ({"kernel_ms": 9.0, "cpu_ms": 9.0, "spinning": 1.0}, "kernels 90.0 %, gaps 10.0 %"),
-        ({"kernels": 9.0}, ""),
-    ],
-)
-def test_a_bar_divides_the_step_by_its_bill(counters: dict[str, float], parts: str) -> None:
-    one = case("pass", measurement=measured("tiny/pass/cuda", 3.0, spread=0.0, optimized_counters=counters))
-    page = night_page(RunView(decide_again(RunResult(MACHINE, STARTED, 0, cases={one.case_id: one}))), None).decode()
-    assert re.findall("<title>a step: ([^<]*)", page) == [parts] * bool(parts)
-
-
 # --- places on a scale ------------------------------------------------------------------------------------------------
 
 
