@@ -464,16 +464,7 @@ def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entr
         yield f"{file.workload}/{key}: recorded {_describe(new.current)}"
     elif to_json(old.current) != to_json(new.current):
         was = units.ratio(old.current.history.speedup)
-        yield f"{file.workload}/{key}: {was} -> {_describe(new.current)}{_list_uncounted(old.current, new.current)}"
-
-
-def _list_uncounted(old: Record, new: Record) -> str:
-    """Lists the added processes that do not count."""
-    if new.processes[: len(old.processes)] != old.processes or not new.started_at:
-        return ""
-    kept = select_counted([summarize_process(process) for process in new.processes], group_by_night(new.started_at))
-    found = [time for index, time in enumerate(new.started_at) if index >= len(old.processes) and index not in kept]
-    return f"; disturbed, and not counted: the run of {', '.join(found)}" if found else ""
+        yield f"{file.workload}/{key}: {was} -> {_describe(new.current)}"
 
 
 def _describe(record: Record) -> str:

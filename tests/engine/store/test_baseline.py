@@ -214,16 +214,6 @@ def test_the_anchor_rises_with_a_clear_gain_and_neither_by_little_nor_by_a_rehea
         assert (entry.anchor == file.cases["tf32/cuda"].anchor) is not rises
 
 
-def test_an_added_process_that_was_disturbed_is_named() -> None:
-    cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 4.0))]
-    *first, last = (replace(run(one), started_at=f"2030-01-01T00:0{n}:00+00:00") for n, one in enumerate(cases))
-    file = record_runs(None, "net", first, FIRST)
-    added = record_runs(file, "net", [last], replace(FIRST, adding=True), min_processes=1)
-    key = "tf32/cuda"
-    (line,) = baseline._describe_changes(added, key, file.cases[key], added.cases[key])
-    assert line.endswith("; disturbed, and not counted: the run of 2030-01-01T00:05:00+00:00")
-
-
 def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
     cases = [*[case("tf32", 2.0)] * 5, slow(case("tf32", 4.0))]
     runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
