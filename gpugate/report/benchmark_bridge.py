@@ -7,28 +7,14 @@ timer to 0 before and to the recorded sample after, so that pytest-benchmark see
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 SHOWN_BY = ("json", "save", "autosave", "compare", "histogram", "cprofile")  # options that write or print the samples
 ASKED_BY = tuple(f"benchmark_{name}" for name in (*SHOWN_BY, "enable", "verbose"))
 PLUGIN = "benchmark"  # the name of pytest-benchmark's entry point
-
-
-class Benchmark(Protocol):
-    """The used part of pytest-benchmark's fixture `benchmark`."""
-
-    name: str
-    fullname: str
-    group: str | None
-    params: Mapping[str, Any] | None
-    extra_info: dict[str, Any]
-
-    def pedantic(
-        self, target: Callable[[], None], *, setup: Callable[[], None], rounds: int, iterations: int
-    ) -> object: ...
 
 
 class ReplayClock:
@@ -55,7 +41,7 @@ REPLAY_CLOCK = ReplayClock()
 
 
 def replay(
-    benchmark: Benchmark,
+    benchmark: Any,
     samples_s: Sequence[float],
     clock: ReplayClock,
     extra_info: Mapping[str, Any],
@@ -83,7 +69,7 @@ def replay(
         clock.show(None)
 
 
-def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
+def benchmark_or_none(request: pytest.FixtureRequest) -> Any:
     """The fixture `benchmark` of the running test, whose timer is REPLAY_CLOCK; None without pytest-benchmark, and
     without one of its options: its table would only say again, in more columns, what ours says."""
     config = request.config
@@ -92,4 +78,4 @@ def benchmark_or_none(request: pytest.FixtureRequest) -> Benchmark | None:
     if config.getoption("benchmark_skip"):  # the fixture would skip our test
         return None
     request.node.add_marker(pytest.mark.benchmark(timer=REPLAY_CLOCK), append=False)
-    return cast(Benchmark, request.getfixturevalue("benchmark"))
+    return request.getfixturevalue("benchmark")
