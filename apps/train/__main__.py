@@ -20,10 +20,11 @@ from rich.progress import track
 from gpugate.workload import Context
 from workloads.driving import checkpoint
 from workloads.driving.loading import FrameSet, Source, batch_order, blocking, order_table, pinned, prefetched
-from workloads.driving.training import Recipe, Trainer, frames_of
+from workloads.driving.training import DrivingTrainer, frames_of
+from workloads.parts.trainer import Recipe
 
 WARM_UP = 10  # steps whose time does not count
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+PRECISIONS = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +56,7 @@ def _train(asked: argparse.Namespace, device: torch.device) -> None:
     torch.manual_seed(asked.seed)
     asked.cache.mkdir(parents=True, exist_ok=True)
     frames = frames_of(Context(device, asked.batch, asked.seed, asked.cache))
-    trainer = Trainer(frames.rig, Recipe(PRECISIONS[asked.precision]), asked.seed, device)
+    trainer = DrivingTrainer(frames.rig, Recipe(PRECISIONS[asked.precision]), asked.seed, device)
     position = checkpoint.resume(asked.resume, trainer) if asked.resume else 0
     order = batch_order(order_table(len(frames), asked.seed), asked.batch, position)
     losses, began = [], 0.0

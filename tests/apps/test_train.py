@@ -13,7 +13,8 @@ from tests.support.one_thread import one_thread  # noqa: F401  # in force by bei
 from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
 from workloads.driving import checkpoint, training
 from workloads.driving.frames import Rig
-from workloads.driving.training import Recipe, Trainer
+from workloads.driving.training import DrivingTrainer
+from workloads.parts.trainer import Recipe
 
 RIG = Rig(cameras=2, height=32, width=64)
 
@@ -31,7 +32,7 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(tmp_path: Path, capsys: pyt
     assert main([*common, "--steps", "4", "--checkpoint", whole]) == 0
     assert main([*common, "--steps", "2", "--checkpoint", half]) == 0
     assert main([*common, "--steps", "2", "--resume", half, "--checkpoint", resumed]) == 0
-    ends = [Trainer(RIG, Recipe(), seed, torch.device("cpu")) for seed in (1, 2)]
+    ends = [DrivingTrainer(RIG, Recipe(), seed, torch.device("cpu")) for seed in (1, 2)]
     assert [checkpoint.resume(Path(path), end) for path, end in zip((whole, resumed), ends, strict=True)] == [8, 8]
     states = [end.state() for end in ends]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

@@ -27,8 +27,10 @@ from tests.support.small_models import small_encoders
 from workloads.driving import training
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import order_table, why_no_jpeg
-from workloads.driving.training import DrivingModel, Pipeline, Plan, Recipe, build, driving_model, frames_of
+from workloads.driving.training import DrivingModel, Pipeline, Plan, build, driving_model, frames_of
 from workloads.parts import loader
+from workloads.parts.compiled import NHWC
+from workloads.parts.trainer import Recipe
 
 DRIVING, WORKERS, SWEEP = driving.WORKLOADS
 RIG = Rig(cameras=2, height=32, width=64)
@@ -165,8 +167,8 @@ def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(channels_last=True),
-        Recipe(channels_last=True, stem_channels=4),
+        Recipe(layout=NHWC),
+        Recipe(layout=NHWC, stem_channels=4),
         Recipe(torch.bfloat16),
         Recipe(fused=True),
         Recipe(compiled=True),
@@ -182,11 +184,11 @@ def test_a_recipe_trains_to_the_same_loss(context, recipe):
             losses.append(torch.stack([pipeline.iterate()[1] for _ in range(3)]))
             assert pipeline.trainer.why_not() is None
             assert pipeline.trainer.model.missing_channels == each.stem_channels - 3
-    assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.precision == torch.float32 else 0.1)
+    assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.half is None else 0.1)
 
 
 def test_a_lost_layout_is_noticed(context):
-    pipeline = Pipeline(context, Plan(batch=4, recipe=Recipe(channels_last=True)))
+    pipeline = Pipeline(context, Plan(batch=4, recipe=Recipe(layout=NHWC)))
     pipeline.trainer.model.encoder[0].to(memory_format=torch.contiguous_format)
     assert "encoder.0.weight is not in torch.channels_last" in pipeline.trainer.why_not()
 

@@ -19,11 +19,12 @@ from workloads.driving import checkpoint as driving_checkpoint
 from workloads.driving import training
 from workloads.driving.frames import Rig
 from workloads.driving.loading import Batch, Source
-from workloads.driving.proofs import REPRODUCIBLE, WORKSPACE, copies_intact, deterministic, learns
-from workloads.driving.training import Pipeline, Plan, Recipe, Trainer
+from workloads.driving.proofs import RESUMES, WORKSPACE, copies_intact, deterministic, learns, repeats
+from workloads.driving.training import DrivingTrainer, Pipeline, Plan
+from workloads.parts.trainer import Recipe
 
-REPEATS, RESUMES = REPRODUCIBLE
 PLAN = Plan(batch=4)
+REPEATS = repeats(PLAN)
 
 
 @pytest.fixture
@@ -38,14 +39,14 @@ def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
 
 
 def test_a_run_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = Trainer.train
+    train = DrivingTrainer.train
 
-    def disturbed(trainer: Trainer, batch: object) -> torch.Tensor:
+    def disturbed(trainer: DrivingTrainer, batch: object) -> torch.Tensor:
         with torch.no_grad():
             trainer.model.to_waypoints.bias[0] += int.from_bytes(os.urandom(2), "little") * 1e-9
         return train(trainer, batch)
 
-    monkeypatch.setattr(Trainer, "train", disturbed)
+    monkeypatch.setattr(DrivingTrainer, "train", disturbed)
     with pytest.raises(DisprovedError, match="tensors are not the first run's, the first of them"):
         REPEATS.show(context)
 

@@ -13,11 +13,19 @@ import torchvision
 from gpugate.workload import Context
 from tests.support.counted_work import count_work
 from tests.support.small_models import SmallNet
-from workloads import resnet18_training
 from workloads.parts.compiled import NHWC
-from workloads.resnet18_training import CPU_BOTTOM, WHOLE_STEP, WORKLOADS, receipts, size, training
+from workloads.parts.trainer import Recipe
+from workloads.resnet18_training import WORKLOADS, training
 from workloads.resnet18_training.pictures import seeded_pictures
-from workloads.resnet18_training.training import Recipe, Rung, Trainer, TrainingLoop, training_side
+from workloads.resnet18_training.training import (
+    CPU_BOTTOM,
+    WHOLE_STEP,
+    PictureTrainer,
+    Rung,
+    TrainingLoop,
+    receipts,
+    training_side,
+)
 
 FULL, SMALL = WORKLOADS
 PICTURES = seeded_pictures(0, 64)
@@ -37,7 +45,7 @@ def losses(rung: Rung, iterations: int = 2) -> list[float]:
     """The losses of iterations whose pictures came in their turn, of a loop that is as its rung says."""
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
         done = [loop.iterate() for _ in range(iterations)]
-        assert loop.problem() is None
+        assert loop.why_not() is None
     assert all(bool(in_turn.all()) for in_turn, _ in done)
     return [float(loss) for _, loss in done]
 
@@ -50,15 +58,18 @@ def test_batches_and_pieces_fill_a_step(workload, kind) -> None:
         assert items % rung.batch == rung.batch % rung.piece == 0
 
 
-@pytest.mark.parametrize(("side_pixels", "area_ratio"), [(224, 1), (32, 49)])
-def test_size_is_what_pytorch_counts(side_pixels: int, area_ratio: int) -> None:
+WEIGHT_PASSES = 8  # read forward, backward and by the update; gradient and momentum written and read; weights written
+
+
+@pytest.mark.parametrize(("workload", "kind", "side_pixels"), [(FULL, "cuda", 224), (SMALL, "cpu", 32)])
+def test_size_is_what_pytorch_counts(workload, kind, side_pixels: int) -> None:
+    size = workload.sizes[kind]
     with torch.device("meta"):
         model = torchvision.models.resnet18(weights=None, num_classes=10)
-        images = torch.empty(2, 3, side_pixels, side_pixels)
+        images = torch.empty(size.items, 3, side_pixels, side_pixels)
     work = count_work(model, images, backward=True)
-    moved = 3 * work.read - images.numel() + 2 * work.written + resnet18_training.WEIGHT_PASSES * work.weights
-    assert size(2, area_ratio).flops == work.flops
-    assert size(2, area_ratio).bytes == 4 * moved
+    assert size.flops == work.flops
+    assert size.bytes == 4 * (3 * work.read - images.numel() + 2 * work.written + WEIGHT_PASSES * work.weights)
 
 
 RUNGS = {
@@ -68,9 +79,9 @@ RUNGS = {
     "bytes": replace(TINY, uint8=True),
     "copy stream": replace(TINY, workers=2, batch=16, prefetched=True),
     "bytes by a copy stream": replace(TINY, uint8=True, workers=2, batch=16, prefetched=True),
-    "bf16 channels last": replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC)),
+    "bf16 channels last": replace(TINY, recipe=Recipe(torch.bfloat16, layout=NHWC)),
     "resident": replace(TINY, resident=True, recipe=Recipe(stem_channels=4)),
-    "fused": replace(TINY, batch=16, resident=True, recipe=Recipe(fused_update=True)),
+    "fused": replace(TINY, batch=16, resident=True, recipe=Recipe(fused=True)),
     "compiled": replace(TINY, recipe=Recipe(compiled=True)),
     "compiled bytes": replace(TINY, uint8=True, recipe=Recipe(compiled=True)),
     "compiled, resident": replace(TINY, resident=True, recipe=Recipe(compiled=True)),
@@ -113,14 +124,14 @@ def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
 
 def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "architecture", ARCHITECTURE)
-    model = training.net(CONTEXT, Recipe(layout=NHWC, stem_channels=4))
-    assert sum(weight.numel() for weight in model.parameters()) == resnet18_training.WEIGHTS
+    model = training.net(CONTEXT.seed, Recipe(stem_channels=4))
+    assert sum(weight.numel() for weight in model.parameters()) == 11_181_642
     assert model.training
     assert model(torch.randn(2, 4, 32, 32)).shape == (2, 10)
 
 
 def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:
-    trainer = Trainer(CONTEXT, Recipe(fused_update=True), batch=8)
+    trainer = PictureTrainer(CONTEXT, Recipe(fused=True), batch=8)
     trainer.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     before = [weight.detach().clone() for weight in trainer.model.parameters()]
     images, labels = torch.randn(8, 3, 32, 32), torch.arange(8)
@@ -134,7 +145,7 @@ def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:
 def test_what_is_not_as_the_rung_says_is_noticed() -> None:
     with closing(TrainingLoop(CONTEXT, RUNGS["bf16 channels last"], PICTURES)) as loop:
         loop.trainer.model.conv2.to(memory_format=torch.contiguous_format)
-        assert "conv2.weight is not in torch.channels_last" in loop.problem()
-    rung = replace(WHOLE_STEP, batch=16, side_pixels=32, autotuned=False, recipe=RUNGS["fused"].recipe)
+        assert "conv2.weight is not in torch.channels_last" in loop.why_not()
+    rung = replace(WHOLE_STEP, batch=16, side_pixels=32, recipe=RUNGS["fused"].recipe)
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
-        assert loop.problem() == "no CUDA graph was captured"
+        assert loop.why_not() == "no CUDA graph was captured"

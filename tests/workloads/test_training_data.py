@@ -15,7 +15,6 @@ from workloads.resnet18_training.pictures import (
     MARK,
     PADDING,
     PreparedPictures,
-    ResidentPictures,
     checked,
     image_maker,
     load_pieces,
@@ -23,6 +22,7 @@ from workloads.resnet18_training.pictures import (
     normalization,
     sample_order,
     seeded_pictures,
+    take_resident,
 )
 
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def test_images_made_on_the_device_are_the_loaders(
     side_pixels: int, channels: int, dtype: torch.dtype, layout: torch.memory_format
 ) -> None:
     make = image_maker(PICTURES, side_pixels, channels, dtype, layout, CPU)
-    batch = ResidentPictures(PICTURES, ORDER, 8, make).take()
+    batch = take_resident(PICTURES, ORDER, 8, make, CPU).take()
     wanted, told = (torch.stack(each) for each in zip(*(prepared(side_pixels)[n] for n in range(8)), strict=True))
     # PIL rounds a resized picture to whole levels, the device does not.
     off = 1e-5 if side_pixels == 32 else 1.01 * float(normalization(CPU)[0].max())
@@ -103,7 +103,7 @@ def test_a_damaged_or_swapped_image_is_not_sound(uint8: bool) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pieces_come_in_order_and_without_end(workers: int) -> None:
-    count = len(ORDER) // 32 + 2
+    count = len(ORDER.ids) // 32 + 2
     with closing(load_pieces(prepared(), 32, workers, pinned=False)) as pieces:
         found = [next(pieces) for _ in range(count)]
         assert len(pieces.workers) == workers

@@ -15,10 +15,11 @@ from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.parts.compiled import NHWC
 from workloads.parts.prefetcher import Prefetcher
-from workloads.resnet18_training import CPU_BOTTOM, training
+from workloads.parts.trainer import Recipe
 from workloads.resnet18_training import proofs as training_proofs
+from workloads.resnet18_training import training
 from workloads.resnet18_training.pictures import seeded_pictures
-from workloads.resnet18_training.training import Recipe, Trainer, TrainingLoop
+from workloads.resnet18_training.training import CPU_BOTTOM, PictureTrainer, TrainingLoop
 
 PICTURES = seeded_pictures(0, 64)
 CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
@@ -27,7 +28,7 @@ WORKERS = replace(TINY, workers=2)
 LARGE_BATCH = replace(TINY, batch=16)
 BYTES = replace(WORKERS, uint8=True)
 COPY_STREAM = replace(BYTES, batch=16, prefetched=True)
-BF16 = replace(TINY, recipe=Recipe(half=torch.bfloat16, layout=NHWC))
+BF16 = replace(TINY, recipe=Recipe(torch.bfloat16, layout=NHWC))
 
 
 @pytest.fixture(autouse=True)
@@ -86,14 +87,14 @@ def test_one_wrong_bit_of_one_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = Trainer.__call__
+    train = PictureTrainer.__call__
 
-    def overwriting(self: Trainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> Tensor:
+    def overwriting(self: PictureTrainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> Tensor:
         loss = train(self, images, labels, meanwhile)
         images[0, 0, 0, 0] += 1
         return loss
 
-    monkeypatch.setattr(Trainer, "__call__", overwriting)
+    monkeypatch.setattr(PictureTrainer, "__call__", overwriting)
     with pytest.raises(DisprovedError, match="12 of 12 batches"):
         training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
 

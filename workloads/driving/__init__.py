@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from gpugate.workload import (
     TOLERANCE_BY_DTYPE,
     Contract,
@@ -30,12 +28,31 @@ from gpugate.workload import (
 )
 from workloads.driving.frames import Rig
 from workloads.driving.loading import why_no_jpeg
-from workloads.driving.proofs import REPRODUCIBLE, copies_intact, learns, repeats
-from workloads.driving.training import FULL_RIG, SMALL_RIG, Plan, Recipe, build, build_by_device, stamps
+from workloads.driving.proofs import RESUMES, copies_intact, learns, repeats
+from workloads.driving.training import (
+    AMP_BF16,
+    AMP_FP16,
+    BASELINE,
+    BATCH,
+    BEST,
+    CACHED,
+    COMPILE,
+    FULL_RIG,
+    JPEG,
+    NVJPEG,
+    PINNED,
+    PREFETCHER,
+    SMALL_RIG,
+    UINT8_BUS,
+    WHOLE_STEP_GRAPH,
+    Plan,
+    build,
+    build_by_device,
+    stamps,
+)
 from workloads.parts.compiled import COMPILER
 
 FRAMES_PER_STEP, FRAMES_PER_STEP_ON_CPU, FRAMES_PER_SWEEP_STEP = 16, 4, 128
-BATCH, LARGE_BATCH = 8, 16
 WORKERS, WORKERS_ON_CPU = (0, 2, 4, 8, 16), (0, 2)
 BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # a batch whose launches the GPU does not wait for
 
@@ -53,24 +70,6 @@ def size(rig: Rig, frames: int) -> Size:
     """
     flops, parameters = WORK[rig]
     return Size(items=frames, flops=frames * flops, bytes=frames * rig.frame_bytes + 3 * 4 * parameters)
-
-
-BF16, FP16 = torch.bfloat16, torch.float16
-FAST = Recipe(BF16, channels_last=True)
-BASELINE = Plan("blocking", "normalized", batch=BATCH)
-PINNED = replace(BASELINE, path="pinned")
-UINT8_BUS = replace(BASELINE, read="bytes")
-AMP_BF16 = replace(UINT8_BUS, recipe=Recipe(BF16))
-AMP_FP16 = replace(UINT8_BUS, recipe=Recipe(FP16, fused=True))
-PREFETCHER = replace(AMP_BF16, path="prefetched")
-# The computation is as fast as possible: a slow one would hide the gain of the workers.
-JPEG = Plan("blocking", "jpeg", batch=BATCH, recipe=FAST)
-NVJPEG = Plan("nvjpeg", batch=BATCH, recipe=FAST)
-CACHED = Plan("resident", batch=BATCH, recipe=FAST)
-COMPILE = replace(CACHED, recipe=replace(FAST, compiled=True))
-WHOLE_STEP_GRAPH = replace(CACHED, recipe=replace(FAST, fused=True), captured=True)
-BEST_RECIPE = Recipe(FP16, channels_last=True, stem_channels=4, fused=True, autotuned=True, compiled=True)
-BEST = Plan("resident", batch=LARGE_BATCH, recipe=BEST_RECIPE, captured=True)
 
 
 # The record does not pass through the model: whatever the precision, every frame is either right or wrong.
@@ -110,7 +109,7 @@ VARIANTS = (
         UINT8_BUS,
         {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6},
         contract=_cuda(Limit("host_to_device_bytes", at_most_of_reference=0.3)),
-        proofs=REPRODUCIBLE,
+        proofs=(repeats(UINT8_BUS), RESUMES),
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",
     ),
     _variant(

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,56 +52,27 @@ class Rig:
         return self.cameras * self.picture_bytes
 
 
-@dataclass(frozen=True)
-class Scene:
-    """One frame: pictures [cameras, 3, height, width], the command's number, waypoints [WAYPOINTS, 2]: ahead, aside."""
+def scene(rig: Rig, seed: int, index: int) -> tuple[NDArray[np.uint8], int, NDArray[np.float32]]:
+    """Frame `index`: pictures [cameras, 3, height, width], the command's number, waypoints [WAYPOINTS, 2].
 
-    pictures: NDArray[np.uint8]
-    command: int
-    waypoints: NDArray[np.float32]
-
-
-def scene(rig: Rig, seed: int, index: int) -> Scene:
-    """Frame `index`: it depends on the rig, `seed` and `index` alone."""
+    It depends on the arguments alone. A higher speed moves the waypoints ahead, the road's bend and the command aside.
+    """
     random = np.random.default_rng((seed, index))
     bend, speed = random.uniform(-1, 1), random.uniform(0.5, 1.5)
     command = int(random.integers(len(COMMANDS)))
-    return Scene(_pictures(rig, bend, speed, random), command, _waypoints(bend, speed, command))
-
-
-def _waypoints(bend: float, speed: float, command: int) -> NDArray[np.float32]:
-    """The future places of the vehicle: a higher speed moves them ahead, the road's bend and the command aside."""
     ahead = speed * np.arange(1, WAYPOINTS + 1) / WAYPOINTS
-    aside = (bend + LATERAL_TURN[command]) * ahead**2
-    return np.stack((ahead, aside), axis=1).astype(np.float32)
-
-
-def _pictures(rig: Rig, bend: float, speed: float, random: np.random.Generator) -> NDArray[np.uint8]:
-    brightness = _brightness(rig, bend, speed, random)
-    for camera in range(rig.cameras):
-        _park_vehicles(brightness[camera], random)
+    waypoints = np.stack((ahead, (bend + LATERAL_TURN[command]) * ahead**2), axis=1).astype(np.float32)
+    brightness = _patches(rig, random)
+    _draw_road(brightness, bend, speed)
+    for picture in brightness:
+        for _ in range(VEHICLES):
+            height = int(random.integers(rig.height // 12, rig.height // 5))
+            width = int(random.integers(rig.width // 20, rig.width // 8))
+            top = int(random.integers(rig.height // 3, rig.height - height))
+            left = int(random.integers(0, rig.width - width))
+            picture[top : top + height, left : left + width] = random.uniform(10, 250)
     tint = random.uniform(0.8, 1.1, size=(rig.cameras, 3, 1, 1)).astype(np.float32)
-    pictures: NDArray[np.uint8] = np.clip(brightness[:, None] * tint, 0, 255).astype(np.uint8)
-    return pictures
-
-
-def _brightness(rig: Rig, bend: float, speed: float, random: np.random.Generator) -> NDArray[np.float32]:
-    """float32 [cameras, height, width], 0..255: sky above the horizon, ground, road and markings below."""
-    horizon = rig.height * 2 // 5
-    pictures = _patches(rig, random)
-    pictures[:, :horizon] += np.linspace(60, 0, horizon, dtype=np.float32)[:, None]
-    nearness = np.linspace(0.02, 1, rig.height - horizon, dtype=np.float32)[:, None]  # 1 in the lowest row
-    across = np.linspace(-1, 1, rig.width, dtype=np.float32)
-    heading = 0.6 * np.sin(2 * np.pi * np.arange(rig.cameras) / rig.cameras).astype(np.float32)
-    centre = heading[:, None, None] + np.float32(bend) * (1 - nearness) ** 2
-    aside = np.abs(across - centre)
-    half_width = 0.05 + 0.5 * nearness
-    dashes = np.sin(np.float32(12 * speed) / nearness) > 0  # the faster, the closer together
-    road = pictures[:, horizon:]
-    road[aside < half_width] *= np.float32(0.6)
-    road[np.abs(aside - half_width) < 0.04 * nearness] = 230
-    road[(aside < 0.02 * nearness) & dashes] = 220
-    return pictures
+    return np.clip(brightness[:, None] * tint, 0, 255).astype(np.uint8), command, waypoints
 
 
 def _patches(rig: Rig, random: np.random.Generator) -> NDArray[np.float32]:
@@ -113,12 +85,21 @@ def _patches(rig: Rig, random: np.random.Generator) -> NDArray[np.float32]:
     return whole
 
 
-def _park_vehicles(picture: NDArray[np.float32], random: np.random.Generator) -> None:
-    rows, columns = picture.shape
-    for _ in range(VEHICLES):
-        height, width = int(random.integers(rows // 12, rows // 5)), int(random.integers(columns // 20, columns // 8))
-        top, left = int(random.integers(rows // 3, rows - height)), int(random.integers(0, columns - width))
-        picture[top : top + height, left : left + width] = random.uniform(10, 250)
+def _draw_road(pictures: NDArray[np.float32], bend: float, speed: float) -> None:
+    """Draws on float32 [cameras, height, width]: sky above the horizon, road and markings below."""
+    cameras, height, width = pictures.shape
+    horizon = height * 2 // 5
+    pictures[:, :horizon] += np.linspace(60, 0, horizon, dtype=np.float32)[:, None]
+    nearness = np.linspace(0.02, 1, height - horizon, dtype=np.float32)[:, None]  # 1 in the lowest row
+    across = np.linspace(-1, 1, width, dtype=np.float32)
+    heading = 0.6 * np.sin(2 * np.pi * np.arange(cameras) / cameras).astype(np.float32)
+    aside = np.abs(across - (heading[:, None, None] + np.float32(bend) * (1 - nearness) ** 2))
+    half_width = 0.05 + 0.5 * nearness
+    dashes = np.sin(np.float32(12 * speed) / nearness) > 0  # the faster, the closer together
+    road = pictures[:, horizon:]
+    road[aside < half_width] *= np.float32(0.6)
+    road[np.abs(aside - half_width) < 0.04 * nearness] = 230
+    road[(aside < 0.02 * nearness) & dashes] = 220
 
 
 @dataclass(frozen=True)
@@ -141,12 +122,14 @@ class Frames:
     def __len__(self) -> int:
         return self.raw.shape[0]
 
-    def jpegs(self, frame: int) -> list[Tensor]:
-        """The JPEG of every camera as uint8 [bytes]; raises ValueError naming a file that is missing or empty."""
-        return [_file_bytes(path) for path in self.jpeg_paths(frame)]
-
     def jpeg_paths(self, frame: int) -> list[Path]:
         return [_jpeg_path(self.folder, frame, camera) for camera in range(self.rig.cameras)]
+
+    def jpegs(self, frame: int) -> list[Tensor]:
+        """The JPEG of every camera as uint8 [bytes]; raises ValueError naming a file that is missing or empty."""
+        from torchvision.io import read_file
+
+        return [_read(path, read_file) for path in self.jpeg_paths(frame)]
 
     def decoded(self, frame: int) -> Tensor:
         """The JPEGs of a frame, decoded by the host: uint8 [cameras, 3, height, width].
@@ -154,13 +137,16 @@ class Frames:
         Raises ValueError naming the file that is missing, corrupt or of another size. A decoder only warns of damage
         within a picture and continues, so the sums are compared, which takes a quarter of the decoding time.
         """
-        paths = self.jpeg_paths(frame)
-        pictures = torch.stack([_decoded(path, self.rig) for path in paths])
-        sums = pictures.numpy().reshape(len(paths), -1).sum(1, dtype=np.int64)  # a tenth of the time of PyTorch's sum
-        for path, found, stored in zip(paths, sums.tolist(), self.jpeg_sums[frame].tolist(), strict=True):
-            if found != stored:
+        from torchvision.io import decode_image
+
+        pictures, paths = [], self.jpeg_paths(frame)
+        for path, stored in zip(paths, self.jpeg_sums[frame].tolist(), strict=True):
+            picture = _read(path, decode_image)
+            found = int(picture.numpy().sum(dtype=np.int64))  # a tenth of the time of PyTorch's sum
+            if picture.shape != self.raw.shape[2:] or found != stored:
                 raise ValueError(f"{path} decodes to another picture than was stored: {_made_again(path)}")
-        return pictures
+            pictures.append(picture)
+        return torch.stack(pictures)
 
 
 def stored_frames(cache_dir: Path, rig: Rig, count: int, seed: int) -> Frames:
@@ -203,47 +189,31 @@ def _make(folder: Path, rig: Rig, count: int, seed: int) -> None:
 
 def _store(folder: Path, rig: Rig, seed: int, frame: int) -> tuple[np.int64, np.ndarray, np.ndarray, np.ndarray]:
     """Writes one frame; returns its command, waypoints, and the sums of its raw and of its decoded pictures."""
-    from torchvision.io import encode_jpeg
+    from torchvision.io import decode_image, write_jpeg
 
-    made = scene(rig, seed, frame)
+    pictures, command, waypoints = scene(rig, seed, frame)
     with (folder / RAW).open("r+b") as raw:
         raw.seek(frame * rig.frame_bytes)
-        raw.write(made.pictures.tobytes())
+        raw.write(pictures.tobytes())
     jpeg_sums = np.zeros(rig.cameras, dtype=np.int64)
-    for camera, picture in enumerate(made.pictures):
+    for camera, picture in enumerate(pictures):
         path = _jpeg_path(folder, frame, camera)
-        path.write_bytes(encode_jpeg(torch.from_numpy(picture), quality=JPEG_QUALITY).numpy().tobytes())
-        jpeg_sums[camera] = int(_decoded(path, rig).sum(dtype=torch.int64))
-    raw_sums = made.pictures.reshape(rig.cameras, -1).sum(axis=1, dtype=np.int64)
-    return np.int64(made.command), made.waypoints, raw_sums, jpeg_sums
+        write_jpeg(torch.from_numpy(picture), str(path), JPEG_QUALITY)
+        jpeg_sums[camera] = int(_read(path, decode_image).sum(dtype=torch.int64))
+    return np.int64(command), waypoints, pictures.reshape(rig.cameras, -1).sum(axis=1, dtype=np.int64), jpeg_sums
 
 
 def _jpeg_path(folder: Path, frame: int, camera: int) -> Path:
     return folder / JPEG / f"frame{frame:04d}-camera{camera}.jpg"
 
 
-def _file_bytes(path: Path) -> Tensor:
+def _read(path: Path, read: Callable[[str], Tensor]) -> Tensor:
+    """The content of a file as torchvision's function reads it; raises ValueError naming the file."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): {_made_again(path)}") from error
-    if not content:
-        raise ValueError(f"{path} is empty: {_made_again(path)}")
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _decoded(path: Path, rig: Rig) -> Tensor:
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    content = _file_bytes(path)
-    try:
-        picture: Tensor = decode_jpeg(content, ImageReadMode.RGB)
+        return read(str(path))
     except RuntimeError as error:
-        raise ValueError(f"{path} is no JPEG that can be decoded: {_made_again(path)}") from error
-    if picture.shape != (3, rig.height, rig.width):
-        shown = f"{picture.shape[2]} x {picture.shape[1]} pixels instead of {rig.width} x {rig.height}"
-        raise ValueError(f"{path} has {shown}: {_made_again(path)}")
-    return picture
+        said = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{path} cannot be read as a JPEG ({said}): {_made_again(path)}") from error
 
 
 def _made_again(path: Path) -> str:

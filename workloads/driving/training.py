@@ -11,7 +11,6 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -36,20 +35,18 @@ from workloads.driving.loading import (
     prefetched,
     resident,
 )
-from workloads.parts.compiled import compile_counted, find_lost_layout, miscount
-from workloads.parts.graph_capture import capture_iteration
+from workloads.parts.compiled import NHWC
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.resnet_layers import PaddedStem, padded_channels
 from workloads.parts.stages import stage
+from workloads.parts.trainer import Recipe, Trainer
 
 FULL_RIG = Rig(cameras=8, height=256, width=704)
 SMALL_RIG = Rig(cameras=2, height=64, width=96)  # small enough for a CPU to train on in a tenth of a second
 STRIDE, FEATURES = 32, 512  # of ResNet-18: pixels per feature, and channels
 WIDTH, HEADS, LAYERS = 256, 8, 2
 DROPOUT = 0.1
-LEARNING_RATE, MOMENTUM = 0.02, 0.9
-# Low enough that the first gradients do not overflow FP16: the update would be skipped.
-FIRST_LOSS_SCALE = 2.0**12
+LEARNING_RATE = 0.02
 FRAMES = {"cuda": 192, "cpu": 48}  # 830 MB and 2 MB as bytes
 NVJPEG_LEVELS = 1.0  # the rounding and the upsampling of colour differ from the host's, on average by much less
 
@@ -115,91 +112,30 @@ def _initialized(rig: Rig, seed: int) -> DrivingModel:
         return DrivingModel(rig)
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """The recipe of an iteration. FP16 brings gradient scaling with it.
-
-    `fused` is the optimizer as one kernel, which also reads the gradients' scale on the device: without it, FP16 waits
-    for the device in every iteration to learn whether a gradient overflowed.
-    """
-
-    precision: torch.dtype = torch.float32
-    channels_last: bool = False
-    stem_channels: int = 3  # above 3: pictures get channels of zeros after their own
-    fused: bool = False
-    autotuned: bool = False  # cuDNN times its algorithms and takes the fastest
-    compiled: bool = False
-
-
-class Trainer:
-    """A model with its optimizer; it owns both, and nothing else of the process changes."""
+class DrivingTrainer(Trainer):
+    """Training of the driving model by a recipe."""
 
     def __init__(self, rig: Rig, recipe: Recipe, seed: int, device: torch.device) -> None:
-        self.device, self.recipe = device, recipe
-        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        self.model = driving_model(rig, seed)
+        model = driving_model(rig, seed)
         if recipe.stem_channels > 3:
-            self.model.pad_stem(recipe.stem_channels)
-        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-        self.model.dtype, self.model.layout = recipe.precision, layout
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), LEARNING_RATE, MOMENTUM, fused=True if recipe.fused else None
-        )
-        if recipe.fused:
-            self._begin_momentum()
-        half = recipe.precision == torch.float16  # bfloat16 has the exponents of FP32
-        self.scaler = torch.amp.GradScaler(device.type, FIRST_LOSS_SCALE, enabled=half)  # type: ignore[attr-defined]
-        self.graphs: list[bool] = []
-        self._forward: Callable[[Tensor, Tensor], Tensor] = self._compiled() if recipe.compiled else self.model
-
-    def train(self, batch: Batch) -> Tensor:
-        """One iteration on a batch that is on the device; returns its loss, float32 [], without waiting for it."""
-        self.optimizer.zero_grad(set_to_none=True)
-        with stage("forward", len(batch.images)):
-            with self._autocast():
-                waypoints = self._forward(batch.images, batch.commands)
-            loss = F.smooth_l1_loss(waypoints, batch.waypoints)
-        with stage("backward", len(batch.images)):
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return loss.detach()
-
-    def state(self) -> dict[str, Tensor]:
-        """Every tensor that training changes: weights, running averages, momentum; by name."""
-        names = [name for name, _ in self.model.named_parameters()]
-        momentum = self.optimizer.state_dict()["state"]
-        buffers = {f"momentum of {names[number]}": each["momentum_buffer"] for number, each in momentum.items()}
-        return {**self.model.state_dict(), **buffers}
-
-    def why_not(self) -> str | None:
-        """The reason why the recipe was not followed, or None."""
-        if self.recipe.compiled and (reason := miscount(self.graphs)):
-            return reason
-        return find_lost_layout(self.model, torch.channels_last) if self.recipe.channels_last else None
-
-    def _begin_momentum(self) -> None:
-        """Sets the momentum to zeros, from which the first update yields its gradient, as it does without buffers.
-
-        The fused update would allocate its buffers in the first step, and leave them unwritten where that step
-        overflows.
-        """
-        for weight in self.model.parameters():
-            self.optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.recipe.precision == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.recipe.precision)
-
-    def _compiled(self) -> Callable[[Tensor, Tensor], Tensor]:
-        model = self.model
+            model.pad_stem(recipe.stem_channels)
+        model.dtype, model.layout = recipe.half or torch.float32, recipe.layout
+        super().__init__(model, recipe, LEARNING_RATE, device)
 
         def forward(images: Tensor, commands: Tensor) -> Tensor:
             waypoints: Tensor = model(images, commands)
             return waypoints
 
-        return compile_counted(forward, self.graphs)
+        self._forward = self.compiled(forward)
+
+    def train(self, batch: Batch) -> Tensor:
+        """One iteration on a batch that is on the device; returns its loss, float32 [], without waiting for it."""
+        return self.iterate(partial(self._loss, batch), len(batch.images))
+
+    def _loss(self, batch: Batch) -> Tensor:
+        with self.autocast():
+            waypoints = self._forward(batch.images, batch.commands)
+        return F.smooth_l1_loss(waypoints, batch.waypoints)
 
 
 @dataclass(frozen=True)
@@ -212,6 +148,25 @@ class Plan:
     batch: int = 8
     recipe: Recipe = Recipe()
     captured: bool = False  # the whole iteration as one CUDA graph, where the context allows it
+
+
+BATCH, LARGE_BATCH = 8, 16
+BF16, FP16 = torch.bfloat16, torch.float16
+FAST = Recipe(BF16, NHWC)
+BASELINE = Plan("blocking", "normalized", batch=BATCH)
+PINNED = replace(BASELINE, path="pinned")
+UINT8_BUS = replace(BASELINE, read="bytes")
+AMP_BF16 = replace(UINT8_BUS, recipe=Recipe(BF16))
+AMP_FP16 = replace(UINT8_BUS, recipe=Recipe(FP16, fused=True))
+PREFETCHER = replace(AMP_BF16, path="prefetched")
+# The computation is as fast as possible: a slow one would hide the gain of the workers.
+JPEG = Plan("blocking", "jpeg", batch=BATCH, recipe=FAST)
+NVJPEG = Plan("nvjpeg", batch=BATCH, recipe=FAST)
+CACHED = Plan("resident", batch=BATCH, recipe=FAST)
+COMPILE = replace(CACHED, recipe=replace(FAST, compiled=True))
+WHOLE_STEP_GRAPH = replace(CACHED, recipe=replace(FAST, fused=True), captured=True)
+BEST_RECIPE = Recipe(FP16, NHWC, stem_channels=4, fused=True, autotuned=True, compiled=True)
+BEST = Plan("resident", batch=LARGE_BATCH, recipe=BEST_RECIPE, captured=True)
 
 
 def frames_of(context: Context) -> Frames:
@@ -235,13 +190,7 @@ def build_by_device(plan: Plan, context: Context) -> Side:
 
 def build(plan: Plan, context: Context) -> Side:
     """Builds a side of the plan; raises ValueError or OSError, in one sentence, where the frames are not available."""
-    torch.backends.cudnn.benchmark = plan.recipe.autotuned
     pipeline = Pipeline(context, plan)
-    try:
-        pipeline.prepare()
-    except BaseException:
-        pipeline.close()
-        raise
     return Side(
         pipeline.step,
         finish=pipeline.finish,
@@ -253,32 +202,30 @@ def build(plan: Plan, context: Context) -> Side:
 
 
 class Pipeline:
-    """Batches, a trainer, and the record of delivery; one step has as many iterations as its frames need."""
+    """Batches, a trainer, and the record of delivery; one step has as many iterations as its frames need.
+
+    Where the plan asks for a graph, the iteration is captured, and then begins anew.
+    """
 
     def __init__(self, context: Context, plan: Plan) -> None:
+        torch.backends.cudnn.benchmark = plan.recipe.autotuned
         batch = min(plan.batch, context.items)
         if context.items % batch:
             raise ValueError(f"a step of {context.items} frames is no whole number of batches of {batch}: change one")
         self.iterations, self.device = context.items // batch, context.device
-        self._captures = plan.captured and context.capture_graphs
         frames = frames_of(context)
         table = order_table(len(frames), context.seed)
-        self.trainer = Trainer(frames.rig, plan.recipe, context.seed, self.device)
+        self.trainer = DrivingTrainer(frames.rig, plan.recipe, context.seed, self.device)
         sums = frames.jpeg_sums if plan.path == "nvjpeg" or plan.read == "jpeg" else frames.raw_sums
         levels = NVJPEG_LEVELS if plan.path == "nvjpeg" else 0.0
-        make_delivery = partial(Delivery, table, sums, batch, self.device, levels)
-        self._delivery, self._idle_delivery = make_delivery(), make_delivery()
+        self._delivery, self._idle_delivery = (Delivery(table, sums, batch, self.device, levels) for _ in range(2))
         self._kept: list[Batch] = []
         self.iterate: Callable[[], Iteration] = self._iterate
         self.source = _source(plan, frames, table, batch, self.device)
-
-    def prepare(self) -> None:
-        """Captures the iteration where the plan asks for a graph; the state of the pipeline is restored afterwards."""
-        if not self._captures:
-            return
-        state = [*self.trainer.state().values(), self._delivery.state, *self.source.state]  # cuda only
-        replay = capture_iteration(self._iterate, state, self.trainer.scaler, self.device)  # cuda only
-        self.iterate = lambda: _copied(replay())  # cuda only
+        if plan.captured and context.capture_graphs:
+            state = [self._delivery.state, *self.source.state]  # cuda only
+            replay = self.trainer.capture(self._iterate, state)  # cuda only
+            self.iterate = lambda: _copied(replay())  # cuda only
 
     def step(self, stamps: Tensor) -> Tensor:
         """Trains; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's stamp.

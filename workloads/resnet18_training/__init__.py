@@ -20,89 +20,40 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Size, Workload
-from workloads.parts.compiled import COMPILER, NHWC
+from workloads.parts.compiled import COMPILER
 from workloads.resnet18_training.pictures import CIFAR10_SETTING
-from workloads.resnet18_training.proofs import (
-    batches_arrive,
-    close_losses,
-    learns_digits,
-    learns_pictures,
-    same_losses,
-)
-from workloads.resnet18_training.training import Recipe, Rung, receipts, train
-
-ITEMS, ITEMS_ON_CPU = 512, 32  # pictures of one step on every rung: one large batch, or several small ones
-# For one picture of 224 x 224, forward and backward: a test counts them again. A picture of 32 x 32 has 1/49 of each,
-# except for the last layer.
-FLOPS, LAST_LAYER_FLOPS = 10_645_370_880, 30_720
-VALUES_READ, VALUES_WRITTEN, IMAGE_VALUES = 2_183_168, 2_483_722, 150_528  # by layers with weights, forward
-LAST_LAYER_READ, LAST_LAYER_WRITTEN = 512, 10
-WEIGHTS = 11_181_642
-WEIGHT_PASSES = 8  # read forward, backward and by the update; gradient and momentum written and read; weights written
-AREA_RATIO = 49
-
-
-def size(items: int, area_ratio: int = 1) -> Size:
-    """The least work of one step, in FP32 and with one update.
-
-    FLOPs: 2 per multiply-add, forward and for both gradients. Bytes: inputs and outputs of the layers with weights,
-    forward; backward the gradient of their outputs, again their inputs, and the gradient of these, except that of the
-    image.
-    """
-    flops = (FLOPS - LAST_LAYER_FLOPS) / area_ratio + LAST_LAYER_FLOPS
-    read = (VALUES_READ - LAST_LAYER_READ) / area_ratio + LAST_LAYER_READ
-    written = (VALUES_WRITTEN - LAST_LAYER_WRITTEN) / area_ratio + LAST_LAYER_WRITTEN
-    values = items * (3 * read + 2 * written - IMAGE_VALUES / area_ratio) + WEIGHT_PASSES * WEIGHTS
-    return Size(items=items, flops=items * flops, bytes=4.0 * values)
-
-
-# Each rung is the rung before it with one change.
-BOTTOM = Rung()
-WORKERS = replace(BOTTOM, workers=8)
-PINNED = replace(WORKERS, pinned=True)
-NON_BLOCKING = replace(PINNED, non_blocking=True)
-UINT8 = replace(NON_BLOCKING, uint8=True)
-LARGE_BATCH = replace(UINT8, batch=ITEMS)
-HALF = replace(LARGE_BATCH, recipe=Recipe(half=torch.float16))
-COMPILED = replace(HALF, recipe=Recipe(half=torch.float16, compiled=True))
-COPY_STREAM = replace(COMPILED, prefetched=True)
-CHANNELS_LAST = replace(COPY_STREAM, autotuned=True, recipe=replace(COMPILED.recipe, layout=NHWC))
-RESIDENT = Rung(batch=ITEMS, resident=True, autotuned=True, recipe=replace(CHANNELS_LAST.recipe, stem_channels=4))
-WHOLE_STEP = replace(
-    RESIDENT, whole_graph=True, recipe=replace(RESIDENT.recipe, fused_update=True, gathered_pool=True, tuned=True)
+from workloads.resnet18_training.proofs import arrives, close, learns, same
+from workloads.resnet18_training.training import (
+    BOTTOM,
+    CHANNELS_LAST,
+    COMPILED,
+    COPY_STREAM,
+    CPU_BOTTOM,
+    CPU_COMPILED,
+    CPU_HALF,
+    CPU_LARGE_BATCH,
+    CPU_WORKERS,
+    HALF,
+    ITEMS,
+    ITEMS_ON_CPU,
+    LARGE_BATCH,
+    NON_BLOCKING,
+    PINNED,
+    RESIDENT,
+    UINT8,
+    WHOLE_STEP,
+    WORKERS,
+    Rung,
+    receipts,
+    train,
 )
 
-CPU_BOTTOM = Rung(batch=8, piece=8, side_pixels=32)
-CPU_WORKERS = replace(CPU_BOTTOM, workers=2)
-CPU_HALF = replace(CPU_WORKERS, recipe=Recipe(half=torch.bfloat16))
-CPU_LARGE_BATCH = replace(CPU_HALF, batch=ITEMS_ON_CPU)
-CPU_COMPILED = replace(CPU_LARGE_BATCH, recipe=Recipe(half=torch.bfloat16, compiled=True))
-
-# The promise is 350 of 360. At 224 in bfloat16, batches of 32 reach 348 after 160, 352 after 240: half is too few.
-DIGIT_ITERATIONS = {32: 400, ITEMS: 90}
-PICTURE_ITERATIONS = {8: 60, ITEMS_ON_CPU: 30}
-
-
-def _learns(rung: Rung) -> Proof:
-    if rung.side_pixels == BOTTOM.side_pixels:
-        return Proof("learns digits", partial(learns_digits, rung=rung, iterations=DIGIT_ITERATIONS[rung.batch]))
-    return Proof("learns pictures", partial(learns_pictures, rung=rung, iterations=PICTURE_ITERATIONS[rung.batch]))
-
-
-def _same(rung: Rung, below: Rung = BOTTOM) -> Proof:
-    return Proof("same losses", partial(same_losses, rung=rung, below=below))
-
-
-def _close(rung: Rung) -> tuple[Proof, ...]:
-    return Proof("close losses", partial(close_losses, rung=rung)), _learns(rung)
-
-
-def _arrives(rung: Rung) -> Proof:
-    return Proof("batches arrive", partial(batches_arrive, rung=rung))
-
+# The least work of a step, in FP32 and with one update; a test counts it again. FLOPs: 2 per multiply-add, forward and
+# for both gradients. Bytes: inputs and outputs of the layers with weights, forward; backward the gradient of their
+# outputs, again their inputs, and the gradient of these, except that of the image; eight passes over the weights.
+ON_A_GPU = Size(ITEMS, flops=5_450_429_890_560.0, bytes=23_636_240_704.0)
+ON_A_CPU = Size(ITEMS_ON_CPU, flops=6_953_041_920.0, bytes=387_699_520.0)
 
 ALL_PINNED = Limit("pageable_copies", at_most=0)
 NO_SYNC = Limit("synchronizing_calls", at_most=0)
@@ -154,14 +105,14 @@ RUNGS = (
         "workers-8",
         WORKERS,
         {"sm_90": 1.5, "cuda": 1.2},
-        (_same(WORKERS), _learns(WORKERS)),
+        (same(WORKERS), learns(WORKERS)),
     ),
-    _rung("pinned", PINNED, {"sm_90": 1.1, "cuda": 0.97}, (_same(PINNED),), ALL_PINNED),
+    _rung("pinned", PINNED, {"sm_90": 1.1, "cuda": 0.97}, (same(PINNED),), ALL_PINNED),
     _rung(
         "non-blocking",
         NON_BLOCKING,
         {"sm_90": 0.95, "cuda": 0.90},
-        (_same(NON_BLOCKING),),
+        (same(NON_BLOCKING),),
         ALL_PINNED,
         NO_SYNC,
         why="the host goes on while a copy runs, which gains no more than the copies take",
@@ -170,7 +121,7 @@ RUNGS = (
         "uint8-v2",
         UINT8,
         {"cuda": 1.0},
-        _close(UINT8),
+        close(UINT8),
         ALL_PINNED,
         NO_SYNC,
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
@@ -180,7 +131,7 @@ RUNGS = (
         "batch-512",
         LARGE_BATCH,
         {"sm_90": 1.0, "cuda": 0.97},
-        _close(LARGE_BATCH),
+        close(LARGE_BATCH),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.25),
         why="a sixteenth of the launches, which gains as much as a GPU waits for them at batch 32; the loader "
@@ -191,7 +142,7 @@ RUNGS = (
         "amp-fp16",
         HALF,
         {"cuda": 1.0},
-        _close(HALF),
+        close(HALF),
         ALL_PINNED,
         costs=(Limit("peak_bytes", at_most_of_reference=0.7),),
         on_sm_90=(_gain_on_cached_data(1.3),),
@@ -202,7 +153,7 @@ RUNGS = (
         "compile",
         COMPILED,
         {"cuda": 1.0},
-        _close(COMPILED),
+        close(COMPILED),
         ALL_PINNED,
         Limit("kernel_launches", at_most_of_reference=0.9),
         # Of the reference's 2.42 ms, the mean of its longest kernels, it kept 0.62 on an H200.
@@ -213,7 +164,7 @@ RUNGS = (
         "copy-stream",
         COPY_STREAM,
         {"sm_90": 1.0, "cuda": 0.90},
-        (_same(COPY_STREAM, COMPILED), *_close(COPY_STREAM), _arrives(COPY_STREAM)),
+        (same(COPY_STREAM, COMPILED), *close(COPY_STREAM), arrives(COPY_STREAM)),
         ALL_PINNED,
         *COPIES_OVERLAP,
         why="the next batch is fetched and copied while the GPU computes gradients: what both took, and no more",
@@ -222,7 +173,7 @@ RUNGS = (
         "channels-last",
         CHANNELS_LAST,
         NO_SLOWER,
-        (*_close(CHANNELS_LAST), _arrives(CHANNELS_LAST)),
+        (*close(CHANNELS_LAST), arrives(CHANNELS_LAST)),
         ALL_PINNED,
         *COPIES_OVERLAP,
         why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
@@ -231,7 +182,7 @@ RUNGS = (
         "resident-uint8",
         RESIDENT,
         {"sm_90": 1.0, "cuda": 0.97},
-        _close(RESIDENT),
+        close(RESIDENT),
         Limit("host_to_device_copies", at_most=0),
         why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
         "cuDNN would else pad them in every iteration",
@@ -240,7 +191,7 @@ RUNGS = (
         "whole-step-graph",
         WHOLE_STEP,
         {"sm_90": 1.05, "cuda": 0.97},
-        _close(WHOLE_STEP),
+        close(WHOLE_STEP),
         Limit("graph_launches", at_least=1, at_most=1),
         NO_SYNC,
         why="no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by "
@@ -267,7 +218,7 @@ def _on_cpu(
     name: str, rung: Rung, below: str, speedup: float, needs: Needs = AVX512_BF16, why: str = ""
 ) -> Optimization:
     """A rung of the small ladder that computes in bfloat16."""
-    build, proofs = partial(train, rung=rung), _close(rung)
+    build, proofs = partial(train, rung=rung), close(rung)
     return Optimization(
         name, build, {"cpu": speedup}, "bfloat16", compared_with=below, needs=needs, proofs=proofs, why=why
     )
@@ -280,7 +231,7 @@ ON_CPU = (
         "workers-2",
         partial(train, rung=CPU_WORKERS),
         {"cpu": 0.7},
-        proofs=(_same(CPU_WORKERS, CPU_BOTTOM),),
+        proofs=(same(CPU_WORKERS, CPU_BOTTOM),),
         why="without a resize preparing is cheap, and the workers share the cores that train",
     ),
     _on_cpu("amp-bf16", CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
@@ -293,7 +244,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="resnet18-training",
         baseline=partial(train, rung=BOTTOM),
         inputs=receipts,
-        sizes={"cuda": size(ITEMS)},
+        sizes={"cuda": ON_A_GPU},
         optimizations=(*LADDER, WHOLE_LADDER),
         cold=False,  # the receipts are no data; pictures come from host memory, or from 240 MB of device memory
         timing="pipeline",
@@ -304,7 +255,7 @@ WORKLOADS: tuple[Workload, ...] = (
         name="resnet18-training-small",
         baseline=partial(train, rung=CPU_BOTTOM),
         inputs=receipts,
-        sizes={"cpu": size(ITEMS_ON_CPU, AREA_RATIO)},
+        sizes={"cpu": ON_A_CPU},
         optimizations=ON_CPU,
         cold=False,
         timing="pipeline",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,10 @@ from torch.utils.data import Dataset
 
 from gpugate.workload import Context
 from workloads.parts.loader import HostBatches
+from workloads.parts.prefetcher import Prefetcher
 from workloads.parts.resnet_layers import padded_channels
+from workloads.parts.stages import stage
+from workloads.parts.trainer import nothing
 
 CIFAR10_SETTING = {"cifar10": "a folder of CIFAR-10's python batches to train on"}
 CLASSES, CHANNELS, SIDE_PIXELS = 10, 3, 32
@@ -105,20 +108,13 @@ PADDING = 4  # pixels around a picture, so that a crop of its own size can lie u
 EPOCHS = 4  # then the order repeats: a training of this suite lasts seconds
 
 
-@dataclass(frozen=True)
-class SampleOrder:
+class SampleOrder(NamedTuple):
     """The picture id, the place of the crop in the padded picture, and the mirroring at every position; [positions]."""
 
     ids: Tensor  # int64
     tops: Tensor  # int64, from 0 to 2 * PADDING
     lefts: Tensor  # int64, from 0 to 2 * PADDING
     flips: Tensor  # bool
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def to(self, device: torch.device) -> SampleOrder:
-        return SampleOrder(*(getattr(self, one.name).to(device) for one in fields(self)))
 
 
 def sample_order(seed: int, pictures: int, multiple: int, mirrored: bool = True) -> SampleOrder:
@@ -149,6 +145,19 @@ class Batch(NamedTuple):
     labels: Tensor  # int64 [n]
     ids: Tensor  # int64 [n]
     sound: Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of batches on the device; `state` has every tensor on the device that `take` changes.
+
+    `fetch_next` copies the batch after the current one, where the source does so ahead of its use.
+    """
+
+    take: Callable[[], Batch]
+    fetch_next: Callable[[], None] = nothing
+    close: Callable[[], None] = nothing
+    state: tuple[Tensor, ...] = ()
 
 
 def checked(images: Tensor, told: Tensor) -> Batch:
@@ -217,7 +226,7 @@ class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
         self._prepare = byte_transforms(side_pixels) if uint8 else classic_transforms(side_pixels)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._order.ids)
 
     def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
         order = self._order
@@ -236,43 +245,63 @@ def load_pieces(
     return HostBatches(pictures, positions, workers, AHEAD, pinned)
 
 
-class ResidentPictures:
-    """A source whose every `take()` is the next batch of the order, all device work: the position is on the device too.
+def take_loaded(
+    pieces: HostBatches[tuple[Tensor, Tensor]], each: int, non_blocking: bool, device: torch.device
+) -> Source:
+    """Batches of `each` pieces, copied on request, on the stream that computes."""
 
-    So the calls can be captured in a CUDA graph, and every replay takes the next batch. `order` lies on the device that
-    is to store the pictures; `make_images` is `image_maker`'s, compiled or not.
+    def copied() -> tuple[Tensor, Tensor]:
+        images, told = next(pieces)
+        with stage("copy", len(images)):
+            return images.to(device, non_blocking=non_blocking), told.to(device, non_blocking=non_blocking)
+
+    def take() -> Batch:
+        parts = [copied() for _ in range(each)]
+        if len(parts) == 1:
+            return checked(*parts[0])
+        images, told = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        return checked(images, told)
+
+    return Source(take, close=pieces.close)
+
+
+def take_prefetched(pieces: HostBatches[tuple[Tensor, Tensor]], each: int, batch: int, device: torch.device) -> Source:
+    """Batches of `each` pieces, copied on a stream of their own while the batch before is in use."""
+    prefetcher = Prefetcher(pieces, device, each)
+
+    def fetch_next() -> None:
+        with stage("prefetch", batch):  # the next batch's pieces, and its copies
+            prefetcher.copy_next()
+
+    def close() -> None:
+        prefetcher.close()
+        pieces.close()
+
+    return Source(lambda: checked(*prefetcher.take(ahead=False)), fetch_next, close)
+
+
+def take_resident(
+    pictures: Pictures, order: SampleOrder, batch: int, make_images: Callable[..., Tensor], device: torch.device
+) -> Source:
+    """A source whose every batch is device work alone: also the position in the order lies on the device.
+
+    So the calls can be captured in a CUDA graph, and every replay takes the next batch. `make_images` is the function
+    of `image_maker`, compiled or not.
     """
+    host_pixels = padded(pictures.pixels)
+    ids, tops, lefts, flips = (each.to(device) for each in order)
+    pixels, labels = host_pixels.to(device), pictures.labels.to(device)
+    marks = byte_sums_on_host(host_pixels).to(device)  # by id
+    steps, position = torch.arange(batch, device=device), torch.zeros((), dtype=torch.int64, device=device)
 
-    def __init__(self, pictures: Pictures, order: SampleOrder, batch: int, make_images: Callable[..., Tensor]) -> None:
-        device = order.ids.device
-        pixels = padded(pictures.pixels)
-        self._pixels = pixels.to(device)
-        self._marks = byte_sums_on_host(pixels).to(device)  # by id
-        self._labels = pictures.labels.to(device)
-        self._order, self._make_images = order, make_images
-        self._steps = torch.arange(batch, device=device)
-        self._batch = batch
-        self._position = torch.zeros((), dtype=torch.int64, device=device)
+    def take() -> Batch:
+        at = (position + steps) % len(ids)
+        position.add_(batch)
+        chosen = ids[at]
+        images = make_images(pixels, chosen, tops[at], lefts[at], flips[at])
+        return Batch(images, labels[chosen], chosen, byte_sums(pixels[chosen]) == marks[chosen])
 
-    def take(self) -> Batch:
-        """The next batch; the previous batch stays untouched."""
-        positions = (self._position + self._steps) % len(self._order)
-        self._position += self._batch
-        order = self._order
-        ids = order.ids[positions]
-        how = order.tops[positions], order.lefts[positions], order.flips[positions]
-        images = self._make_images(self._pixels, ids, *how)
-        sound = byte_sums(self._pixels[ids]) == self._marks[ids]
-        return Batch(images, self._labels[ids], ids, sound)
-
-    def fetch_next(self) -> None:
-        """There is nothing to fetch: all pictures lie on the device."""
-
-    def state(self) -> list[Tensor]:
-        return [self._position]
-
-    def close(self) -> None:
-        """There is nothing to release but memory."""
+    return Source(take, state=(position,))
 
 
 def byte_sums(pixels: Tensor) -> Tensor:
