@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import logging
 from collections.abc import Iterable
@@ -120,10 +121,11 @@ class RememberedProofs:
         import torch
 
         from gpugate.measurement.ranks import count_ranks
+        from gpugate.measurement.run import run_proofs
 
         names = [proof.name for proof in case.optimization.proofs]
         ranks = count_ranks(torch.device(case.device_kind)) if case.spans_gpus else 1
-        code = [case.id, case.workload.seed, ranks, names, proof_hash(case)]
+        code = [case.id, case.workload.seed, ranks, names, proof_hash(case), inspect.getsource(run_proofs)]
         environment = to_json(replace(self.run.environment, gpu_index=None))
         text = json.dumps([code, environment, self._installed], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
