@@ -1,14 +1,13 @@
 """The catalogue: all workloads of this session, and the check that each can be measured as declared.
 
-A workload gets in by `register(workload)`, by `register_module(name)` from a conftest.py, or by a package's entry point
-of the group `gpugate.workloads`. The last two name a module with a tuple `WORKLOADS`, which is imported only when tests
-are collected. Its workloads serve all tests; those that a conftest.py registers serve the tests below its folder.
+A workload gets in by `register(workload)` or by `register_module(name)` from a conftest.py. The latter names a module
+with a tuple `WORKLOADS`, which is imported only when tests are collected. Its workloads serve all tests; those that a
+conftest.py registers serve the tests below its folder.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import math
 import re
 import sys
@@ -33,7 +32,6 @@ from gpugate.workload import (
 )
 
 MOST_TOLERATED = 0.5  # a relative L2 error, or a share of unequal integers; zeros have an error of 1
-ENTRY_POINT_GROUP = "gpugate.workloads"
 CONFTEST = "conftest.py"
 EVERYWHERE = Path("/")  # the folder of workloads that serve all tests
 _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
@@ -50,7 +48,6 @@ class Catalogue:
         self._workloads: dict[str, dict[Path, Workload]] = {}  # by the folder whose tests they serve
         self._registered: list[tuple[Path, Workload]] = []
         self._modules: list[tuple[str, Path]] = []  # with the folder of the conftest.py that names it
-        self._installed: list[str] | None = None  # modules that entry points name, once they were read
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
@@ -63,9 +60,8 @@ class Catalogue:
 
     @property
     def is_empty(self) -> bool:
-        """True where no conftest.py that pytest has read and no installed package has a workload."""
-        named = (self._registered, self._modules, self._workloads)
-        return not any(named) and not self._list_installed()
+        """True where no conftest.py that pytest has read has a workload."""
+        return not (self._registered or self._modules or self._workloads)
 
     @property
     def folders(self) -> set[Path]:
@@ -74,20 +70,10 @@ class Catalogue:
 
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
-        for name in self._list_installed():
-            if name not in dict(self._modules):
-                self._modules.append((name, EVERYWHERE))
         for name, _ in self._modules:
             self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
         for folder, workload in self._registered:
             self._add(folder, workload)
-
-    def _list_installed(self) -> list[str]:
-        """The modules of installed packages. Each reading of their metadata takes a tenth of a second."""
-        if self._installed is None:
-            found = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
-            self._installed = [one.value for one in found]
-        return self._installed
 
     def is_partial(self, root: Path) -> bool:
         """True where a conftest.py below `root` that pytest has not read may register further workloads."""
@@ -157,7 +143,6 @@ class Catalogue:
         self._workloads.clear()
         self._registered.clear()
         self._modules.clear()
-        self._installed = None
 
 
 catalogue: Catalogue = Catalogue()

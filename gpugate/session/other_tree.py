@@ -140,7 +140,7 @@ class OtherTree(MetaPathFinder):
             del sys.modules[name]
 
     def cases(self) -> dict[str, Case]:
-        """The cases that the conftest.py files and entry points register, by id.
+        """The cases that the conftest.py files register, by id.
 
         Raises CompareError for workloads that this engine cannot import or measure.
         """

@@ -1,9 +1,8 @@
 """Declarations of workloads: every mistake is refused in one sentence with its name and the next step."""
 
-import importlib.metadata
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpugate.catalogue import ENTRY_POINT_GROUP, Catalogue, check
+from gpugate.catalogue import Catalogue, check
 from gpugate.errors import CatalogueError
 from gpugate.workload import (
     BASELINE,
@@ -153,30 +152,15 @@ def make_module(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return make
 
 
-@pytest.fixture(autouse=True)
-def no_entry_points(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Modules that installed packages name; a test may add to them."""
-    named: list[str] = []
-
-    def entry_points(*, group: str) -> list[importlib.metadata.EntryPoint]:
-        assert group == ENTRY_POINT_GROUP == "gpugate.workloads"
-        return [importlib.metadata.EntryPoint(name.replace(".", "-"), name, group) for name in named]
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    return named
-
-
-def test_workloads_come_by_registration_by_module_and_by_entry_point(fresh, make_module, no_entry_points) -> None:
+def test_workloads_come_by_registration_and_by_module(fresh, make_module) -> None:
+    assert fresh.is_empty
     assert fresh.register(replace(NET, name="by-hand")).name == "by-hand"
     fresh.register_module(make_module("made_up_folder", WORKLOADS=(replace(NET, name="by-module"),)))
-    no_entry_points.append(make_module("made_up_package", WORKLOADS=(replace(NET, name="by-entry-point"),)))
-    no_entry_points.append("made_up_folder")
     assert list(fresh.workloads()) == []  # nothing is imported or checked before
     for _ in range(2):
         fresh.load()
-        assert sorted(workload.name for workload in fresh.workloads()) == ["by-entry-point", "by-hand", "by-module"]
+        assert sorted(workload.name for workload in fresh.workloads()) == ["by-hand", "by-module"]
     fresh.clear()
-    no_entry_points.clear()
     fresh.load()
     assert (list(fresh.workloads()), fresh.cases()) == ([], [])
 

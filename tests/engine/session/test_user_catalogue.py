@@ -1,4 +1,4 @@
-"""Workloads of a user: registered in conftest.py, named there by module, by an entry point, or as in the README."""
+"""Workloads of a user: registered in conftest.py, named there by module, or as in the README."""
 
 import re
 from pathlib import Path
@@ -20,15 +20,6 @@ from tests.support.tiny_project import (
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
 README = ROOT / "README.md"
 README_FILES = ("conftest.py", "test_my_workload.py")
-ENTRY_POINT = """
-[gpugate.workloads]
-theirs = theirs.performance
-"""
-METADATA = """
-Metadata-Version: 2.1
-Name: theirs
-Version: 1.0
-"""
 
 
 def workload_named(name: str) -> str:
@@ -41,16 +32,6 @@ def measured(tiny: TinyProject, *options: str) -> dict[str, str]:
     result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
     assert result.status == 0, result.text
     return {case: tiny.outcomes(case)["equivalence"] for case in tiny.json()["cases"]}
-
-
-def install(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A distribution with an entry point, as pip leaves one in site-packages."""
-    tiny.write("site/theirs-1.0.dist-info/entry_points.txt", ENTRY_POINT)
-    tiny.write("site/theirs-1.0.dist-info/METADATA", METADATA.lstrip())
-    tiny.write("site/theirs/__init__.py", "")
-    tiny.write("site/theirs/performance.py", workload_named("theirs"))
-    tiny.write("site/theirs/quick_ms", "1")
-    monkeypatch.syspath_prepend(tiny.path / "site")
 
 
 def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
@@ -72,11 +53,6 @@ def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
     conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8").replace('"tiny"', '"performance.first"')
     tiny.write("conftest.py", f'{conftest}\nregister_module("performance.second")\n')
     assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "second/quick/cpu": Outcome.PASS}
-
-
-def test_an_installed_package_is_found_by_its_entry_point(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tiny, monkeypatch)
-    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "theirs/quick/cpu": Outcome.PASS}
 
 
 def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:
