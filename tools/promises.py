@@ -23,7 +23,6 @@ from gpugate.errors import GpugateError
 from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Process
 from gpugate.report.machine import facts
-from gpugate.report.markdown import results_page
 from gpugate.report.table import Column, Markdown, Table
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, decider
@@ -35,6 +34,7 @@ from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.archive import list_files
 from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated, list_cases
+from tools.run_page import results_page
 from tools.simulated_nights import load_entries
 
 NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs

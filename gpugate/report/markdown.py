@@ -1,4 +1,4 @@
-"""A run as GitHub Markdown: the summary of a night and a page of results, each a template of the run's view."""
+"""The summary of a night as GitHub Markdown, a template of the run's view."""
 
 from __future__ import annotations
 
@@ -12,19 +12,12 @@ from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NOT_JUDGED, SEVERITY, outcome_word
-from gpugate.store.night_files import RUN
+from gpugate.store.night_files import PAGE
 
 # Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
 MAX_WORKLOADS, MAX_FINDINGS, MAX_CAUSES, MAX_REASONS, MAX_IDS = 8, 5, 3, 4, 3
 _NOT_MEASURED = "not measured"
 _WORDS = (*(outcome.value for outcome in SEVERITY), NOT_JUDGED, _NOT_MEASURED)
-
-
-def results_page(view: RunView) -> str:
-    """Machine, date, driver and versions, the tables, and what was not PASS, skipped or failed; for results/."""
-    packages = sorted(view.run.environment.packages.items())
-    versions = ", ".join(f"{name} {version}" for name, version in packages) or "unknown"
-    return fill("results.md", view=view, versions=versions, plain=plain) + "\n"
 
 
 def night_summary(view: RunView) -> str:
@@ -35,7 +28,7 @@ def night_summary(view: RunView) -> str:
         view=view,
         verdicts=_verdict_table(view.run),
         unmeasured=list(_list_unmeasured(view)),
-        file=RUN,
+        file=PAGE,
         plain=plain,
         code=code,
         cut=_cut,

@@ -22,7 +22,7 @@ from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
 from gpugate.judging.machine_state import LAUNCH_LATENCY
 from gpugate.measurement.record import ProofResult, Yardstick
-from gpugate.report.markdown import night_summary, results_page
+from gpugate.report.markdown import night_summary
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
@@ -35,6 +35,7 @@ from tests.support.golden_verdicts import FOLDER, RUNS
 from tests.support.judged_cases import billed, case, code, measured, with_bill
 from tests.support.recorded_nights import Faults, recorded_night
 from tests.support.stored_runs import STARTED
+from tools.run_page import results_page
 
 WORDS = FOLDER / "words"
 COLUMNS, DETAILED_COLUMNS = 120, 200

@@ -7,13 +7,13 @@ import pytest
 
 from gpugate.measurement.derived import YARDSTICK, with_ceilings, with_derived
 from gpugate.measurement.record import Measurement, SideCost, Yardstick
-from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.workload import Size
 from tests.support.stored_runs import case, measured, stored
+from tools.run_page import results_page
 
 IN = {"host_to_device_bytes": 4e8, "device_to_host_bytes": 3e8}
 OUT = {"host_to_device_bytes": 0.0, "device_to_host_bytes": 1e8}

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from gpugate.measurement.record import Pair, TimedBuild, Yardstick
-from gpugate.report.markdown import results_page
 from gpugate.report.screen import details
 from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text
@@ -16,6 +15,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from tests.support.stored_runs import RECORDED
+from tools.run_page import results_page
 
 WIDTHS = [50, 80, LOG_COLUMNS]
 

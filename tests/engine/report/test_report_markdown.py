@@ -1,19 +1,12 @@
 """The Markdown of a run: a table that GitHub reads as one."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from gpugate.report.__main__ import main
-from gpugate.report.markdown import results_page
 from gpugate.report.table import Table, code, columns, plain
-from gpugate.report.view import RunView
-from gpugate.results.run import RunResult
-from gpugate.store import run_file
 
 HOSTILE = [
     "ValueError: ![x](http://evil/x.png) of [x](//evil) and <img src=x onerror=y> at 3.5",
@@ -54,10 +47,3 @@ def test_words_of_others_stay_words_and_a_cell_cannot_end_early(words: str) -> N
 def test_ordinary_words_are_not_code() -> None:
     words = "2.09x -> 2.10x (+0.5 %), sm_90: whole_run_speedup of a/b/cuda isn't >= 9; 'pip install x'!"
     assert plain(words) == words
-
-
-def test_a_stored_run_is_printed_as_markdown(gpu_run: RunResult, tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "run.json"
-    run_file.write(path, gpu_run)
-    assert main([str(path)]) == 0
-    assert capsys.readouterr().out == results_page(RunView(run_file.read(path)))

@@ -11,7 +11,6 @@ from rich.text import Text
 from gpugate.commands.cli import main
 from gpugate.measurement.progress import Progress
 from gpugate.report import live
-from gpugate.report.__main__ import main as report
 from gpugate.report.terminal import indent, render_text
 from gpugate.report.visible_text import VisibleStream, show_controls
 from tests.support import stored_runs
@@ -53,7 +52,7 @@ def test_our_colours_stay_and_those_of_words_do_not() -> None:
     assert out.getvalue() == f"{coloured}\\x1b[31m\\x1b]0;title\\x07"
 
 
-@pytest.mark.parametrize("command", ["verdict", "replay", "merge", "accept", "report"])
+@pytest.mark.parametrize("command", ["verdict", "replay", "merge", "accept"])
 def test_no_command_prints_what_a_terminal_obeys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -66,10 +65,7 @@ def test_no_command_prints_what_a_terminal_obeys(
     if command in ("accept", "merge"):
         edit(path, "started_at", words)
     given = {"merge": ["verdict", str(path.parent), "--merge", "n"], "accept": ["accept", str(path.parent)]}
-    if command == "report":
-        report([str(path)])
-    else:
-        main(given.get(command, [command, str(path)]))
+    main(given.get(command, [command, str(path)]))
     said = "".join(capsys.readouterr())
     assert "txt" in said
     assert all(one.isprintable() or one in "\n\t" for one in said)
