@@ -80,11 +80,6 @@ class Catalogue:
         unread = (path for path in root.glob(f"[!.]*/**/{CONFTEST}") if path.parent not in self.folders)
         return any("gpugate" in path.read_text(encoding="utf-8", errors="replace") for path in unread)
 
-    def forget_conftests(self) -> None:
-        """Forgets the workloads of conftest.py files, because pytest starts once more and executes these files a second
-        time, but not the modules that they import."""
-        self._registered = [one for one in self._registered if one[0] == EVERYWHERE]
-
     def _workloads_of(self, module_name: str) -> Iterable[Workload]:
         try:
             workloads = getattr(self._import_module(module_name), "WORKLOADS", None)

@@ -12,7 +12,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.fixtures import gate, sweep, workload
 from gpugate.profiling.session import ProfilePlugin, outer_run
-from gpugate.session.options import add_options, add_settings, profilers, read_options, words_without_ambiguity
+from gpugate.session.options import add_options, add_settings, profilers, read_options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize, usage_errors
 from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
@@ -29,16 +29,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    words, started_in = [str(word) for word in config.invocation_params.args], config.invocation_params.dir
-    at_home = config.inipath is not None and started_in.is_relative_to(config.inipath.parent)
-    is_worker = hasattr(config, "workerinput")  # of xdist, whose controller may just have made DIR
-    if not at_home and not is_worker and (clear := words_without_ambiguity(words)) != words:
-        catalogue.forget_conftests()
-        return int(pytest.main(clear, plugins=config.invocation_params.plugins))
-    return _start_profiler(config)
-
-
-def _start_profiler(config: pytest.Config) -> int | None:
     if not profilers(config) or config.option.collectonly or config.option.help:
         return None
     with usage_errors():

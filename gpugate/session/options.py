@@ -7,7 +7,7 @@ import re
 import reprlib
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -187,7 +187,6 @@ OPTIONS = {
 BARE = {"--update-baselines": "", "--ncu": str(DEFAULT_KERNELS)}
 BARE |= {f"--{tool}": PROFILERS[tool] for tool in ("nsys", "torch-trace")}
 NOT_GIVEN: dict[str, Any] = {"--perf-device": "auto", "--allow-missing": "", "--perf-set": []}
-PATH_OPTIONS = {name for name, _, value in (usage.partition(" ") for usage in OPTIONS) if value in ("DIR", "FILE")}
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -227,21 +226,6 @@ def _read_project() -> pytest.Config:
         return pytest.Config.fromdictargs({}, ["--noconftest", "-p", "gpugate.plugin"])
     except pytest.UsageError as error:
         raise OptionError(f"pytest's configuration cannot be read ({error}): mend it") from None
-
-
-def words_without_ambiguity(words: Sequence[str]) -> list[str]:
-    """`--perf-report DIR` as `--perf-report=DIR`, where DIR exists.
-
-    pytest reads the command line once before it knows our options, and takes DIR for tests that are to run: in a
-    project without settings of pytest its folder then decides the rootdir.
-    """
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1] in PATH_OPTIONS and Path(word).exists():
-            joined[-1] = f"{joined[-1]}={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 def read_options(config: pytest.Config) -> Options:

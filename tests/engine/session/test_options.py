@@ -9,7 +9,7 @@ import pytest
 
 from gpugate.errors import OptionError
 from gpugate.machine import children
-from gpugate.session.options import MEASURE, PATH_OPTIONS, find_baselines, find_url, read_options
+from gpugate.session.options import MEASURE, find_baselines, find_url, read_options
 from gpugate.store.store_url import VARIABLE
 from tests.support.tiny_project import CACHES, ROOT, TinyProject
 
@@ -267,19 +267,3 @@ def test_a_seed_that_was_printed_draws_the_same_fresh_inputs(tiny: TinyProject) 
         # The end of the line too: a seed of nine digits may begin with a 7.
         assert (", seed 7\n" in result.text) is bool(options)
     assert drawn[0] == drawn[1] != drawn[2]
-
-
-@pytest.mark.parametrize("foreign", ["", "[pytest]"], ids=["no settings", "another project's settings"])
-def test_a_path_behind_a_space_does_not_move_the_rootdir(
-    tiny: TinyProject, tmp_path_factory: pytest.TempPathFactory, foreign: str
-) -> None:
-    assert {"--perf-json", "--perf-report", "--perf-baselines"} == PATH_OPTIONS
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "there").mkdir()
-    if foreign:
-        (elsewhere / "pytest.ini").write_text(foreign, encoding="utf-8")
-    write = f"open({str(tiny.path / 'rootdir')!r}, 'w').write(str(config.rootpath))"
-    hook = f"\n\ndef pytest_configure(config):\n    {write}\n"
-    tiny.write("conftest.py", (tiny.path / "conftest.py").read_text() + hook)
-    tiny.run("perf_tests", "--collect-only", "--perf-report", str(elsewhere / "there"))
-    assert (tiny.path / "rootdir").read_text() == str(tiny.path)
