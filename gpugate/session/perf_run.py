@@ -83,7 +83,6 @@ class PerfRun:
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
         self._recorded = False
-        self._reserved: GpugateError | None = None  # another session writes these results
         config.pluginmanager.register(self._held)
 
     @property
@@ -97,18 +96,16 @@ class PerfRun:
             return
         if folder is not None:
             prepare_night(folder)
-        try:
+        with usage_errors():
             for path in {path.resolve() for path in self.options.run_paths}:
                 self._closing.enter_context(run_file.reserve(path))
-        except GpugateError as error:  # which plain tests do not mind
-            self._reserved = error
-        if folder is not None and self._reserved is None and not config.getoption("xmlpath", None):
+        if folder is not None and not config.getoption("xmlpath", None):
             config.option.xmlpath = str(folder / JUNIT)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly and self._reserved is None and not self._is_worker:
+        if not self.config.option.collectonly and not self._is_worker:
             with usage_errors():
                 self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
@@ -126,8 +123,6 @@ class PerfRun:
             if self.config.option.collectonly or not any(map(cases_of, session.items)):
                 return
             self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
-            if self._reserved is not None:
-                raise self._reserved
             self._open(one_node_per_case(session.items))
             self._order(session.items)
         except GpugateError as error:
@@ -166,12 +161,6 @@ class PerfRun:
         if self.options.worker is not None and opened is not None:
             items.sort(key=lambda item: any(map(opened.needs_host, cases_of(item))))
             self.options.worker.name_groups(group_tests(items))
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        if ids and self._reserved is not None:
-            with usage_errors():
-                raise self._reserved
 
     def _end_hung_run(self, opened: PerfSession, error: SideError) -> None:
         """The plugins that print are pytest's, so the last words of a run that hangs are printed here.

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gpugate.errors import OptionError
 from gpugate.machine.cores import find_first_threads
 
-if TYPE_CHECKING:
-    from filelock import FileLock
-
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 INPUT, REFUSAL = "gpugate", "gpugate-refusal"  # of a worker, as xdist brings them there and back
 GROUPS = "groups.json"
-CLAIM_S = 60.0  # until the GPU of a worker that died is free for the one that replaces it
-_GPU: pytest.StashKey[FileLock] = pytest.StashKey()
 
 
 @dataclass(frozen=True)
@@ -103,28 +96,9 @@ def read_worker(config: pytest.Config) -> Worker | None:
         return None
     found = json.loads(text)
     lists = {name: tuple(found[name]) for name in ("gpus", "cores")}
-    folder, shares, place = Path(found["folder"]), tuple(map(tuple, found["shares"])), config.stash.get(_GPU, None)
-    of_gpu = None if place is None else int(Path(place.lock_file).stem)
+    folder, shares = Path(found["folder"]), tuple(map(tuple, found["shares"]))
     name = config.workerinput["workerid"]  # type: ignore[attr-defined]
-    return Worker(**{**found, **lists, "name": name, "folder": folder, "shares": shares, "place": of_gpu})
-
-
-def claim_gpu(config: pytest.Config, worker: Worker) -> None:
-    """Takes a GPU that no other worker has, as long as this process lives, before torch looks for GPUs."""
-    from filelock import FileLock, Timeout
-
-    until = time.monotonic() + CLAIM_S
-    while time.monotonic() < until:
-        for place, gpu in enumerate(worker.gpus):
-            lock = FileLock(worker.folder / f"{place}.gpu")
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                continue
-            config.stash[_GPU], os.environ[GPU_VARIABLE] = lock, gpu
-            return
-        time.sleep(0.1)
-    raise OptionError(f"other processes kept the GPUs {', '.join(worker.gpus)} for {CLAIM_S:g} s: repeat the run")
+    return Worker(**{**found, **lists, "name": name, "folder": folder, "shares": shares})
 
 
 def check_worker(config: pytest.Config, worker: Worker) -> None:

@@ -17,7 +17,7 @@ from gpugate.errors import OptionError
 from gpugate.machine import nvml
 from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
-from gpugate.session.worker import GROUPS, INPUT, REFUSAL, claim_gpu
+from gpugate.session.worker import GPU_VARIABLE, GROUPS, INPUT, REFUSAL
 from gpugate.units import format_now
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def start_workers(config: pytest.Config, options: Options, measures: bool) -> No
     """
     if hasattr(config, "workerinput"):
         end_with_parent(os.getppid())
-        if options.worker is not None and options.worker.gpus:
-            claim_gpu(config, options.worker)
+        if options.worker is not None and options.worker.place is not None:  # before torch looks for GPUs
+            os.environ[GPU_VARIABLE] = options.worker.gpus[options.worker.place]
         return
     workers = _count(config.getoption("tx", None) or ())
     if not workers:
@@ -76,6 +76,7 @@ class Workers:
         self.folder, self._options = Path(self._folder.name), options
         self.refusal: str | None = None  # the reason of a worker that has no test to run
         self._died = False
+        self._free = list(range(len(gpus)))  # the GPUs without a worker, by number
         usable = find_usable_cores()
         shares = share_cores(usable, [nvml.read_near_cores(gpu) for gpu in gpus], find_first_threads(usable))
         self._input = {
@@ -88,7 +89,8 @@ class Workers:
         }
 
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[INPUT] = json.dumps(self._input)
+        place = self._free.pop(0) if self._free else None
+        node.workerinput[INPUT] = json.dumps({**self._input, "place": place})
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """xdist's scheduling by scopes, each of which is a group: its own `loadgroup` names none under pytest 9.2."""
@@ -124,6 +126,9 @@ class Workers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
+        """Keeps the refusal of a worker that ended; xdist replaces one that died after this hook, on the same GPU."""
+        place = json.loads(node.workerinput[INPUT])["place"]
+        self._free += [] if place is None else [place]
         self.refusal = getattr(node, "workeroutput", {}).get(REFUSAL, self.refusal)
         self._died = self._died or error is not None
 
