@@ -16,7 +16,7 @@ from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.report.terminal import indent, print_parts
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.changes import Changes, Times, facts_of_run, in_words
+from gpugate.results.changes import Changes, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
@@ -136,4 +136,8 @@ def _describe_verdicts(one: CaseChange) -> Iterator[str]:
     speedups = [summary.speedup for summary in found]
     intervals = [f"{units.ratio(each.median)} ({units.interval(each.low, each.high)})" for each in speedups]
     yield f"verdict: {verdict}; speedup: {' -> '.join(intervals)}"
-    yield in_words(*(Times(summary.reference_ms.median, summary.optimized_ms.median) for summary in found))
+    optimized, reference = (
+        " -> ".join(units.milliseconds(each.median) for each in times)
+        for times in zip(*((summary.optimized_ms, summary.reference_ms) for summary in found), strict=True)
+    )
+    yield f"optimized {optimized}, reference {reference}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from gpugate import units
 from gpugate.counter_names import CPU_COUNTERS
 from gpugate.measurement.record import Counters, Mismatch, Parts, StepProfile
-from gpugate.results.changes import Times, mostly_the_reference
 
 NOTHING = (0.0, 0.0)
+LEAST_MOVE = 0.003  # log-time: the tightest tolerance there is
+LEFT_BEHIND = 0.5  # a side that moved by less than this share of the other's move did not move
 LEAST_MS = 0.00005  # what is shorter would be written as 0.0000 ms
 LONGEST_NAME = 60  # in a line of text; files have the names as they are
 HEAD = 20  # characters of a name's beginning that stay where its middle is cut out
@@ -57,10 +59,14 @@ class State:
         return replace(self, step_ms=pace * self.step_ms, profile=profile, reference_ms=other.reference_ms)
 
     def left_by_its_reference(self, then: State) -> bool:
-        """True where the time of the reference changed since `then` and the time of this side hardly did."""
+        """True where the reference's time changed since `then`, up or down, and this side's by less than half as much.
+
+        A machine that became slower or faster changes the times of both sides by the same factor.
+        """
         if not (self.reference_ms and then.reference_ms):
             return False
-        return mostly_the_reference(Times(then.reference_ms, then.step_ms), Times(self.reference_ms, self.step_ms))
+        reference = abs(math.log(self.reference_ms / then.reference_ms))
+        return reference >= LEAST_MOVE and abs(math.log(self.step_ms / then.step_ms)) < LEFT_BEHIND * reference
 
     def within_its_step(self) -> State:
         """Returns this state with the operators' times of a CPU scaled down to the time of a step.

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
-from gpugate import units
 from gpugate.machine.environment import Environment, Match, compare
 from gpugate.results.case import decider
 from gpugate.results.run import Night, Provenance, RunResult
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT
-
-LEAST = 0.003  # log-time: the tightest tolerance there is
-MOST = 0.5  # a side that moved by less than this share of the other's move did not move
 
 
 @dataclass(frozen=True)
@@ -163,29 +157,3 @@ def _code_changes(then: Provenance, now: Provenance) -> Iterator[str]:
 
 def _short(value: str | None, absent: str = "unknown") -> str:
     return value[:SHORT_COMMIT] if value else absent
-
-
-class Times(NamedTuple):
-    """Milliseconds per step of both sides, in one measurement or record."""
-
-    reference_ms: float
-    optimized_ms: float
-
-
-def mostly_the_reference(then: Times, now: Times) -> bool:
-    """True where the reference's time changed by more than twice as much as the optimized side's, up or down.
-
-    A machine that became slower or faster changes the times of both sides by the same factor.
-    """
-    reference, optimized = (abs(math.log(after / before)) for before, after in zip(then, now, strict=True))
-    return reference >= LEAST and optimized < MOST * reference
-
-
-def in_words(then: Times, now: Times) -> str:
-    """`optimized 10.00 ms -> 10.35 ms, reference 30.00 ms -> 43.50 ms: mostly the reference moved`."""
-    moves = [
-        f"{side} {units.milliseconds(before)} -> {units.milliseconds(after)}"
-        for side, before, after in zip(("reference", "optimized"), then, now, strict=True)
-    ]
-    blamed = ": mostly the reference moved" if mostly_the_reference(then, now) else ""
-    return f"{moves[1]}, {moves[0]}{blamed}"

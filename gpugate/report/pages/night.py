@@ -45,7 +45,6 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
         scale=Scale(reach_of(strips)),
-        provenance=_provenance(run),
         packages=sorted(run.environment.packages.items()),
     )
 
@@ -134,20 +133,3 @@ def _moved_cells(moved: Moved) -> tuple[str, ...]:
     for one, write in ((moved.speedup, units.ratio), (moved.per_step_ms, units.milliseconds)):
         cells += [f"{write(one.before.median)} → {write(one.after.median)}", units.signed_percent(one.share)]
     return tuple(cells)
-
-
-def _provenance(run: RunResult) -> list[tuple[str, str]]:
-    if run.provenance is None:
-        return []
-    found = run.provenance
-    values = {
-        "repository": found.repository,
-        "commit": found.commit,
-        "uncommitted changes": found.changes,
-        "branch": found.branch,
-        "CI job": found.ci_url,
-        "host": found.host,
-        "GPU": found.gpu_uuid,
-        "image": found.container,
-    }
-    return [(name, value) for name, value in values.items() if value]
