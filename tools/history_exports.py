@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the document, and names on stderr each night that cannot be used. Raises as `select_nights` does."""
-    nights, refused = select_nights(arguments, all_metrics=True)
+    nights, refused = select_nights(arguments)
     for sentence in refused:
         print(f"history_exports: {sentence}", file=sys.stderr)
     document = list(hud_records(nights)) if arguments.format == "hud" else bencher_report(nights)

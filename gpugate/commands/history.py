@@ -8,14 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 from gpugate.errors import GpugateError
-from gpugate.results.run import BILL_TIMES, TIMED, Night
+from gpugate.results.run import Night
 from gpugate.session.options import find_url
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE
 
 DEFAULT_LAST, LAST_OF_PAGE = 42, 365  # six weeks, and a year
-_SHOWN = (*TIMED, *BILL_TIMES, "anchor_speedup", "gate")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,11 +89,10 @@ class HistoryError(GpugateError):
     """No night or no case can be shown."""
 
 
-def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> tuple[list[Night], list[str]]:
+def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]]:
     """The selected nights, the oldest first, and a sentence about each one that cannot be used.
 
-    They have the metrics of a trend, or `all_metrics`. Raises HistoryError where none can be, and NightError and
-    StoreError where folders or the store cannot be read.
+    Raises HistoryError where none can be, and NightError and StoreError where folders or the store cannot be read.
     """
     if arguments.folders and arguments.store:
         raise HistoryError("--store and folders were given, and a history is of one of them: leave one out")
@@ -108,13 +106,7 @@ def select_nights(arguments: argparse.Namespace, all_metrics: bool = False) -> t
             if refused:
                 raise HistoryError(f"none of the {len(refused)} runs of {where} is a night that can be used")
             raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
-        selection = Selection(
-            case=arguments.case,
-            machine=arguments.machine,
-            branch=arguments.branch,
-            metrics=() if all_metrics else _SHOWN,
-        )
-        nights = store.read_nights(selection)
+        nights = store.read_nights(Selection(arguments.case, arguments.machine, arguments.branch))
     nights = [night for night in nights if night.is_gate or not arguments.gates]
     if not nights:
         raise HistoryError(f"no night of {where} is selected: leave out --machine, --branch or --gates")

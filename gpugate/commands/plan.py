@@ -56,7 +56,7 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
     """Raises OptionError for a number that cannot be used, and HistoryError as `select_nights` does."""
     option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
     count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
-    found, refused = select_nights(arguments, all_metrics=True)
+    found, refused = select_nights(arguments)
     for sentence in refused:
         print(f"gpugate plan: {sentence}", file=sys.stderr)
     measured = [night for night in found if night.cases]

@@ -19,23 +19,7 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT, Count, NotNegative, stored_unless
 
-# The metrics of a case, by the names that the store keeps.
-METRICS = (
-    *("speedup", "optimized_ms", "reference_ms"),  # with an interval: the speedup and the two times per step
-    *("anchor_speedup", "recorded_speedup"),
-    "speedup_tolerance",  # the share by which the speedup could fall below the record
-    *("kernels", "kernel_launches", "graph_launches"),  # per step of the optimized side
-    "start_up_s",  # of the optimized side: its build and its first step
-    "peak_bytes",  # device memory of the optimized side at start-up
-    "whole_run_speedup",
-    "duration_s",  # of measuring the case in all its processes
-    "gate",  # 1 where a gate judged the case; other runs have no such metric
-    "needs_host",  # 1 where no other case may run on the host; other cases have no such metric
-    "ranks",  # GPUs of a case that spans several; other cases have no such metric
-    "proving_s",  # the part of duration_s that proofs took; a case without proofs has no such metric
-    *("kernel_ms", "cpu_ms"),  # of the bill of the optimized side, per step
-)
-TIMED = ("speedup", "optimized_ms", "reference_ms")  # which every case has
+TIMED = ("speedup", "optimized_ms", "reference_ms")  # the metrics with an interval, which every case has
 BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words
 
 
@@ -110,8 +94,7 @@ class Metric(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseNight:
-    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED, unless only
-    others were read."""
+    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED."""
 
     case_id: str
     outcome: Outcome | None  # the worst of its verdicts

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -32,7 +32,7 @@ from sqlalchemy.pool import StaticPool
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.run import METRICS, CaseNight, Metric, Night, Provenance
+from gpugate.results.run import CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.codec import to_json
 from gpugate.store.run_file import parse_time
@@ -93,12 +93,11 @@ class StoreError(GpugateError):
 
 @dataclass(frozen=True)
 class Selection:
-    """The nights, cases and metrics to read. None or an empty value selects all; `machine` and `case` are parts."""
+    """The nights and cases to read. None or an empty value selects all; `machine` and `case` are parts."""
 
     case: str = ""
     machine: str = ""
     branch: str | None = None
-    metrics: Sequence[str] = ()
 
 
 class Store:
@@ -342,7 +341,7 @@ def _read_nights(
 ) -> list[Night]:
     columns = [RUN.c[name] for name in _OF_NIGHT]
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
-    wanted, cases, unfit = selection.metrics or METRICS, dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
+    cases, unfit = dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
     of_results: list[sql.ColumnElement[bool]] = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
     if selection.case:
         of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
@@ -350,14 +349,11 @@ def _read_nights(
     for run_id, _, case_id, outcome, text in rows:
         if text is None:
             unfit.setdefault(run_id, []).append(case_id)
-        elif metrics := _read_metrics(text, wanted):
+        else:
+            metrics = {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items()}
             case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
             cases.setdefault(run_id, {})[case_id] = case
     return [_night_of(run, cases.get(run[0], {}), unfit.get(run[0], ())) for run in runs]
-
-
-def _read_metrics(text: str, wanted: Collection[str]) -> dict[str, Metric]:
-    return {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items() if name in wanted}
 
 
 def _night_of(run: Sequence[Any], cases: Mapping[str, CaseNight], unfit: Sequence[str]) -> Night:

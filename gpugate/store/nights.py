@@ -88,8 +88,8 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
         "start_up_s": cost.build_s + cost.first_step_s,
         "duration_s": case.duration_s or None,
         "proving_s": case.proving_s or None,
-        "gate": 1.0 if gate else None,
-        "needs_host": 1.0 if case.needs_host else None,
+        "gate": 1.0 if gate else None,  # of a case that no gate judged: absent
+        "needs_host": 1.0 if case.needs_host else None,  # no other case may run on the host
         **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
     }
     yield from ((name, Metric(float(value))) for name, value in optional.items() if value is not None)
