@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.support.patience import HANGS_S, soon
-from workloads.streaming.pipeline import Pipeline, Stages
+from workloads.streaming.blocks import Regime
+from workloads.streaming.sides import Pipeline
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -40,7 +41,9 @@ def consume(slot: FakeSlot) -> torch.Tensor:
 def pipeline(
     slots: int = 3, readers: int = 2, consumers: int = 2, read=read, submit=submit, consume=consume
 ) -> Pipeline[FakeSlot]:
-    return Pipeline([FakeSlot() for _ in range(slots)], Stages(read, submit, consume), readers, consumers)
+    regime = Regime(rows=1, points=1, blocks=1, rounds=0, buffers=slots, readers=readers, consumers=consumers)
+    made = [FakeSlot() for _ in range(slots)]
+    return Pipeline(made, regime, consumers, read=read, submit=submit, consume=consume)
 
 
 def threads_of_pipelines() -> list[str]:
@@ -99,7 +102,7 @@ def test_a_closed_pipeline_refuses_blocks_and_drops_those_on_their_way() -> None
     made.close()
     assert int(first.result(HANGS_S)) == 0
     assert all(each.cancelled() for each in others)
-    with pytest.raises(ValueError, match="the pipeline is closed"):
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
         soon(lambda: made.stream([3]))
 
 

@@ -16,9 +16,7 @@ memory allows, so that reading a block is a copy by the kernel, not a wait for t
 from __future__ import annotations
 
 import functools
-import mmap
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,11 +162,8 @@ class StreamFile:
             view, offset = view[count:], offset + count
 
     def map_pages(self) -> None:
-        """Maps the whole file into memory, with its pages, for `copy_into`."""
-        pages = mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*not writable")  # nobody writes to it
-            self._values = torch.frombuffer(pages, dtype=torch.float32)
+        """Maps the whole file into memory, for `copy_into`."""
+        self._values = torch.from_file(str(self.path), shared=False, size=self.regime.file_bytes // 4)
 
     def copy_into(self, number: int, buffer: Tensor) -> None:
         """Reads like `read_into`, by all threads of PyTorch together, from the memory that `map_pages` has mapped.

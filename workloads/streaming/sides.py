@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +24,10 @@ from gpugate.workload import Context, Side
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.stages import stage
 from workloads.streaming.blocks import RECORD, Regime, StreamFile, half_sums, record
-from workloads.streaming.pipeline import Pipeline, Stages
 
 Regimes = Mapping[str, Regime]  # by kind of device
 STAGING_BUFFERS = 3
+_Slot = TypeVar("_Slot")
 
 
 def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
@@ -110,6 +112,97 @@ def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
     return Side(step, close=file.close, cached_step=cached(regime, context))
 
 
+class Pipeline(Generic[_Slot]):
+    """A ring of slots, with reader threads before the device and consumer threads after it; 0: the caller consumes.
+
+    Sequential time is the sum of the stages, pipelined time their maximum. The ring bounds the blocks in flight: a
+    reader waits until the last block of its slot is consumed. Readers share the first block that is not read yet, in
+    pieces: the device then waits for a piece at the beginning of a step, and never for the last reader of a whole block
+    at its end.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[_Slot],
+        regime: Regime,
+        consumers: int,
+        *,
+        read: Callable[[_Slot, int], None],  # a piece of the file, on a reader thread
+        submit: Callable[[_Slot], None],  # in order, on the caller's thread; the device may be at work when it returns
+        consume: Callable[[_Slot], Tensor],  # waits for the device, and returns the wanted sums
+    ) -> None:
+        self.slots, self.most_in_flight = slots, 0  # the most slots in use by blocks at the same time
+        self._pieces, self._read, self._submit, self._consume = regime.pieces, read, submit, consume
+        self._places = itertools.cycle(range(len(slots)))
+        self._last: list[Future[Tensor] | None] = [None] * len(slots)  # the sums of the last block of each slot
+        self._in_flight, self._counting = 0, threading.Lock()
+        self._readers = ThreadPoolExecutor(regime.readers, "stream-reader")
+        self._consumers = ThreadPoolExecutor(consumers, "stream-consumer") if consumers else None
+
+    def stream(self, numbers: Sequence[int]) -> list[Future[Tensor]]:
+        """Reads and submits these blocks in order; returns the futures of their sums when the last is submitted."""
+        asked: deque[tuple[int, list[Future[None]]]] = deque()
+        sums = []
+        for number in numbers:
+            if len(asked) == len(self.slots):
+                sums.append(self._pass_on(*asked.popleft()))
+            asked.append(self._ask(number))
+        return sums + [self._pass_on(*each) for each in asked]
+
+    def close(self) -> None:
+        """Ends and joins all threads; blocks that are not read or consumed by then are dropped. May be called again."""
+        for threads in (self._readers, self._consumers):
+            if threads is not None:
+                threads.shutdown(wait=True, cancel_futures=True)
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Ends all threads before an error inside is raised."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask(self, number: int) -> tuple[int, list[Future[None]]]:
+        place, first = next(self._places), number * self._pieces
+        last = self._last[place]
+
+        def read(piece: int) -> None:
+            if last is not None:
+                last.result()
+            if piece == first:
+                self._count(1)
+            with stage("read"):
+                self._read(self.slots[place], piece)
+
+        return place, [self._readers.submit(read, piece) for piece in range(first, first + self._pieces)]
+
+    def _pass_on(self, place: int, reads: list[Future[None]]) -> Future[Tensor]:
+        for each in reads:
+            each.result()
+        slot = self.slots[place]
+        self._submit(slot)
+        if self._consumers is None:
+            sums: Future[Tensor] = Future()
+            sums.set_result(self._check(slot))
+        else:
+            sums = self._consumers.submit(self._check, slot)
+        self._last[place] = sums
+        return sums
+
+    def _check(self, slot: _Slot) -> Tensor:
+        with stage("check"):
+            sums = self._consume(slot)
+        self._count(-1)
+        return sums
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._in_flight += change
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
+
+
 @dataclass
 class HostSlot:
     """A slot whose kernel blocks: the block as it was read, and the result."""
@@ -133,13 +226,15 @@ def _on_host(regime: Regime, context: Context, pinned: bool, count: int, consume
         slot.result = device(slot.inputs)
 
     read = reading(regime, file)
-    stages = Stages[HostSlot](
+    pipeline = Pipeline(
+        slots,
+        regime,
+        consumers,
         read=lambda slot, number: read(number, regime.piece(number, slot.inputs)),
         submit=submit,
         consume=lambda slot: regime.wanted(slot.result),
-        pieces=regime.pieces,
     )
-    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, consumers))
+    return over_a_ring(regime, context, file, pipeline)
 
 
 @dataclass
@@ -198,13 +293,15 @@ def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> S
         return regime.wanted(slot.host_result)
 
     read = reading(regime, file)  # cuda only
-    stages = Stages[StagedSlot](  # cuda only
+    pipeline = Pipeline(  # cuda only
+        slots,
+        regime,
+        regime.consumers,
         read=lambda slot, number: read(number, regime.piece(number, slot.host_block)),
         submit=submit,
         consume=consume,
-        pieces=regime.pieces,
     )
-    return over_a_ring(regime, context, file, Pipeline(slots, stages, regime.readers, regime.consumers))  # cuda only
+    return over_a_ring(regime, context, file, pipeline)  # cuda only
 
 
 def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
@@ -217,7 +314,7 @@ def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
     return file.copy_into
 
 
-def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pipeline[Any]) -> Side:
+def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pipeline[_Slot]) -> Side:
     """The side of a pipeline: a step returns when its last block is submitted and the step before it is over.
 
     Its record is filled by then or by `finish()`. An error in any stage ends all threads before it is raised.
