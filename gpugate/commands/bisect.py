@@ -113,28 +113,10 @@ class Search:
         self.bisection = Bisection(len(self.commits))
 
     def find(self) -> list[int]:
-        """Measures until the search is over; returns the culprits. Raises CompareError for an end without a time.
-
-        The commits beside the culprit are measured once more: where they contradict, the search goes on.
-        """
-        tested: set[int] = set()
-        while True:
-            while (commit := self.bisection.next_commit()) is not None:
-                self._measure(commit)
-            culprits = self.bisection.culprits()
-            beside = self._list_neighbours(culprits) - tested
-            if not beside:
-                return culprits
-            for commit in sorted(beside):
-                self._measure(commit)
-            tested |= beside
-
-    def _list_neighbours(self, culprits: Sequence[int]) -> set[int]:
-        """The measurable commits before and after the one culprit; the good end is a side of every measurement."""
-        if not self.bisection.ends_differ or len(culprits) != 1:
-            return set()
-        measurable = set(range(1, len(self.commits) + 1)) - self.bisection.unmeasurable
-        return {culprits[0] - 1, culprits[0] + 1} & measurable
+        """Measures until the search is over; returns the culprits. Raises CompareError for an end without a time."""
+        while (commit := self.bisection.next_commit()) is not None:
+            self._measure(commit)
+        return self.bisection.culprits()
 
     def name(self, commit: int) -> str:
         return self.commits[commit - 1][:SHORT_COMMIT]

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands import bisect
-from gpugate.commands.bisect import Bisection, Search, list_commits
+from gpugate.commands.bisect import Bisection, list_commits
 from gpugate.commands.cli import main
 from gpugate.errors import SPANS_GPUS, CompareError
 from gpugate.results.duet import DuetProcess
 from gpugate.session import duets
 from gpugate.session.duets import DuetPlan, pytest_words
-from gpugate.statistics.intervals import Estimate
 from gpugate.store.version import Version, git
 from tests.conftest import TWO_CORES
 from tests.engine.judging.test_duet import CASE, measured
@@ -68,25 +67,6 @@ def test_the_commit_is_named_with_its_change_and_the_commit_before_is_measured_a
     assert "  a step: 10.01 ms -> 10.60 ms (+5.9 %)" in cause
     assert f"{commits[5][:12]} (5 of 5): +6.0 % (+3.8 %..+8.2 %): slower\n" in printed.err
     assert worktrees(project) == 1
-
-
-def test_a_commit_beside_the_culprit_that_contradicts_continues_the_search(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    commits = write(project, 10, 10, 10.6, 10.6, 10.6)
-    misleading = iter([Estimate(1.0, 1.0, 1.0)] * 5)
-    take = Search._time
-
-    def mislead(search: Search, head: Version) -> Estimate | str:
-        """The culprit is measured as fast so often that the search takes the next commit for it."""
-        found = take(search, head)
-        return next(misleading, found) if head.commit == commits[2] else found
-
-    monkeypatch.setattr(Search, "_time", mislead)
-    assert main(["bisect", CASE, "--good", commits[0]]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.startswith(f"{commits[2][:12]} a step of 10.6 ms\n")
-    assert next(misleading, None) is None
 
 
 def test_a_culprit_beside_a_commit_that_does_not_build_is_not_certain(project: Path, capsys) -> None:
