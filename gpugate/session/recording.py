@@ -16,7 +16,6 @@ from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.machine.processes import delay_signals
 from gpugate.results.run import RunResult
-from gpugate.results.summary import find_undisturbed, group_by_night, summarize_process
 from gpugate.results.verdict import Outcome
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
@@ -27,7 +26,6 @@ from gpugate.store.version import CACHE_FOLDER, git
 from gpugate.store.writable_folder import choose_folder
 from gpugate.units import SHORT_COMMIT
 
-SPARE_PROCESSES = 2  # beyond the planned ones, where a case was disturbed in some
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
 PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
@@ -94,16 +92,10 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
         folder.mkdir(parents=True)
     run_file.write(folder / "run-1.json", session.result)
 
-    def add(reason: str) -> None:
-        number = len(runs) + 1
-        print_line(f"recording: fresh process {number}{reason}")
-        runs.append(_fresh_run(session, folder / f"run-{number}.json"))
-
-    while len(runs) < processes:
+    for number in range(2, processes + 1):
         left_s = session.elapsed_s / len(runs) * (processes - len(runs))
-        add(f" of {processes}, about {units.duration(left_s)} left")
-    while len(runs) < processes + SPARE_PROCESSES and (disturbed := _find_disturbed(runs, processes)):
-        add(f", since {disturbed} was disturbed in one")
+        print_line(f"recording: fresh process {number} of {processes}, about {units.duration(left_s)} left")
+        runs.append(_fresh_run(session, folder / f"run-{number}.json"))
     return runs
 
 
@@ -144,18 +136,6 @@ def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
         if reasons:
             share = f"{len(reasons)} of {units.number_of(len(judged), 'process', 'processes')}"
             yield f"{case_id}: REGRESSED in the check of counters in {share}, for example: {reasons[0]}"
-
-
-def _find_disturbed(runs: Sequence[RunResult], processes: int) -> str | None:
-    """The first case that fewer than `processes` of the runs measured undisturbed."""
-    for case_id in runs[-1].cases:
-        of_case = [(run.started_at, case.measurement) for run in runs if (case := run.cases.get(case_id))]
-        measured = [(started_at, found.instances) for started_at, found in of_case if found is not None and found.pairs]
-        processes_of_case = [summarize_process(builds) for _, builds in measured]
-        nights = group_by_night([started_at for started_at, _ in measured])
-        if processes_of_case and len(find_undisturbed(processes_of_case, nights)) < processes:
-            return case_id
-    return None
 
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:

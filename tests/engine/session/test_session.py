@@ -1,7 +1,6 @@
 """One session with a made-up measurement: what becomes of an error, of absence, and what readers must know."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from gpugate.session import recording
 from gpugate.session.held_verdicts import HeldVerdicts
@@ -318,44 +316,6 @@ def test_a_recording_on_several_gpus_takes_more_processes(session, monkeypatch, 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     session.device, session.options = torch.device(device), replace(OPTIONS, processes=given)
     assert recording.planned_processes(session) == planned
-
-
-@pytest.mark.parametrize(("disturbed", "more"), [(0, 0), (1, 1), (2, 2)])
-def test_a_recording_takes_spare_processes_for_disturbed_ones(session, monkeypatch, disturbed: int, more: int) -> None:
-    """Every fresh process is disturbed while there are any left to be; two spare ones are all that it takes."""
-    measuring(monkeypatch, MEASURED)
-    measure_case(session, CASE)
-    session.options = replace(OPTIONS, processes=5)
-    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
-    said: list[str] = []
-
-    def fresh(session: PerfSession, path: Path) -> RunResult:
-        index = sum("fresh process" in line for line in said)
-        result = replace(session.result.cases[CASE.id], measurement=slow if index <= disturbed else MEASURED)
-        return replace(session.result, cases={CASE.id: replace(result, summary=summarize(result.measurement))})
-
-    monkeypatch.setattr(recording, "_fresh_run", fresh)
-    monkeypatch.setattr(recording, "_files", lambda *arguments: ([], {}))
-    recording.record(session, said.append, said.extend)
-    assert [line for line in said if "disturbed" in line] == [
-        f"recording: fresh process {6 + number}, since {CASE.id} was disturbed in one" for number in range(more)
-    ]
-
-
-def slowed(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    return tuple(replace(pair, reference_ms=1.5 * pair.reference_ms) for pair in pairs)
-
-
-def test_a_slower_night_is_no_reason_for_a_spare_process(session, monkeypatch) -> None:
-    """As in the history that is recorded: only what differs within a night tells of a disturbance."""
-    measuring(monkeypatch, MEASURED)
-    measure_case(session, CASE)
-    slow = replace(MEASURED, instances=tuple(replace(one, pairs=slowed(one.pairs)) for one in MEASURED.instances))
-    result = replace(session.result, started_at="2030-01-01T00:00:00+00:00")
-    other = replace(result, cases={CASE.id: replace(result.cases[CASE.id], measurement=slow)})
-    assert recording._find_disturbed([*[result] * 5, other], 6) == CASE.id
-    next_night = replace(other, started_at="2030-01-02T00:00:00+00:00")
-    assert recording._find_disturbed([*[result] * 5, next_night], 6) is None
 
 
 def one_of(cores: int, *shares: int, place: int) -> Worker:
