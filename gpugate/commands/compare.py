@@ -30,11 +30,10 @@ from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically
 from gpugate.store.version import WORKING_TREE, Version, check_out
-from gpugate.units import list_names, number_of, percent, signed_percent
+from gpugate.units import number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
-MOST_NAMES = 3  # of cases in a sentence
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
 HALF_A_CALL = 0.5
@@ -108,9 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.head, project, project / CACHE) as head,
         check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
     ):
-        refuse_missing_tests(head, words[0])
         taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
-    refuse_without_common_case(base, taken[0])
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -127,22 +124,6 @@ def _write(path: Path, content: str) -> None:
     except OSError as error:
         problem = f"{path} cannot be written ({error.strerror or error})"
         raise CompareError(f"{problem}: free space and repeat") from error
-
-
-def refuse_missing_tests(head: Version, path: str) -> None:
-    """Raises CompareError where the head has no such folder or file; an option names none."""
-    if not (path.startswith("-") or (head.root / path.partition("::")[0]).exists()):
-        raise CompareError(f"{head.label} has no {path!r}: give --path, or a head with perf tests")
-
-
-def refuse_without_common_case(base: Version, process: DuetProcess) -> None:
-    """Raises CompareError where the base has none of the cases: it is older than them, or has them by another name."""
-    if not process.wanted and not process.problems:
-        theirs = f", but {list_names(process.removed, MOST_NAMES)}" if process.removed else ""
-        step = "give a base that has them under these names"
-        raise CompareError(
-            f"{base.label} has none of the selected cases ({list_names(process.added, MOST_NAMES)}){theirs}: {step}"
-        )
 
 
 def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:
