@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.report.machine import describe_unfit
 from gpugate.results.run import Night
 from gpugate.session.options import find_url
 from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
@@ -102,20 +103,13 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
             added = add_folder(store, folder)
             refused += [*added.refused, *added.known]
         where = ", ".join(map(str, arguments.folders)) or store.name
-        if store.count_runs() == 0:
-            if refused:
-                raise HistoryError(f"none of the {len(refused)} runs of {where} is a night that can be used")
-            raise HistoryError(f"{where} has no run: measure first, or give folders of nights")
         nights = store.read_nights(Selection(arguments.case, arguments.machine, arguments.branch))
     nights = [night for night in nights if night.is_gate or not arguments.gates]
-    if not nights:
-        raise HistoryError(f"no night of {where} is selected: leave out --machine, --branch or --gates")
     if not any(night.cases for night in nights):
-        what = f"has {arguments.case!r} in its id" if arguments.case else "was measured"
-        other = "give another --case, or other nights"
-        if any(night.unfit for night in nights):
-            other = "the machine was not well (ENV_INVALID), so measure again, or give other nights"
-        raise HistoryError(f"no case of {where} {what}: {other}")
+        unfit = describe_unfit([name for night in nights for name in night.unfit], "measurement")
+        why = f" ({unfit or refused[0]})" if unfit or refused else ""
+        step = "measure first, give other nights, or leave out --case, --machine, --branch or --gates"
+        raise HistoryError(f"no measured case of {where} is selected{why}: {step}")
     return nights, refused
 
 

@@ -90,7 +90,10 @@ def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_m
     assert unfit in capsys.readouterr().out
     alone = night(tmp_path / "alone", 0, [timed("sick", 60, **sick)])
     assert main(["plan", str(alone), "--gpus", "2"]) == 2
-    assert "the machine was not well (ENV_INVALID), so measure again" in capsys.readouterr().err
+    assert (
+        "is selected (1 measurement not counted, since the machine was not well (ENV_INVALID): tiny/sick/cuda)"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_plan_without_durations_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,5 +122,6 @@ def test_what_cannot_be_planned_is_one_sentence(
     assert [main(["plan", *words]) for words in ([str(nights), "--gpus", "0"], [str(empty), "--shards", "2"])] == [2, 2]
     assert capsys.readouterr().err.splitlines() == [
         "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
-        f"gpugate plan: no case of {empty} was measured: give another --case, or other nights",
+        f"gpugate plan: no measured case of {empty} is selected: measure first, give other nights, or leave out "
+        "--case, --machine, --branch or --gates",
     ]
