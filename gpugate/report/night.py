@@ -59,36 +59,24 @@ def write_night(folder: Path, run: RunResult) -> None:
 
     Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
-    from gpugate.report.markdown import night_summary  # with jinja2, which a session imports at its end
+    from gpugate.report.pages.night import night_page, night_summary  # with jinja2, which a session imports at its end
 
     view = RunView(run)
     try:
         write_atomically(folder / SUMMARY, night_summary(view))
-        write_atomically(folder / PAGE, _page(folder, view))
+        write_atomically(folder / PAGE, night_page(view, find_last_night(folder, run)))
     except OSError as error:
         raise _unwritable(folder, error) from error
     run_file.write(folder / RUN, run)
 
 
-def _page(folder: Path, view: RunView) -> bytes:
-    """The page, with the changes since last night where there is one."""
-    from gpugate.report.pages.night import night_page
-
-    try:
-        return night_page(view, find_last_night(folder, view.run))
-    except NoLastNightError as error:
-        return night_page(view, None, str(error))
-
-
-class NoLastNightError(GpugateError):
-    """A run has no earlier night that it can be compared with."""
-
-
-def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult]:
+def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:
     """The folder's name and the run of the newest earlier night of this machine beside `folder`, which is of `run`.
 
+    A sentence where there is none, or where it cannot be read.
+
     Recordings, runs with a fault on purpose, shards and runs that were cut off do not count, nor does a run of a
-    format that is too old. Raises NoLastNightError where there is no night, or the newest one cannot be read.
+    format that is too old.
     """
     machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
     found, unreadable = list[tuple[datetime.datetime, Path]](), list[str]()
@@ -106,13 +94,11 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult]:
         try:
             earlier = run_file.read(path)
         except GpugateError as error:
-            raise NoLastNightError(f"last night cannot be read, so nothing is compared with it: {error}") from error
+            return f"last night cannot be read, so nothing is compared with it: {error}"
         if not earlier.recording and earlier.mutated is None and earlier.shard is None:
             return path.parent.name, earlier
-    raise NoLastNightError(
-        f"no earlier night of {machine} is beside this folder, so nothing is compared with last night"
-        + (f" ({len(unreadable)} cannot be read, such as {min(unreadable)})" if unreadable else "")
-    )
+    more = f" ({len(unreadable)} cannot be read, such as {min(unreadable)})" if unreadable else ""
+    return f"no earlier night of {machine} is beside this folder, so nothing is compared with last night{more}"
 
 
 def _unwritable(folder: Path, error: OSError) -> NightReportError:

@@ -22,8 +22,7 @@ from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
 from gpugate.judging.machine_state import LAUNCH_LATENCY
 from gpugate.measurement.record import ProofResult, Yardstick
-from gpugate.report.markdown import night_summary
-from gpugate.report.pages.night import night_page
+from gpugate.report.pages.night import night_page, night_summary
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
@@ -117,7 +116,7 @@ def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Ite
     yield f"{name}.results.md", results_page(view)
     yield (
         f"{name}.page.html",
-        _STYLE.sub("", night_page(view, last, "no earlier night").decode()),
+        _STYLE.sub("", night_page(view, last or "no earlier night").decode()),
     )
 
 

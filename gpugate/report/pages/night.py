@@ -1,24 +1,31 @@
-"""`night.html` of `--perf-report`: one night as one page, which needs no script and no network. It decides nothing."""
+"""One night of `--perf-report` in words: `night.html`, a page that needs no script and no network, and `summary.md`.
+
+Nothing is decided here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpugate import units
-from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
+from gpugate.report.pages.rendering import Scale, Strip, fill, reach_of, render
+from gpugate.report.table import code, plain
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
+from gpugate.store.night_files import PAGE
 
 NO_RECORD = "no record"
+# Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
+MAX_FINDINGS, MAX_CAUSES, MAX_REASONS, MAX_IDS = 5, 3, 4, 3
 
 
-def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_compare: str = "") -> bytes:
-    """The page of one night, with the changes since the last one; without one, `nothing_to_compare` says why."""
-    changes = Changes(facts_of_run(last[1]), facts_of_run(view.run)) if last else None
+def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
+    """The page of one night, with the changes since the last one, or the sentence why there is no last one."""
+    changes = None if isinstance(last, str) else Changes(facts_of_run(last[1]), facts_of_run(view.run))
     run = view.run
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
@@ -37,7 +44,6 @@ def night_page(view: RunView, last: tuple[str, RunResult] | None, nothing_to_com
         last=last,
         changes=changes,
         code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
-        nothing_to_compare=nothing_to_compare,
         flips=_flip_rows(changes.flips) if changes else [],
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
         judged=any(case.verdicts for case in run.cases.values()),
@@ -133,3 +139,36 @@ def _moved_cells(moved: Moved) -> tuple[str, ...]:
     for one, write in ((moved.speedup, units.ratio), (moved.per_step_ms, units.milliseconds)):
         cells += [f"{write(one.before.median)} → {write(one.after.median)}", units.signed_percent(one.share)]
     return tuple(cells)
+
+
+def night_summary(view: RunView) -> str:
+    """One screen: the counts of verdicts, what failed, what was not measured and why."""
+    values = {name: value for name, value in globals().items() if name.startswith("MAX_")}
+    words = fill(
+        "summary.md",
+        view=view,
+        unmeasured=list(_list_unmeasured(view)),
+        file=PAGE,
+        plain=plain,
+        code=code,
+        cut=_cut,
+        ids=_ids,
+        **values,
+    )
+    return f"{words}\n"
+
+
+def _cut(words: str, most: int) -> str:
+    whole = " ".join(words.split())
+    return plain(whole if len(whole) <= most else f"{whole[: most - 3]}...")
+
+
+def _list_unmeasured(view: RunView) -> Iterator[str]:
+    for reason, ids in view.skips.items():
+        yield f"{_ids(ids)}: {_cut(reason, 200)}"
+    for case_id, error in view.errors.items():
+        yield f"**failed** {plain(case_id)}: {_cut(error, 200)}"
+
+
+def _ids(ids: Sequence[str]) -> str:
+    return plain(units.list_names(ids, MAX_IDS))

@@ -53,7 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made.case_id = made.workload = name
     contents = {
         "night": night_page(RunView(run), ("2026-11-24", last)),
-        "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), None, "no earlier night"),
+        "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), "no earlier night"),
     }
     folder = tmp_path_factory.mktemp("pages")
     for name, content in contents.items():

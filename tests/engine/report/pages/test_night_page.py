@@ -39,7 +39,7 @@ NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=300))
 
 
 def read(run: RunResult, **changed: object) -> Page:
-    return Page(night_page(RunView(run), None, "no earlier night", **changed))
+    return Page(night_page(RunView(run), "no earlier night", **changed))
 
 
 def verdict_of(case_id: str, check: str, outcome: Outcome, problem: str) -> Verdict:
@@ -117,7 +117,7 @@ def test_an_interval_has_an_arrow_at_each_end_beyond_the_scale(
 ) -> None:
     made = case("x", remembered=None, measurement=measured("tiny/x/cuda", speedup, spread))
     run = decide_again(RunResult(MACHINE, STARTED, 1, cases={made.case_id: made}))
-    row = night_page(RunView(run), None).decode().partition("<tbody>")[2].partition("</tbody>")[0]
+    row = night_page(RunView(run), "no earlier night").decode().partition("<tbody>")[2].partition("</tbody>")[0]
     assert "".join(re.findall("[◀▶]", row)) == arrows
     assert row.count("<circle") == dots
 
