@@ -26,12 +26,10 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm import batches, long_context, prefill, rungs, speculative
+from workloads.llm import long_context, prefill, rungs, speculative
 from workloads.llm.checkpoint import CHECKPOINT_SETTING
-from workloads.llm.model import LLAMA_1B, SMALL, Shape
-from workloads.llm.proofs import compare_with_fp32
+from workloads.llm.model import LLAMA_1B, MIDDLE, SMALL, Shape, token
 from workloads.llm.quantized import FP8, INT8
-from workloads.llm.tokens import MIDDLE, token
 from workloads.parts.compiled import COMPILER
 
 LARGE_BATCH, LONG_TEXTS = 16, 8
@@ -118,7 +116,7 @@ def _rung(
 
 def _with_proof(rung: Optimization) -> Optimization:
     largest = rung.tolerated.relative_l2 if rung.dtype != "float32" else ROUNDING
-    return replace(rung, proofs=(Proof("agrees-with-fp32", partial(compare_with_fp32, rung.build, largest)),))
+    return replace(rung, proofs=(Proof("agrees-with-fp32", partial(rungs.compare_with_fp32, rung.build, largest)),))
 
 
 def _cuda(promise: float, on_sm_90: float | None = None) -> Mapping[str, float]:
@@ -193,18 +191,18 @@ def _long(name: str, sizes: Mapping[DeviceKind, Size], *ladder: Optimization) ->
 
 
 def _batch_point(batch: int, dtype: str, promise: Mapping[str, float], needs: Needs) -> Optimization:
-    build = partial(batches.in_batches, batch=batch)
+    build = partial(rungs.in_batches, batch=batch)
     rung = _rung(f"batch-{batch}", build, promise, BASELINE, dtype, needs, why=OVER_SINGLE_SEQUENCES)
     return replace(rung, point=Point("batch-size", batch))
 
 
 def _batches(name: str, sizes: Mapping[DeviceKind, Size], points: tuple[Optimization, ...]) -> Workload:
-    baseline = partial(batches.in_batches, batch=1)
-    return Workload(name, baseline, batches.tokens, sizes, points, cold=False, settings=CHECKPOINT_SETTING)
+    baseline = partial(rungs.in_batches, batch=1)
+    return Workload(name, baseline, rungs.batch_of_tokens, sizes, points, cold=False, settings=CHECKPOINT_SETTING)
 
 
 OVER_SINGLE_SEQUENCES = (
-    f"the reference decodes {batches.SEQUENCES} sequences one by one and reads all weights {batches.SEQUENCES} times: "
+    f"the reference decodes {rungs.SEQUENCES} sequences one by one and reads all weights {rungs.SEQUENCES} times: "
     "a server would not"
 )
 SPECULATIVE = Optimization(
@@ -286,7 +284,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     _batches(
         "llm-batch",
-        {"cuda": decoding_size(LLAMA_1B, 2, batches.SEQUENCES)},
+        {"cuda": decoding_size(LLAMA_1B, 2, rungs.SEQUENCES)},
         tuple(
             _batch_point(batch, "bfloat16", _cuda(promise, BATCHES_ON_SM_90[batch]), AMPERE)
             for batch, promise in BATCHES.items()
@@ -294,7 +292,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     _batches(
         "llm-batch-small",
-        {"cpu": decoding_size(SMALL, 4, batches.SEQUENCES)},
+        {"cpu": decoding_size(SMALL, 4, rungs.SEQUENCES)},
         tuple(_batch_point(batch, "float32", _cpu(promise), Needs()) for batch, promise in BATCHES_ON_CPU.items()),
     ),
 )

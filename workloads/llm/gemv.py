@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Block, Decoder
+from workloads.llm.model import MIDDLE, Block, Decoder, Token, text
 from workloads.llm.quantized import FP8, INT8, round_rows
 from workloads.llm.rungs import capture, make_static_caches, read_text
-from workloads.llm.tokens import MIDDLE, Token, text
 
 WARPS, VALUES = 4, 2048  # the values of a row that a program reads at once
 MANY_ROWS = 16_384

@@ -18,9 +18,8 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.llm.caches import UNWRITTEN, StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Cache, Decoder
+from workloads.llm.model import Cache, Decoder, draw_ids, dtype, shape
 from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
-from workloads.llm.tokens import draw_ids, dtype, shape
 from workloads.parts.random_inputs import generator_of
 
 TOKENS = {"cuda": 8192, "cpu": 1024}  # of each text, with the new one

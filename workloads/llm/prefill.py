@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.caches import PromptByHand, PromptFused
 from workloads.llm.checkpoint import decoder
+from workloads.llm.model import Cache, Decoder, draw_ids, shape
 from workloads.llm.quantized import FP8, replace_linear_layers, round_rows
 from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
-from workloads.llm.tokens import draw_ids, shape
 
 
 def prompt(context: Context, index: int) -> Tensor:
@@ -24,27 +25,13 @@ def prompt(context: Context, index: int) -> Tensor:
 def by_hand(context: Context) -> Side:
     """Attention writes the scores of all pairs of tokens to memory."""
     model = decoder(context, context.items)
-    caches, positions = [PromptByHand()] * shape(context).layers, torch.arange(context.items, device=context.device)
-
-    @torch.inference_mode()
-    def step(ids: Tensor) -> Tensor:
-        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
-        return logits
-
-    return Side(step, model)
+    return Side(_step(context, model, PromptByHand()), model)
 
 
 def fused(context: Context) -> Side:
     """Attention is one fused kernel, which keeps the scores on the chip."""
     model = decoder(context, context.items)
-    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
-
-    @torch.inference_mode()
-    def step(ids: Tensor) -> Tensor:
-        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
-        return logits
-
-    return Side(step, model)
+    return Side(_step(context, model, PromptFused()), model)
 
 
 def compiled(context: Context) -> Side:
@@ -52,19 +39,7 @@ def compiled(context: Context) -> Side:
 
     Without a graph, the launches of 16 layers can take longer than their kernels, and arithmetic would not decide.
     """
-    model = decoder(context, context.items)
-    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
-    graphs = compile_blocks(model)
-
-    @torch.inference_mode()
-    def step(ids: Tensor) -> Tensor:
-        logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
-        return logits
-
-    if context.device.type == "cuda":
-        captured = capture_on_ids(context, step, 1, context.items)  # cuda only
-        return Side(captured, engaged=partial(describe_graph_problem, graphs))  # cuda only
-    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
+    return _compiled(context, decoder(context, context.items))
 
 
 def fp8(context: Context) -> Side:  # cuda only
@@ -74,16 +49,27 @@ def fp8(context: Context) -> Side:  # cuda only
     """
     model = decoder(context, context.items)
     replace_linear_layers(model.layers, Fp8Linear, kept="self_attn")
-    caches, positions = [PromptFused()] * shape(context).layers, torch.arange(context.items, device=context.device)
-    graphs = compile_blocks(model)
+    return _compiled(context, model)
+
+
+def _step(context: Context, model: Decoder, attention: Cache) -> Callable[[Tensor], Tensor]:
+    caches, positions = [attention] * shape(context).layers, torch.arange(context.items, device=context.device)
 
     @torch.inference_mode()
     def step(ids: Tensor) -> Tensor:
         logits: Tensor = model(ids, positions, caches, last_only=True)[:, 0]
         return logits
 
-    captured = capture_on_ids(context, step, 1, context.items)
-    return Side(captured, engaged=partial(describe_graph_problem, graphs))
+    return step
+
+
+def _compiled(context: Context, model: Decoder) -> Side:
+    graphs = compile_blocks(model)
+    step = _step(context, model, PromptFused())
+    engaged = partial(describe_graph_problem, graphs)
+    if context.device.type == "cuda":
+        return Side(capture_on_ids(context, step, 1, context.items), engaged=engaged)  # cuda only
+    return Side(step, model, engaged=engaged)
 
 
 class Fp8Linear(nn.Module):

@@ -12,16 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from gpugate.workload import Context, Side
-from workloads.llm.caches import GrowingCache, StaticCache
+from gpugate.errors import DisprovedError
+from gpugate.workload import Build, Context, Side
+from workloads.llm.caches import GrowingCache, PromptByHand, StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Cache, Decoder
+from workloads.llm.model import CONTEXT_TOKENS, MIDDLE, Cache, Decoder, Token, draw_ids, dtype, shape, text, token_at
 from workloads.llm.quantized import describe_wide_weights, quantize
-from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, Token, dtype, shape, text
 from workloads.parts.compiled import compile_anew
 from workloads.parts.graph_capture import recorded
 
 Graphs = Sequence[fx.GraphModule]
+POSITIONS = range(MIDDLE, MIDDLE + 16)  # that the proof compares
+SEQUENCES = 16
 
 
 def growing(context: Context) -> Side:
@@ -198,3 +200,53 @@ def _replay(graph: torch.cuda.CUDAGraph, result: Tensor, _captured: Callable[[],
     """Replays a graph, which reads the addresses of a model and its caches: `_captured` keeps their memory alive."""
     graph.replay()
     return result
+
+
+def batch_of_tokens(context: Context, index: int) -> Tensor:
+    """The token at MIDDLE of each sequence: int64 [sequences, 1]."""
+    return draw_ids(context, index, SEQUENCES, 1)
+
+
+def in_batches(context: Context, batch: int) -> Side:
+    """`SEQUENCES / batch` passes, each with caches of its own: the larger the batch, the rarer weights are read."""
+    model = decoder(context)
+    parts = [make_static_caches(context, batch) for _ in range(SEQUENCES // batch)]
+    for caches, ids in zip(parts, text(context, SEQUENCES).chunk(len(parts)), strict=True):
+        read_text(model, caches, ids)
+    position = torch.tensor([MIDDLE], device=context.device)
+
+    @torch.inference_mode()
+    def step(inputs: Tensor) -> Tensor:
+        logits = [model(ids, position, caches) for caches, ids in zip(parts, inputs.chunk(len(parts)), strict=True)]
+        return torch.cat(logits)[:, 0]
+
+    if context.device.type == "cuda":
+        # Launches would bound the passes, and make a batch of 16 always 16 times as fast.
+        return Side(capture_on_ids(context, step, SEQUENCES, 1))  # cuda only
+    return Side(step, model)
+
+
+def compare_with_fp32(build: Build, largest: float, context: Context) -> str:
+    """Compares the logits at POSITIONS, one step after the other, by relative L2.
+
+    Raises DisprovedError where the difference exceeds `largest`.
+    """
+    ids = text(context, context.items)[:, : POSITIONS.stop]
+    expected, side = whole_text_logits(context, ids)[:, POSITIONS.start :], build(context)
+    steps = [side.step(token_at(context, ids[:, position : position + 1], position)).clone() for position in POSITIONS]
+    side.close()
+    difference = float((torch.stack(steps, dim=1) - expected).norm() / expected.norm())
+    if difference > largest:
+        raise DisprovedError(
+            f"logits differ from those of the whole text in FP32 by {difference:.1e}, more than {largest:.1e}"
+        )
+    return f"logits within {difference:.1e} of the whole text in FP32 (at most {largest:.1e})"
+
+
+@torch.inference_mode()
+def whole_text_logits(context: Context, ids: Tensor) -> Tensor:
+    """float32 [batch, tokens, vocabulary] for ids [batch, tokens], without any cache."""
+    model = decoder(context, dtype=torch.float32)
+    positions = torch.arange(ids.shape[1], device=context.device)
+    logits: Tensor = model(ids, positions, [PromptByHand()] * len(model.layers))
+    return logits

@@ -18,9 +18,8 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from workloads.llm.caches import StaticCache
 from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Decoder, Shape, make_decoder
+from workloads.llm.model import CONTEXT_TOKENS, PROMPT_TOKENS, Decoder, Shape, make_decoder, shape, text
 from workloads.llm.rungs import make_static_caches
-from workloads.llm.tokens import CONTEXT_TOKENS, PROMPT_TOKENS, shape, text
 from workloads.parts.random_inputs import host_generator
 
 SPAN_TOKENS = 8  # of one step

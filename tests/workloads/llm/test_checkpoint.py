@@ -48,10 +48,9 @@ def write(folder: Path, config: dict[str, Any] = CONFIG, **changed: torch.Tensor
 def write_shards(folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     names = sorted(tensors())
-    weight_map = {name: f"model-{number % 2 + 1}-of-2.safetensors" for number, name in enumerate(names)}
-    for file in set(weight_map.values()):
-        save_file({name: tensors()[name] for name in names if weight_map[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    for shard in (0, 1):
+        own = {name: tensors()[name] for name in names[shard::2]}
+        save_file(own, folder / f"model-{shard + 1}-of-2.safetensors")
     return folder
 
 
@@ -79,52 +78,34 @@ def test_stretched_positions_and_the_epsilon_are_read(tmp_path: Path) -> None:
 def message(folder: Path) -> str:
     with pytest.raises(ValueError, match="cannot be used") as raised:
         load(folder, TINY, 256, torch.float32, CPU)
-    return str(raised.value).removeprefix(f"--perf-set llm-checkpoint={folder} cannot be used: ")
+    said = str(raised.value)
+    assert "\n" not in said
+    return said.removeprefix(f"--perf-set llm-checkpoint={folder} cannot be used ")
 
 
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        (
-            {"architectures": ["MistralForCausalLM"]},
-            "config.json is of the architecture ['MistralForCausalLM'], not Llama",
-        ),
-        ({"hidden_size": 64}, "config.json has hidden_size 64, and the workload's sizes are of 32"),
-        ({"tie_word_embeddings": False}, "config.json has no tie_word_embeddings"),
-        ({"max_position_embeddings": 128}, "config.json allows 128 tokens, and the workload needs 256"),
-        ({"max_position_embeddings": None}, "config.json allows None tokens, and the workload needs 256"),
-        ({"hidden_act": "gelu"}, "config.json has hidden_act gelu, and this decoder has silu"),
-        ({"attention_bias": True}, "config.json has attention_bias True, and this decoder has False"),
-        ({"rope_theta": None}, "config.json has no rope_theta"),
-        ({"rope_scaling": "yarn"}, "config.json has rope_scaling 'yarn', which is no JSON object"),
-        (
-            {"rope_scaling": {"rope_type": "llama3", **LLAMA3_ROPE, "high_freq_factor": 2.0}},
-            "config.json has high_freq_factor 2.0, and this decoder has 4.0",
-        ),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "config.json has the rope_type yarn, not default or llama3"),
+        ({"architectures": ["MistralForCausalLM"]}, "has architectures ['MistralForCausalLM'], and this decoder has"),
+        ({"hidden_size": 64}, "width=64"),
+        ({"tie_word_embeddings": False}, "has tie_word_embeddings False, and this decoder has True"),
+        ({"max_position_embeddings": 128}, "allows 128 tokens of 256"),
+        ({"hidden_act": "gelu"}, "has hidden_act gelu, and this decoder has silu"),
+        ({"attention_bias": True}, "has attention_bias True, and this decoder has False"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8, **LLAMA3_ROPE, "high_freq_factor": 2.0}}, "factor 2.0"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "has rope_type yarn, and this decoder has default"),
     ],
 )
 def test_another_config_is_refused(tmp_path: Path, changed: dict[str, Any], problem: str) -> None:
-    assert message(write(tmp_path, {**CONFIG, **changed})).startswith(problem)
+    assert problem in message(write(tmp_path, {**CONFIG, **changed}))
 
 
-def test_a_tensor_of_another_shape_or_type_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, model__norm__weight=torch.ones(31))
-    assert message(tmp_path).startswith("norm.weight has the shape (31,), not (32,); ")
-    write(tmp_path, model__norm__weight=torch.ones(32, dtype=torch.int64))
-    assert message(tmp_path).startswith("norm.weight has the type torch.int64, not one of torch.float32, ")
-
-
-def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
-    assert message(tmp_path).startswith("config.json cannot be read (FileNotFoundError); ")
+def test_a_missing_damaged_or_other_file_is_named(tmp_path: Path) -> None:
+    assert "config.json" in message(tmp_path)
     write_shards(tmp_path)
     (tmp_path / "model-2-of-2.safetensors").unlink()
-    assert message(tmp_path).startswith("model-2-of-2.safetensors is missing; ")
-    (tmp_path / "model-2-of-2.safetensors").write_bytes(b"no header")
-    assert message(tmp_path).startswith("model-2-of-2.safetensors cannot be read: ")
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
-    assert message(tmp_path).startswith("model.safetensors.index.json names no file for model.")
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    assert message(tmp_path).startswith("model.safetensors.index.json has no weight_map; ")
-    (tmp_path / "config.json").write_text("[1]")
-    assert message(tmp_path).startswith("config.json is no JSON object; ")
+    assert "Missing key(s) in state_dict" in message(tmp_path)
+    write(tmp_path, model__norm__weight=torch.ones(31))
+    assert "size mismatch for norm.weight" in message(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no header")
+    assert "SafetensorError" in message(tmp_path)

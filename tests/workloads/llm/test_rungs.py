@@ -13,10 +13,9 @@ from tests.support.code_in_child import interpret
 from tests.support.small_models import TINY
 from workloads import llm
 from workloads.llm import caches, rungs
-from workloads.llm.model import Decoder
-from workloads.llm.proofs import compare_with_fp32
+from workloads.llm.model import CONTEXT_TOKENS, MIDDLE, Decoder, token
 from workloads.llm.quantized import quantize
-from workloads.llm.tokens import CONTEXT_TOKENS, MIDDLE, token
+from workloads.llm.rungs import compare_with_fp32
 
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
 
@@ -143,7 +142,7 @@ from gpugate.workload import Context
 from tests.support.code_in_child import interpret
 from tests.support.small_models import small_models
 from workloads.llm import gemv, rungs
-from workloads.llm.tokens import token
+from workloads.llm.model import token
 
 context = Context(torch.device("cpu"), items=1, seed=5, cache_dir=Path(), capture_graphs=False)
 with small_models():
