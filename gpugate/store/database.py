@@ -2,7 +2,8 @@
 
 `run` has the provenance of a run, and `result` its cases, each with its metrics as a JSON object of lists: a value, and
 behind it the ends of its interval where it has one. A case of a machine that was not well has no metrics. Files stay
-the truth: the store is made again from them by `gpugate store add`. A result has the number of its run and its own
+the truth: the store is made again from them by `gpugate store add`, also where it has the tables of another gpugate. A
+change that a statement would not notice gets tables of another name. A result has the number of its run and its own
 number within the run: by this primary key the table is sorted on disk, so that the results of a run lie together, and
 SQLite keeps no row ids beside them.
 
@@ -40,7 +41,6 @@ from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
 from gpugate.store.version import make_store_folder
 from gpugate.units import round_stored
 
-FORMAT = 3  # of the tables; files of runs are the truth, from which a store of another format is made again
 DATABASES = ("sqlite", "postgresql")
 IN_MEMORY = "sqlite://"
 BUSY_S = 30  # for which a writer waits while another one writes
@@ -48,7 +48,9 @@ CONNECT_S = 10
 WRITING_LOCK = 0x67617465  # of PostgreSQL; SQLite has one writer at a time by itself
 TABLES = sql.MetaData()
 NO_VALUE = (ValueError, TypeError, ArithmeticError)  # of a row that another program changed
-_DAMAGED = re.compile("not a database|malformed|no such (column|table)|(column|relation) .* does not exist")
+_DAMAGED = re.compile(
+    "not a database|malformed|no such (column|table)|has no column|(column|relation) .* does not exist"
+)
 _PROVENANCE = tuple(field.name for field in fields(Provenance) if field.name != "files")
 RUN = sql.Table(
     "run",
@@ -77,9 +79,6 @@ RESULT = sql.Table(
     sql.Column("metrics", sql.Text),  # JSON; NULL: the machine was not well
     sql.Index("result_of_case", "case_id", "run_id"),
     sqlite_with_rowid=False,
-)
-STORE_FORMAT = sql.Table(
-    "store_format", TABLES, sql.Column("format", sql.Integer, primary_key=True, autoincrement=False)
 )
 # Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
 _FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
@@ -175,7 +174,7 @@ class Store:
 def open_store(url: str, make: bool = True) -> Store:
     """Opens the store at an SQLAlchemy URL, and makes its tables where there are none.
 
-    Raises StoreError where that fails, for tables of another format, and without `make` where a SQLite file is absent.
+    Raises StoreError where that fails, and without `make` where a SQLite file is absent.
     """
     try:
         address = _with_driver(make_url(url))
@@ -252,32 +251,12 @@ def _with_driver(address: URL) -> URL:
 
 
 def _prepare(store: Store) -> None:
-    """Makes the tables of a new store. Raises StoreError for those of another gpugate."""
+    """Makes the tables of a new store."""
     with store._begin(writing=False) as connection:
-        found = _read_format(connection)
-    if found is None:
-        with store._begin(writing=True) as connection:
-            found = _read_format(connection)  # another process may have been faster
-            if found is None:
-                TABLES.create_all(connection)
-                connection.execute(STORE_FORMAT.insert().values(format=FORMAT))
-                return
-    if found != FORMAT:
-        step = "give another store, and add the files of its runs with gpugate store add"
-        raise StoreError(f"{store.name} has tables of another gpugate (format {found}, here {FORMAT}): {step}")
-
-
-def _read_format(connection: sql.Connection) -> int | None:
-    """The format of the tables; 1 for those without a table of it, None where there are none.
-
-    PostgreSQL shows each query what was committed before it. So the table of runs is looked for first: whoever sees it
-    sees the table of the format, too, because one commit makes both.
-    """
-    if not sql.inspect(connection).has_table(RUN.name):
-        return None
-    if not sql.inspect(connection).has_table(STORE_FORMAT.name):
-        return 1
-    return connection.execute(sql.select(STORE_FORMAT.c.format)).scalar()
+        if sql.inspect(connection).has_table(RUN.name):
+            return
+    with store._begin(writing=True) as connection:
+        TABLES.create_all(connection)  # those that another process did not make meanwhile
 
 
 def _add(connection: sql.Connection, night: Night) -> str | None:
