@@ -12,7 +12,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from gpugate.errors import GpugateError
 from gpugate.store.codec import FormatError, from_json, to_json
-from gpugate.store.writable_folder import prepare_unfinished
 
 T = TypeVar("T")
 
@@ -136,7 +135,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     target = path.resolve()
     if target.exists() and not target.is_file():
         raise OSError("it is not a regular file")
-    temporary = prepare_unfinished(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

@@ -1,8 +1,7 @@
-"""The folders that a run writes to: their choice, check and lock before anything is measured, and unfinished files."""
+"""The folders that a run writes to: their choice, check and lock before anything is measured."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import tempfile
@@ -76,18 +75,6 @@ def lock_folder(
         finally:
             with suppress(OSError):
                 os.truncate(path, 0)
-
-
-def prepare_unfinished(target: Path) -> Path:
-    """Returns the path beside `target` to which this process writes until the file is whole.
-
-    Removes the unfinished files of killed processes. Raises OSError where that fails.
-    """
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):
-        writer = left.name.removesuffix(".tmp").rpartition(".")[2]
-        if writer.isdecimal() and not is_running(int(writer)):
-            left.unlink(missing_ok=True)
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
 def is_running(process: int) -> bool:

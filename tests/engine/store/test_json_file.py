@@ -1,8 +1,6 @@
 """JSON files with a header: strict text, one sentence for each file that cannot be used, and whole files only."""
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from gpugate.errors import BaselineError
 from gpugate.store.codec import FormatError
-from gpugate.store.json_file import JsonFile, parse, write_atomically
+from gpugate.store.json_file import JsonFile, parse
 
 
 @dataclass(frozen=True)
@@ -116,13 +114,3 @@ def test_a_write_that_fails_leaves_the_old_file(
         assert str(failed.value) == f"{path} cannot be written (No space left on device): make room"
     assert FILE.read(path) == Body(1)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_of_a_living_one(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    names = [f".run.json.{os.getppid()}.tmp", ".run.json.mine.tmp", f".other.json.{ended.pid}.tmp"]
-    for name in [*names, f".run.json.{ended.pid}.tmp", f".run.json.{10**30}.tmp"]:
-        (tmp_path / name).touch()
-    write_atomically(tmp_path / "run.json", "{}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "run.json"])
