@@ -164,10 +164,6 @@ def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
     if not FAMILY_NAME.fits(workload.name):
         raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_NAME.rule}")
-    for role in ("baseline", "inputs"):
-        if not callable(getattr(workload, role)):
-            given = getattr(workload, role)
-            raise CatalogueError(f"workload {workload.name!r} has {role} {given!r}, which is no function: give one")
     if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
         known = sorted(workload.sizes)
         raise CatalogueError(f"workload {workload.name!r} has sizes for {known}: give 'cuda', 'cpu' or both")
@@ -218,8 +214,6 @@ def _check_optimization(workload: Workload, optimization: Optimization) -> None:
     where = f"{workload.name}/{optimization.name}"
     if not NAME.fits(optimization.name):
         raise CatalogueError(f"optimization name {where!r} fits no test id: {NAME.rule}")
-    if not callable(optimization.build):
-        raise CatalogueError(f"{where} has build {optimization.build!r}, which is no function: give one")
     if not optimization.min_speedup:
         raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
     for device_class in (*optimization.min_speedup, *optimization.contract):

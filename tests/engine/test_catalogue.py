@@ -63,8 +63,6 @@ NO_SIZE = "items must be at least 1, flops and bytes not negative"
     ("changed", "sentence"),
     [
         *(({"name": name}, f"workload name {name!r} {NO_NAME}") for name in ("../net", "nets/", None, 201 * "n")),
-        ({"baseline": None}, "workload 'net' has baseline None, which is no function: give one"),
-        ({"inputs": 3}, "workload 'net' has inputs 3, which is no function: give one"),
         ({"sizes": {}}, "workload 'net' has sizes for []: give 'cuda', 'cpu' or both"),
         ({"sizes": {"tpu": Size(1, 1, 1)}}, "workload 'net' has sizes for ['tpu']: give"),
         *(
@@ -89,7 +87,6 @@ def test_a_workload_that_cannot_be_measured_is_refused(changed: dict[str, Any], 
             {"point": Point(201 * "s", 1)},
             f"net/fast is a point of sweep '{201 * 's'}', which fits no test id: use",
         ),
-        ({"build": None}, "net/fast has build None, which is no function: give one"),
         ({"tolerance": Tolerance(0, 0)}, "net/fast has tolerance Tolerance(relative_l2=0, max_error=0, "),
         ({"min_speedup": {}}, "net/fast has no min_speedup: give one per device class, such as {'cuda': 1.2}"),
         *(
