@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 MOST_KEPT = 10  # runs, from whose samples `gpugate accept` records; a case takes about 50 kB
 BATCH = 50  # a commit costs as much as the rows of one or two runs
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
-_DELETE = "delete the night"
 
 
 class NightError(GpugateError):
-    """A run is no night that the store or a history can use."""
-
-
-FILE = replace(run_file.FILE, error=NightError, step=_DELETE)
+    """A folder contains no nights."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +42,11 @@ class Added:
     refused: tuple[str, ...]
 
 
-def read_night(path: Path, name: str) -> Night:
-    """Reads the night of a run file. Raises NightError for a run that is absent, damaged, newer or mutated."""
-    run = run_file.read(path, FILE)
-    if run.mutated is not None:
-        raise NightError(f"{path} was mutated by {run.mutated}, so its times do not describe the program: {_DELETE}")
-    return night_of(run, name)
+def read_night(path: Path) -> Night:
+    """Reads the night of a run file. Raises RunFileError where the run cannot be read or is no night."""
+    run = run_file.read(path)
+    run_file.refuse_no_night(path, run)
+    return night_of(run, path.parent.name if path.name == RUN else path.stem)
 
 
 def night_of(run: RunResult, name: str = "") -> Night:
@@ -107,8 +102,8 @@ def add_folder(store: Store, folder: Path) -> Added:
         nights = []
         for path in paths[first : first + BATCH]:
             try:
-                nights.append(read_night(path, path.parent.name if path.name == RUN else path.stem))
-            except NightError as error:
+                nights.append(read_night(path))
+            except GpugateError as error:
                 refused.append(str(error))
         named += zip((night.name for night in nights), store.add(*nights), strict=True)
     known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]

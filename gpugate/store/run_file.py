@@ -185,11 +185,11 @@ def write(path: Path, run: RunResult) -> None:
             beside.unlink(missing_ok=True)
 
 
-def read(path: Path, file: JsonFile[RunResult] = FILE) -> RunResult:
-    """Reads a run. Raises the error of `file`, RunFileError, for one that is absent, damaged, or of another format."""
-    with file.reading(path):
+def read(path: Path) -> RunResult:
+    """Reads a run. Raises RunFileError for one that is absent, damaged, or of another format."""
+    with FILE.reading(path):
         document: Any = read_document(path)
-        body = file.open(document)
+        body = FILE.open(document)
         if document["format_version"] < HAS_NO_SPREADS:
             _drop_spreads(body.get("cases"))
             body.pop("asked_tolerance", None)
