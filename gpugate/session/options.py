@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import reprlib
 import shlex
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,15 +238,15 @@ def read_options(config: pytest.Config) -> Options:
     budget = config.getini("perf_budget") if budget is None else budget
     # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
     shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
-    own_store = config.getini("perf_store")
+    own_store, seed = config.getini("perf_store"), config.getini("perf_seed")
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath, setting=own_store)
     return Options(
         gate=value("gate") and not fresh,
-        update_baselines=_records(config) and not fresh,
+        update_baselines=value("update_baselines") is not None and not fresh,
         reason=value("update_baselines") or "",
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
-        seed=_seed(config.getini("perf_seed")),
+        seed=_digits("perf_seed", seed, MOST_SEED_DIGITS, "the whole number that a run printed") if seed else None,
         budget_s=Settings.budget_s if budget == "" else seconds(budget_name, budget),
         budget_given=budget != "",
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
@@ -254,7 +254,7 @@ def read_options(config: pytest.Config) -> Options:
         report_path=_path(config, value("perf_report")),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
-        proof_days=_days(config.getini("perf_proof_days")),
+        proof_days=_digits("perf_proof_days", config.getini("perf_proof_days"), 4, "whole days, such as 7, or 0"),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -268,11 +268,6 @@ def read_options(config: pytest.Config) -> Options:
         shard=shard,
         worker=read_worker(config),
     )
-
-
-def _records(config: pytest.Config) -> bool:
-    """True with --update-baselines, also where it gives no reason."""
-    return config.getoption("update_baselines") is not None
 
 
 def _against(config: pytest.Config, fresh: bool) -> str:
@@ -329,19 +324,15 @@ def _refuse_ambiguous(config: pytest.Config, option: str, value: str) -> None:
 
 
 def _check_together(config: pytest.Config) -> None:
-    """Raises OptionError for options that contradict or do nothing without another.
-
-    A fresh process may have --allow-missing from the project's own settings, and never --gate from its parent.
-    """
-    value, records, fresh = config.getoption, _records(config), children.task == MEASURE
-    gate, fault, own, names = value("gate"), value("perf_mutate"), value("perf_set"), value("allow_missing")
-    shard = value("perf_shard")
+    """Raises OptionError for options that contradict each other."""
+    value = config.getoption
+    records, gate, fault = value("update_baselines") is not None, value("gate"), value("perf_mutate")
+    own, shard = value("perf_set"), value("perf_shard")
     if records:
         _refuse_ambiguous(config, "--update-baselines", value("update_baselines"))
     for sentence, refused in {
         f"--perf-set {', '.join(own[:1])} changes the inputs, and {DEFAULT_BASELINES}/ has records of the default "
         "inputs: give --perf-baselines another folder": records and own and _are_the_default(config),
-        f"--allow-missing {names} has an effect only with --gate: give --gate too": names and not gate and not fresh,
         f"--perf-shard {shard} divides a workload, and --update-baselines records whole ones: record without shards": (
             shard is not None and records
         ),
@@ -391,14 +382,7 @@ def _settings(config: pytest.Config) -> dict[str, str]:
 
 def _baselines(config: pytest.Config) -> Path:
     """The folder of baselines: a given path is relative to the working folder, the default to the project."""
-    given = _path(config, config.getoption("perf_baselines"))
-    if given is None:
-        return _own_baselines(config)
-    if given.exists() and not given.is_dir():
-        raise OptionError(
-            f"--perf-baselines {given} is no folder: give one, which need not exist before it is recorded"
-        )
-    return given
+    return _path(config, config.getoption("perf_baselines")) or _own_baselines(config)
 
 
 def _own_baselines(config: pytest.Config) -> Path:
@@ -434,17 +418,9 @@ def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:
     return None if store_url is None or own else proofs_folder(store_url, config.rootpath)
 
 
-def _seed(text: str) -> int | None:
-    if not text:
-        return None
-    if not text.isdecimal() or len(text) > MOST_SEED_DIGITS:
-        raise OptionError(f"perf_seed is {reprlib.repr(text)}: give the whole number that a run printed")
-    return int(text)
-
-
-def _days(text: str) -> int:
-    if not re.fullmatch(r"\d{1,4}", text):
-        raise OptionError(f"perf_proof_days is {reprlib.repr(text)}: give whole days, such as 7, or 0")
+def _digits(name: str, text: str, most: int, advice: str) -> int:
+    if not text.isdecimal() or len(text) > most:
+        raise OptionError(f"{name} is {reprlib.repr(text)}: give {advice}")
     return int(text)
 
 
@@ -456,32 +432,15 @@ def device_name(text: str) -> str:
 
 
 def writable(option: str, path: Path | None) -> Path | None:
-    """`path` itself. Raises OptionError where no file can be written there, such as in a folder that does not exist."""
-    if path is not None and (problem := _why_not_written(path.resolve())):
-        raise OptionError(
-            f"{option} {path} cannot be written ({problem}): give a file name in a folder that can be written"
-        )
+    """`path` itself. Raises OptionError for a folder, and for a file in a folder that is missing or takes no files."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        raise OptionError(f"{option} {path} cannot be written: give a file name in a folder that can be written")
     return path
-
-
-def _why_not_written(path: Path) -> str | None:
-    """Tries to write a file beside it, since permissions do not show /proc or a read-only disk."""
-    try:
-        if path.exists() and not path.is_file():
-            return "it is not a regular file"
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            return None
-    except OSError as error:
-        return error.strerror or str(error)
 
 
 def parse_shard(text: str) -> Shard:
     """The shard that `I/N` names. Raises OptionError for one that is not there."""
     found = _SHARD.fullmatch(text)
-    if found is None:
-        raise OptionError(f"--perf-shard is {text!r}: give I/N, such as 1/4")
-    number, count = int(found[1]), int(found[2])
-    if not 1 <= number <= count:
-        known = f"from 1/{count} to {count}/{count}" if count else "such as 1/4"
-        raise OptionError(f"--perf-shard {text}: a shard {number} of {count} does not exist, so give one {known}")
-    return Shard(number, count)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise OptionError(f"--perf-shard is {text!r}: give I/N with I from 1 to N, such as 1/4")
+    return Shard(int(found[1]), int(found[2]))

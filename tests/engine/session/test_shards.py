@@ -23,20 +23,10 @@ def test_a_shard_is_named_by_numbers(number: int) -> None:
     assert parse_shard(f"{number}/4") == Shard(number, 4)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("5/4", "--perf-shard 5/4: a shard 5 of 4 does not exist, so give one from 1/4 to 4/4"),
-        ("0/4", "--perf-shard 0/4: a shard 0 of 4"),
-        ("1/0", "--perf-shard 1/0: a shard 1 of 0 does not exist, so give one such as 1/4"),
-        ("half", "--perf-shard is 'half': give I/N, such as 1/4"),
-        ("", "--perf-shard is '': give I/N"),
-    ],
-)
-def test_a_shard_that_is_not_there_is_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(OptionError) as refused:
+@pytest.mark.parametrize("text", ["5/4", "0/4", "1/0", "half", ""])
+def test_a_shard_that_is_not_there_is_one_sentence(text: str) -> None:
+    with pytest.raises(OptionError, match=rf"^--perf-shard is '{text}': give I/N with I from 1 to N, such as 1/4$"):
         parse_shard(text)
-    assert said in str(refused.value)
 
 
 class Item:
