@@ -174,16 +174,6 @@ def missing_needs(needs: Needs, environment: Environment) -> Missing | None:
     return Missing(tuple(missing), next(iter(missing.values()))) if missing else None
 
 
-def absence_names(needs: Needs) -> set[str]:
-    """Lists the names of `needs` that `--allow-missing` accepts."""
-    packages = {name for needed in needs.packages for name in (needed, *_IMPLIED_PACKAGES.get(needed, ()))}
-    engine = {needs.engine.name} if needs.engine is not None else set()
-    compiler = {"c++"} if needs.cpp_compiler else set()
-    gpus = {"gpus"} if needs.gpus > 1 else set()
-    names = packages | {name.removeprefix("torch_") for name in packages}
-    return names | engine | compiler | gpus | set(needs.cpu_flags)
-
-
 def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
     for package in (name for needed in needs.packages for name in _IMPLIED_PACKAGES.get(needed, (needed,))):
         if not _is_installed(package):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
-from gpugate.machine.environment import absence_names, describe, machine_name
+from gpugate.machine.environment import describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
@@ -70,17 +70,6 @@ def _keep_compiling_quiet() -> None:
         trace.handlers.clear()
 
 
-def _check_allowed(allowed: Collection[str], catalogue: Catalogue) -> None:
-    """Raises OptionError for a name of `--allow-missing` that nothing can lack."""
-    asked = (absence_names(case.optimization.needs) for case in catalogue.cases())
-    known = {"cuda", "compute-capability", "memory"}.union(*asked)
-    unknown = sorted(set(allowed) - known)
-    if unknown:
-        raise OptionError(
-            f"--allow-missing {', '.join(unknown)} names what no optimization needs: use {', '.join(sorted(known))}"
-        )
-
-
 def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> None:
     """Raises OptionError for a name of `--perf-set` that no workload of the selected cases declares."""
     known = {name: meaning for case in selected for name, meaning in case.workload.settings.items()}
@@ -106,11 +95,9 @@ def _describe_search(session: PerfSession) -> str | None:
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines.
 
-    Raises OptionError for a device that is not there, for a name in `--allow-missing` that nothing can lack and for one
-    in `--perf-set` that no selected workload knows, CompareError for an `--against` that is not there, and
-    BaselineError for a file that cannot be trusted.
+    Raises OptionError for a device that is not there and for a name in `--perf-set` that no selected workload knows,
+    CompareError for an `--against` that is not there, and BaselineError for a file that cannot be trusted.
     """
-    _check_allowed(options.allow_missing, catalogue)
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)

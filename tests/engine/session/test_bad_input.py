@@ -281,9 +281,9 @@ def quick(context):
 
 def test_a_name_that_workers_refuse_is_one_sentence_and_leaves_the_run_that_was_there(tiny: TinyProject) -> None:
     before = tiny.write("run.json", '{"format": "gpugate-run"}').read_bytes()
-    result = tiny.run("-n", "1", "--perf-json=run.json", "--gate", "--allow-missing=nvenk")
+    result = tiny.run("-n", "1", "--perf-json=run.json", "--gate", "--perf-set=vidoe=mine.mp4")
     assert result.status == pytest.ExitCode.USAGE_ERROR
-    assert "--allow-missing nvenk" in refusal(result.text)
+    assert "--perf-set vidoe=mine.mp4 is for none of" in refusal(result.text)
     check_no_traceback(result.text)
     assert (tiny.path / "run.json").read_bytes() == before
     assert sorted(path.name for path in tiny.path.glob("*run.json*")) == ["run.json"]

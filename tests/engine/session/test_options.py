@@ -170,14 +170,6 @@ def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
     assert tiny.run("--perf-set=other=1", "--perf-device=cpu", "-k", "outputs").status == 0
 
 
-def test_a_file_that_can_be_written_is_left_as_it_is_until_there_is_a_run(tiny: TinyProject) -> None:
-    tiny.write("run.json", "of an earlier run")
-    before, names = tiny.files(), set(tiny.path.iterdir())
-    assert tiny.run("--collect-only", "-q", "--perf-json=run.json").status == 0
-    assert tiny.files() == before
-    assert {path.name for path in set(tiny.path.iterdir()) - names} <= CACHES
-
-
 @pytest.mark.parametrize(
     ("arguments", "folder"),
     [([], "baselines"), (["--perf-baselines=baselines"], "below/baselines"), (["--perf-baselines=../b"], "below/../b")],

@@ -115,10 +115,6 @@ def test_a_missing_package_skips_with_its_name_and_how_to_install_it(tiny: TinyP
     strict = tiny.run("--gate", "-k", "outputs")
     assert strict.status == 1
     assert "tiny/quick/cpu was not measured: " in strict.text
-    other = tiny.run("--gate", "-k", "outputs", "--allow-missing", "tensort,nowhere-else")
-    assert other.status == pytest.ExitCode.USAGE_ERROR
-    known = "compute-capability, cuda, memory, nowhere, torch_nowhere"
-    assert f"ERROR: --allow-missing nowhere-else, tensort names what no optimization needs: use {known}" in other.text
     assert tiny.run("--gate", "-k", "outputs", "--allow-missing", "nowhere").status == 0
 
 
@@ -343,18 +339,13 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
         assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
 
 
-def test_what_is_the_users_own_is_neither_held_against_what_ships_nor_recorded_over_it(tiny: TinyProject) -> None:
+def test_what_is_the_users_own_is_not_held_against_what_ships(tiny: TinyProject) -> None:
     assert tiny.run("--perf-device=cpu", "--update-baselines", "-operf_processes=1").status == pytest.ExitCode.OK
     own = tiny.path / "own.mp4"
     own.write_bytes(b"whatever the workload makes of it")
     judged = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4")
     assert "(1 case passes and is not recorded yet)" in judged.text
     assert "--perf-set=video=own.mp4" in judged.text  # what to do next is with it
-    refused = tiny.run("--perf-device=cpu", "--perf-set=video=own.mp4", "--update-baselines")
-    assert refused.status == pytest.ExitCode.USAGE_ERROR
-    assert (
-        "--perf-set video=own.mp4 changes the inputs, and baselines/ has records of the default inputs" in refused.text
-    )
 
 
 def test_the_error_of_a_side_is_text_on_the_terminal_and_in_the_summary(tiny: TinyProject) -> None:
