@@ -79,7 +79,6 @@ class PerfRun:
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
         self._lines = [elsewhere] if kept != root else []  # printed at the end
-        self._node_ids: set[str] = set()  # of the tests of cases and of sweeps
         self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
         self._recorded = False
@@ -122,7 +121,6 @@ class PerfRun:
                 deselect(self.config, session.items, others)
             if self.config.option.collectonly or not any(map(cases_of, session.items)):
                 return
-            self._node_ids = {item.nodeid for item in session.items if cases_of(item)}
             self._open(one_node_per_case(session.items))
             self._order(session.items)
         except GpugateError as error:
@@ -341,22 +339,12 @@ class PerfRun:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.run.cases:
             terminalreporter.section("gpugate")
-            width, describe = terminal_columns(), details if self._is_verbose else screen
+            width, describe = terminal_columns(), details if self.config.get_verbosity() > 0 else screen
             parts = describe(RunView(self.run), width)
             terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
         commands = RunView(self.run).next_command if self.run is not None else ()
         for line in (*self._lines, *(f"next: {command}" for command in commands)):
             terminalreporter.write_line(show_controls(line))
-
-    @property
-    def _is_verbose(self) -> bool:
-        return self.config.get_verbosity() > 0
-
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No letter for a case that was not measured: the report has one line for each reason."""
-        silent = report.when == "setup" and report.skipped and not hasattr(report, "wasxfail")
-        ours = report.nodeid in self._node_ids
-        return ("skipped", "", "SKIPPED") if silent and ours and not self._is_verbose else None
 
     def pytest_unconfigure(self) -> None:
         self._closing.close()

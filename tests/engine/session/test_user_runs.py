@@ -84,8 +84,6 @@ def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyP
     command = 'next: pytest perf_tests -k "tiny/quick/cpu" --update-baselines="..."'
     lenient, strict = tiny.run(), tiny.run("--perf-device=cpu", "-v", "--gate")
     assert (lenient.status, strict.status) == (0, 1)
-    (letters,) = [line for line in lenient.text.splitlines() if line.startswith("perf_tests/test_promises.py ")]
-    assert letters.split()[1] == "....", "no letter for a skip"
     assert passed(strict.text, "FAILED") == [f"{PROMISES[2]}[tiny/quick/cpu]"]
     assert f"{command} (1 case passes and is not recorded yet)" in lenient.text
     assert "NO_BASELINE throughput of tiny/quick/cpu: " in strict.text.partition("= FAILURES =")[2]
