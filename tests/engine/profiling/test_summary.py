@@ -347,11 +347,9 @@ def test_names_of_kernels_are_shown_short(summary: ProfileSummary, name: str, sh
     assert f"| {shown} | 3.00 ms |" in markdown(named)
 
 
-def test_the_command_prints_tables_or_markdown(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_tables(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(exported)]) == 0
     assert capsys.readouterr().out.startswith("profile of case.sqlite\n")
-    assert main(["profile", str(exported), "--markdown"]) == 0
-    assert capsys.readouterr().out == markdown(summarize(exported))
 
 
 @pytest.mark.parametrize(
