@@ -8,20 +8,22 @@ step's end, so that every step pays for what it uses.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from workloads.parts.loader import HostBatches
 from workloads.parts.random_inputs import host_generator
 
+AHEAD = 2  # batches that each worker may have ready or under way
 MEAN, STD = 0.4 * 255, 0.25 * 255
 CHANNELS, BLUR, BLURS = 3, 7, 2
 # Of linear RGB to a luminance and two colour differences, ITU-R BT.601.
@@ -179,38 +181,30 @@ class Prepared(Dataset[Tensor]):
     preparation: Preparation
     samples: Tensor
 
-    def __getitem__(self, numbers: Tensor) -> Tensor:
+    def __getitems__(self, numbers: Tensor) -> Tensor:
         prepared = self.preparation.new_batch()
         self.preparation.prepare(self.samples[numbers], prepared)
         return prepared
 
 
+def _as_it_is(prepared: Any) -> Tensor:
+    """A batch needs no joining."""
+    batch: Tensor = prepared
+    return batch
+
+
 def processes(preparation: Preparation, count: int, context: Context) -> Side:
     """The side of worker processes, which send each batch through shared memory of its own, not page-locked."""
-    asked: list[Tensor] = []  # the numbers of the step's batches
-    loader = DataLoader(
-        Prepared(preparation, samples_of(preparation, context.seed)),
-        batch_size=None,
-        sampler=asked,  # type: ignore[arg-type]
-        num_workers=count,
-        persistent_workers=True,
-        multiprocessing_context="fork",
-        generator=torch.Generator(),
-    )
+    asked: list[Any] = []  # the numbers of the step's batches
+    samples = Prepared(preparation, samples_of(preparation, context.seed))
+    batches = HostBatches(samples, asked, count, AHEAD, collate=_as_it_is)
 
     def prepare_all(numbers: Sequence[Tensor]) -> Iterator[Tensor]:
         asked[:] = numbers
-        with warnings.catch_warnings():
-            # Python 3.12 warns of any fork beside threads; these children compute on their own data, and take no lock.
-            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            return iter(loader)
+        batches.begin()
+        return batches
 
-    def close() -> None:
-        if loader._iterator is not None:
-            loader._iterator._shutdown_workers()
-            loader._iterator = None
-
-    return _side(preparation, context, prepare_all, close=close)
+    return _side(preparation, context, prepare_all, close=batches.close)
 
 
 HANDING_OVER = "no gain to be had: preparing a batch of digits takes tens of microseconds, handing it over longer"

@@ -7,10 +7,9 @@ clock. The cost of a step on CUDA is the host's: an optimization removes calls a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -93,24 +92,8 @@ class GraphSlot:
     run: Callable[[], object]
 
 
-_Slot = TypeVar("_Slot")
-
-
-class Ring(Generic[_Slot]):
-    """Slots handed out in turn; `wait(slot)` returns once the slot's previous use is over."""
-
-    def __init__(self, slots: Sequence[_Slot], wait: Callable[[_Slot], None]) -> None:
-        self._turn, self._wait = itertools.cycle(slots), wait
-
-    def take(self) -> _Slot:
-        """The slot that was taken longest ago, free again."""
-        slot = next(self._turn)
-        self._wait(slot)
-        return slot
-
-
 def wait(slot: StagedSlot | GraphSlot) -> None:
-    """Waits until the device no longer uses the slot's host buffers."""
+    """Waits until the device no longer uses the slot's host buffers, since it was taken the last time."""
     # A finished event costs a query; only an unfinished one costs a synchronizing call.
     if not slot.host.done.query():  # type: ignore[no-untyped-call]
         slot.host.done.synchronize()
@@ -193,11 +176,12 @@ def pinned_async(context: Context) -> Side:
     slots = [
         StagedSlot(_buffers(context), torch.empty(context.items, FEATURES, device=context.device)) for _ in range(SLOTS)
     ]
-    ring = Ring(slots, wait)
+    ring = itertools.cycle(slots)
     copy_in, copy_out = _stream(context), _stream(context)
 
     def step(inputs: Tensor) -> Tensor:
-        slot = ring.take()
+        slot = next(ring)
+        wait(slot)
         slot.host.inputs.copy_(inputs)
         compute = torch.cuda.current_stream(context.device)
         with copy_in:
@@ -241,10 +225,11 @@ def all_three(context: Context) -> Side:
     """
     torch.set_num_threads(STAGING_THREADS)
     model = net(context)
-    ring = Ring([_graph_slot(context, model) for _ in range(SLOTS)], wait)
+    ring = itertools.cycle([_graph_slot(context, model) for _ in range(SLOTS)])
 
     def step(inputs: Tensor) -> Tensor:
-        slot = ring.take()
+        slot = next(ring)
+        wait(slot)
         slot.host.inputs.copy_(inputs)
         with slot.stream:
             slot.run()

@@ -19,7 +19,7 @@ from rich.progress import track
 
 from gpugate.workload import Context
 from workloads.driving import checkpoint
-from workloads.driving.loading import FrameSet, Source, batch_order, blocking, order_table, pinned, prefetched
+from workloads.driving.loading import FrameSet, Source, batch_order, blocking, order_table, prefetched
 from workloads.driving.training import DrivingTrainer, frames_of
 from workloads.parts.trainer import Recipe
 
@@ -79,9 +79,7 @@ def _source(asked: argparse.Namespace, frame_set: FrameSet, order: Iterator[list
         raise ValueError(f"--path {asked.path} needs a GPU: leave it out")
     if asked.path == "prefetched":
         return prefetched(frame_set.frames, order, asked.batch, device)  # cuda only
-    if asked.path == "pinned":
-        return pinned(frame_set, order, asked.batch, asked.num_workers, device)  # cuda only
-    return blocking(frame_set, order, asked.num_workers, device)
+    return blocking(frame_set, order, asked.num_workers, device, pinned=asked.path == "pinned")
 
 
 def _now(device: torch.device) -> float:

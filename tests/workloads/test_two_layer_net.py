@@ -1,20 +1,13 @@
-"""The two-layer net: its size, and the ring that its CUDA sides share."""
+"""The two-layer net: its size, and the length of the ring that its CUDA sides share."""
 
 from pathlib import Path
 
 import torch
 
 from gpugate.workload import Context
-from workloads.two_layer_net import SLOTS, Ring, host_inputs, net, size
+from workloads.two_layer_net import SLOTS, host_inputs, net, size
 
 CONTEXT = Context(torch.device("cpu"), items=64, seed=7, cache_dir=Path())
-
-
-def test_ring_waits_for_the_slot_that_it_hands_out_and_for_no_other() -> None:
-    waited: list[str] = []
-    ring = Ring(["a", "b", "c"], waited.append)
-    taken = [ring.take() for _ in range(7)]
-    assert taken == waited == ["a", "b", "c", "a", "b", "c", "a"]
 
 
 def test_a_slot_meets_another_input_set_every_turn() -> None:

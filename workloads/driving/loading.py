@@ -153,68 +153,43 @@ class Source:
     copying: Callable[[], bool] = lambda: False
 
 
-def blocking(frame_set: FrameSet, order: Iterator[list[int]], workers: int, device: torch.device) -> Source:
-    """Pageable copies, each of which waits for all earlier work of the device."""
-    batches = HostBatches(frame_set, order, workers, AHEAD, collate=_stacked)
-    return Source(lambda: Batch(*(tensor.to(device) for tensor in next(batches))), batches.close, stock=AHEAD * workers)
-
-
-def pinned(
-    frame_set: FrameSet, order: Iterator[list[int]], batch: int, workers: int, device: torch.device
-) -> Source:  # cuda only
-    """Non-blocking copies out of page-locked memory, on the stream that computes.
-
-    Filling the buffers is one more copy on the host, of the batches that a loader has stacked.
-    """
-    batches = HostBatches(frame_set, order, workers, AHEAD, collate=_stacked)
-
-    def fill(buffers: Batch) -> None:
-        for buffer, tensor in zip(buffers, next(batches), strict=True):
-            buffer.copy_(tensor)
-
-    def close() -> None:
-        torch.cuda.synchronize(device)
-        batches.close()
-
-    staged = _staged(fill, _stacked([frame_set[0]] * batch), ahead=0)
-    return Source(lambda: Batch(*(tensor.to(device, non_blocking=True) for tensor in next(staged))), close)
+def blocking(
+    frame_set: FrameSet, order: Iterator[list[int]], workers: int, device: torch.device, pinned: bool = False
+) -> Source:
+    """Copies that each wait for all earlier work of the device; `pinned`: the loader puts its batches into page-locked
+    memory, one more copy on the host, and no copy to the device waits."""
+    batches = HostBatches(frame_set, order, workers, AHEAD, pinned, _stacked)
+    take = lambda: Batch(*(tensor.to(device, non_blocking=pinned) for tensor in next(batches)))  # noqa: E731
+    return Source(take, batches.close, stock=AHEAD * workers)
 
 
 def prefetched(frames: Frames, order: Iterator[list[int]], batch: int, device: torch.device) -> Source:  # cuda only
     """Copies out of page-locked memory on a stream of their own, while the previous batch is used.
 
-    The buffers are filled with frames straight from the file: the only copy on the host.
+    The buffers are filled with frames straight from the file, the only copy on the host, and in turn: one is filled
+    again when the device has finished with its last content. The prefetcher requests a batch before it has enqueued all
+    work that reads the batch before.
     """
 
-    def fill(buffers: Batch) -> None:
-        buffers.indices.copy_(torch.tensor(next(order)))
-        for buffer, stored in zip(buffers[:3], (frames.raw, frames.commands, frames.waypoints), strict=True):
-            torch.index_select(stored, 0, buffers.indices, out=buffer)
+    def staged() -> Iterator[Batch]:
+        example = _stacked([FrameSet(frames)[0]] * batch)
+        slots = [
+            (Batch(*(torch.empty_like(each, pin_memory=True) for each in example)), torch.cuda.Event())  # type: ignore[no-untyped-call]
+            for _ in range(PINNED_SLOTS)
+        ]
+        lent: deque[torch.cuda.Event] = deque()
+        for buffers, done in itertools.cycle(slots):
+            if len(lent) > 1:
+                lent.popleft().record()
+            done.synchronize()  # also where the event is over: each step waits as often
+            buffers.indices.copy_(torch.tensor(next(order)))
+            for buffer, stored in zip(buffers[:3], (frames.raw, frames.commands, frames.waypoints), strict=True):
+                torch.index_select(stored, 0, buffers.indices, out=buffer)
+            lent.append(done)
+            yield buffers
 
-    prefetcher = Prefetcher(_staged(fill, _stacked([FrameSet(frames)[0]] * batch), ahead=1), device)
+    prefetcher = Prefetcher(staged(), device)
     return Source(lambda: Batch(*prefetcher.take()), prefetcher.close, stock=1, copying=prefetcher.copying)
-
-
-def _staged(fill: Callable[[Batch], None], example: Batch, ahead: int) -> Iterator[Batch]:  # cuda only
-    """Batches in a ring of page-locked buffers that `fill` fills in turn.
-
-    `ahead` is the number of batches that the consumer requests before it has enqueued all work that reads the first of
-    them, apart from the batch that it requests. A buffer is filled again when the device has finished with its last
-    content.
-    """
-    slots = [(_pinned_like(example), torch.cuda.Event()) for _ in range(PINNED_SLOTS)]  # type: ignore[no-untyped-call]
-    lent: deque[torch.cuda.Event] = deque()
-    for buffers, done in itertools.cycle(slots):
-        if len(lent) > ahead:
-            lent.popleft().record()
-        done.synchronize()  # also where the event is over: each step waits as often
-        fill(buffers)
-        lent.append(done)
-        yield buffers
-
-
-def _pinned_like(batch: Batch) -> Batch:  # cuda only
-    return Batch(*(torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in batch))
 
 
 def resident(frames: Frames, table: Tensor, batch: int, device: torch.device) -> Source:

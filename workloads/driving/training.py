@@ -31,7 +31,6 @@ from workloads.driving.loading import (
     normalized,
     nvjpeg,
     order_table,
-    pinned,
     prefetched,
     resident,
 )
@@ -261,10 +260,8 @@ def _source(plan: Plan, frames: Frames, table: Tensor, batch: int, device: torch
     order, frame_set = batch_order(table, batch), FrameSet(frames, plan.read)
     if plan.path == "resident":
         return resident(frames, table, batch, device)
-    if plan.path == "blocking":
-        return blocking(frame_set, order, plan.workers, device)
-    if plan.path == "pinned":
-        return pinned(frame_set, order, batch, plan.workers, device)  # cuda only
+    if plan.path in ("blocking", "pinned"):
+        return blocking(frame_set, order, plan.workers, device, plan.path == "pinned")
     if plan.path == "nvjpeg":
         return nvjpeg(frames, order, device)  # cuda only
     return prefetched(frames, order, batch, device)  # cuda only

@@ -116,30 +116,11 @@ def continue_greedily(context: Context, model: Decoder, caches: list[StaticCache
     return ids
 
 
-def count_checks(right: Tensor) -> int:
-    """Counts the model's steps for `len(right)` tokens from the script alone."""
-    count = checks = 0
-    while count < len(right):
-        drafted = min(DRAFTED, len(right) - count - 1)
-        count += int(right[count : count + drafted].long().cumprod(dim=0).sum()) + 1
-        checks += 1
-    return checks
-
-
-def tokens_per_check(acceptance: float, drafted: int) -> float:
-    """The mean number of tokens that one check yields: (1 - p^(k + 1)) / (1 - p) (Leviathan et al., 2023, eq. 1)."""
-    return (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
-
-
 def prove_the_tokens(context: Context) -> str:
     """Compares the tokens of spans with those of the model alone; raises DisprovedError where one differs."""
     alone, drafted = one_by_one(context), speculative(context)
-    checks = 0
     for index in range(PROVED_SPANS):
         inputs = span(context, 2**31 + index)
         if not alone.step(inputs).equal(drafted.step(inputs)):
             raise DisprovedError(f"span {index} has other tokens than the model alone: drafts were accepted unchecked")
-        checks += count_checks(inputs.right)
-    mean = PROVED_SPANS * SPAN_TOKENS / checks
-    formula = tokens_per_check(ACCEPTANCE, DRAFTED)
-    return f"the tokens of the model alone, {mean:.2f} a check (without an end of the span {formula:.2f})"
+    return f"{PROVED_SPANS} spans of {SPAN_TOKENS} tokens are those of the model alone"

@@ -38,20 +38,25 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
         pinned: bool = False,
         collate: Callable[[list[Any]], _Batch] | None = None,
     ) -> None:
-        of_workers: dict[str, Any] = {"prefetch_factor": ahead, "timeout": STUCK_S, "multiprocessing_context": "fork"}
-        loader = DataLoader(
+        of_workers = {"prefetch_factor": ahead, "timeout": STUCK_S, "multiprocessing_context": "fork"}
+        self._loader = DataLoader(
             dataset,
             batch_sampler=order,  # type: ignore[arg-type]  # it need not end
             collate_fn=collate,
             num_workers=workers,
             pin_memory=pinned,
             generator=torch.Generator(),
-            **(of_workers if workers else {}),
+            persistent_workers=workers > 0,
+            **(of_workers if workers else {}),  # type: ignore[arg-type]
         )
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins the order, or begins it anew after its end: the workers stay."""
         with warnings.catch_warnings():
             # Python 3.12 warns of any fork beside threads; these children compute on their own data, and take no lock.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            self._batches: Any = iter(loader)
+            self._batches: Any = iter(self._loader)
 
     def __next__(self) -> _Batch:
         """Raises a worker's ValueError, in its own words, and RuntimeError within seconds when a worker has died."""
@@ -61,9 +66,11 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
         except ValueError as error:  # of a worker: its whole traceback, whose last line has the cause
             raise ValueError(str(error).strip().splitlines()[-1].removeprefix("ValueError: ")) from error
         except (RuntimeError, OSError, EOFError) as error:  # a dead worker causes any of these
-            for worker in self._dead():
-                how = f"worker process {worker.pid} died with exit code {worker.exitcode}"
-                raise RuntimeError(f"DataLoader {how}: look for what killed it, such as too little memory") from error
+            ended = wait([worker.sentinel for worker in self.workers], DYING_S)  # its connections break first
+            for worker in [one for one in self.workers if one.sentinel in ended]:
+                worker.join()  # takes the signal of its death, so that it interrupts nothing later
+                died = f"DataLoader worker process {worker.pid} died with exit code {worker.exitcode}"
+                raise RuntimeError(f"{died}: look for what killed it, such as too little memory") from error
             raise
         return batch
 
@@ -72,17 +79,6 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
         """The worker processes; none where this process prepares the batches."""
         workers: Sequence[BaseProcess] = getattr(self._batches, "_workers", ())
         return workers
-
-    def _dead(self) -> list[BaseProcess]:
-        """Workers that have ended, or end within a second: their connections break before the processes are gone.
-
-        Waiting for them also takes the signal of their death, so that it interrupts nothing later.
-        """
-        ended = wait([worker.sentinel for worker in self.workers], DYING_S)
-        dead = [worker for worker in self.workers if worker.sentinel in ended]
-        for worker in dead:
-            worker.join()
-        return dead
 
     def close(self) -> None:
         """Ends the workers and waits for them: an exception's traceback would keep them from garbage collection."""

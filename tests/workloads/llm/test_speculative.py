@@ -8,7 +8,7 @@ import torch
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from workloads.llm import speculative
-from workloads.llm.speculative import SPAN_TOKENS, count_checks, span, tokens_per_check
+from workloads.llm.speculative import SPAN_TOKENS, span
 
 
 def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,28 +34,16 @@ def test_drafts_that_nobody_checks_are_disproved(tiny: Context, monkeypatch: pyt
         speculative.prove_the_tokens(tiny)
 
 
-def test_the_model_runs_once_for_each_check_of_the_script(tiny: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = speculative.speculative(tiny)
-    checks: list[int] = []
-    real = speculative.pick_likeliest
+@pytest.mark.parametrize(("right", "checks"), [(True, 2), (False, SPAN_TOKENS)])
+def test_the_model_checks_all_drafts_in_one_step(
+    tiny: Context, monkeypatch: pytest.MonkeyPatch, right: bool, checks: int
+) -> None:
+    side, counted, real = speculative.speculative(tiny), list[int](), speculative.pick_likeliest
 
-    def counted(logits: torch.Tensor) -> torch.Tensor:
-        checks.append(logits.shape[1])
+    def count(logits: torch.Tensor) -> torch.Tensor:
+        counted.append(logits.shape[1])
         return real(logits)
 
-    monkeypatch.setattr(speculative, "pick_likeliest", counted)
-    inputs = span(tiny, 2)
-    side.step(inputs)
-    assert len(checks) == count_checks(inputs.right)
-    assert sum(checks) > SPAN_TOKENS
-
-
-@pytest.mark.parametrize(("right", "checks"), [(True, 2), (False, SPAN_TOKENS)])
-def test_checks_of_a_draft_that_is_always_or_never_right(right: bool, checks: int) -> None:
-    assert count_checks(torch.full((SPAN_TOKENS,), right)) == checks
-
-
-@pytest.mark.parametrize("acceptance", [0.5, 0.8, 0.95])
-def test_the_mean_of_tokens_a_check_is_that_of_the_formula(acceptance: float) -> None:
-    right = torch.rand(20_000, generator=torch.Generator().manual_seed(0)) < acceptance
-    assert len(right) / count_checks(right) == pytest.approx(tokens_per_check(acceptance, 4), rel=0.02)
+    monkeypatch.setattr(speculative, "pick_likeliest", count)
+    side.step(span(tiny, 2)._replace(right=torch.full((SPAN_TOKENS,), right)))
+    assert len(counted) == checks
