@@ -100,6 +100,11 @@ def _import_closure(path: Path, module: str, roots: dict[str, Path | None], modu
     if path not in modules:
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
         modules[path] = parse_module(path.read_text(encoding="utf-8"), package)
+        for folder in list(path.parents)[: len(package.split(".")) if package else 0]:
+            around = folder / "__init__.py"  # runs before the module, and may set a flag of torch
+            if around != path and around.is_file():
+                statements = parse_module(around.read_text(encoding="utf-8"), "").statements
+                modules[folder] = _Module(tuple(one for one in statements if not one.binds), frozenset())
         for candidates in modules[path].imports:
             files = ((one, file) for one in candidates if (file := _find_file(one, roots)) is not None)
             for name, file in islice(files, 1):

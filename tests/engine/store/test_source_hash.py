@@ -80,7 +80,7 @@ def test_a_workload_of_the_command_line_has_a_hash() -> None:
 
 
 FILES = {
-    "package/__init__.py": "",
+    "package/__init__.py": "VERSION = 1\n",
     "package/sides.py": '''"""Both sides."""
 import json
 import numpy as np
@@ -134,6 +134,7 @@ NO_WORK = {
     "an unused import": ("sides", "import json\n", "import csv\n"),
     "a promise": ("sides", "PROMISED = 2.0", "PROMISED = 3.0"),
     "a function that is not used": ("kernels", "def unused(x): ...", "def unused(y): ..."),
+    "a constant of the package": ("__init__", "VERSION = 1", "VERSION = 2"),
     "a constant that is not used": ("sizes", "OTHER = 3", "OTHER = 4"),
     "a function of that name which nothing imports": ("neighbour", "return 0", "return 1"),
 }
@@ -145,6 +146,7 @@ WORK = {
     "what an import of all names brings": ("units", "SECOND = 1", "SECOND = 1000"),
     "another library of the same name": ("sides", "import numpy as np", "import cupy as np"),
     "a statement that runs at the import": ("kernels", "def unused(x): ...", "unused[0] = 1"),
+    "a statement that runs at the import of the package": ("__init__", "VERSION = 1", "flags[0] = 1"),
     "a loop that fills a table": ("kernels", "TABLE[each] = each", "TABLE[each] = -each"),
     "a function that a used one registers": ("kernels", "def of_numbers(x): ...", "def of_numbers(y): ..."),
     "a library of the project": ("../library", "SCALE = 1", "SCALE = 2"),
