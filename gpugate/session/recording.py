@@ -11,12 +11,10 @@ from pathlib import Path
 
 from gpugate import units
 from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
-from gpugate.judging.rules import decide
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.machine.processes import delay_signals
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
@@ -106,7 +104,7 @@ def write(
     refused: Mapping[str, str],
     print_lines: PrintLines,
 ) -> None:
-    """Writes the files and prints what changed and whose counters are REGRESSED in some of the recorded `runs`.
+    """Writes the files and the profiles of the `runs`, and prints what changed.
 
     A signal such as Ctrl-C takes effect after that. Raises BaselineError for a baseline that cannot be written, and at
     the end for the cases that were `refused`.
@@ -116,26 +114,10 @@ def write(
     with delay_signals():
         lines = [line for file in files for line in baseline.write(folder, file)]
         problem = profiles_file.write(profiles)
-        lines += [*_list_regressed_counters(runs), *([problem] if problem else [])]
+        lines += [problem] if problem else []
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
     if refused:
         raise BaselineError("; ".join(f"not recorded: {reason}" for reason in refused.values()))
-
-
-def _list_regressed_counters(runs: Sequence[RunResult]) -> Iterator[str]:
-    """A line for each case whose counters are REGRESSED in some run, its confirmations apart."""
-    for case_id in sorted({case_id for run in runs for case_id in run.cases}):
-        judged = [
-            verdict
-            for run in runs
-            if (case := run.cases.get(case_id)) and case.measurement and case.promise
-            for verdict in decide(replace(case, attempts=[], remembered=None), run.mode)
-            if verdict.check == "counters"
-        ]
-        reasons = [verdict.reason for verdict in judged if verdict.outcome is Outcome.REGRESSED]
-        if reasons:
-            share = f"{len(reasons)} of {units.number_of(len(judged), 'process', 'processes')}"
-            yield f"{case_id}: REGRESSED in the check of counters in {share}, for example: {reasons[0]}"
 
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:

@@ -10,7 +10,6 @@ from gpugate.commands.cli import main
 from gpugate.measurement.record import StepProfile, Yardstick
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.store import baseline, profiles_file
-from gpugate.workload import Contract, Limit
 from tests.support.stored_runs import COUNTED, MACHINE, PROMISE, RECORDED, case, measured, stored
 
 HOURS = [f"2030-01-02T0{hour}:00:00+00:00" for hour in range(6)]
@@ -52,19 +51,6 @@ def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys
     profiles = profiles_file.load(Path("baselines/profiles/nvidia-h200/ring.json"))
     assert profiles.cases["pinned/cuda"].kernel_ms == 3.03
     assert said.splitlines()[-1].startswith("written to baselines/nvidia-h200")
-
-
-def test_counters_that_are_regressed_in_a_process_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = Contract(limits=(Limit("kernels", at_most=9),))
-    for number, kernels in enumerate((9.0, 12.0)):
-        found = of("net", "fused", 3 + number / 100)
-        counted = measured(found.case_id, 3.0, optimized_counters={**COUNTED, "kernels": kernels})
-        held = replace(found, measurement=counted, promise=replace(PROMISE, contract=few))
-        stored(Path(f"runs/run-{number}.json"), held, started_at=HOURS[number])
-    assert record() == 0
-    named = [line for line in capsys.readouterr().out.splitlines() if "REGRESSED" in line]
-    why = "kernels 12 is above 9"
-    assert named == [f"net/fused/cuda: REGRESSED in the check of counters in 1 of 2 processes, for example: {why}"]
 
 
 def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:
