@@ -91,14 +91,9 @@ class Worker:
 
 def read_worker(config: pytest.Config) -> Worker | None:
     """Returns this worker; None in the controller and without xdist."""
-    text = getattr(config, "workerinput", {}).get(INPUT)
-    if text is None:
-        return None
-    found = json.loads(text)
-    lists = {name: tuple(found[name]) for name in ("gpus", "cores")}
-    folder, shares = Path(found["folder"]), tuple(map(tuple, found["shares"]))
-    name = config.workerinput["workerid"]  # type: ignore[attr-defined]
-    return Worker(**{**found, **lists, "name": name, "folder": folder, "shares": shares})
+    given = getattr(config, "workerinput", {})
+    found = given.get(INPUT)
+    return None if found is None else Worker(**{**found, "name": given["workerid"], "folder": Path(found["folder"])})
 
 
 def check_worker(config: pytest.Config, worker: Worker) -> None:

@@ -83,14 +83,14 @@ class Workers:
             "folder": str(self.folder),
             "started_at": format_now(),
             "seed": secrets.randbits(32) if options.seed is None else options.seed,
-            "gpus": list(gpus),
-            "shares": [sorted(share) for share in shares],
-            "cores": sorted(usable),
+            "gpus": tuple(gpus),
+            "shares": tuple(tuple(sorted(share)) for share in shares),
+            "cores": tuple(sorted(usable)),
         }
 
     def pytest_configure_node(self, node: Any) -> None:
         place = self._free.pop(0) if self._free else None
-        node.workerinput[INPUT] = json.dumps({**self._input, "place": place})
+        node.workerinput[INPUT] = {**self._input, "place": place}
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """xdist's scheduling by scopes, each of which is a group: its own `loadgroup` names none under pytest 9.2."""
@@ -127,7 +127,7 @@ class Workers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
         """Keeps the refusal of a worker that ended; xdist replaces one that died after this hook, on the same GPU."""
-        place = json.loads(node.workerinput[INPUT])["place"]
+        place = node.workerinput[INPUT]["place"]
         self._free += [] if place is None else [place]
         self.refusal = getattr(node, "workeroutput", {}).get(REFUSAL, self.refusal)
         self._died = self._died or error is not None
