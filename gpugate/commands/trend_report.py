@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -178,14 +177,7 @@ def _events(history: MachineHistory) -> Iterator[str]:
 
 
 def _limits(history: MachineHistory) -> Iterator[str]:
-    """Yields the branches of the nights, the reliability of the marks, and the series that are too short for one."""
-    branches = Counter(night.provenance.branch or UNKNOWN for night in history.nights)
-    if len(branches) > 1:
-        names = ", ".join(f"{count} of {name}" for name, count in branches.most_common())
-        yield f"the runs are of several branches ({names}): --branch selects one"
-    if not history.trends:
-        yield "no case was measured, or none is selected"
-        return
+    """Yields the series that are too short for a mark, and the reliability of the marks."""
     short = [trend for trend in history.trends if trend.measured < history.fewest_nights]
     if short:
         longest, of = max(trend.measured for trend in short), f"{len(short)} of {len(history.trends)}"

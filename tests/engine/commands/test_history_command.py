@@ -187,10 +187,7 @@ def test_nights_and_cases_are_selected(printed: Callable[..., str]) -> None:
     assert list(json.loads(one)["machines"][0]["cases"]) == ["tiny/graph/cuda"]
 
 
-def test_runs_are_told_from_gates_and_branches_are_named(
-    tmp_path: Path, history: History, printed: Callable[..., str]
-) -> None:
-    assert "the runs are of several branches (2 of main, 1 of topic): --branch selects one\n" in printed()
+def test_runs_are_told_from_gates(tmp_path: Path, history: History) -> None:
     for number in range(3):
         night(tmp_path, number, [timed("fused", 3.0)], gate=number < 2)
     assert "nvidia-h200: 3 runs, 2 of them gates, " in history(str(tmp_path))[1]
