@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpugate.commands.compare import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED, write_change, write_interval
-from gpugate.errors import SPANS_GPUS, CompareError
+from gpugate.errors import CompareError
 from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
@@ -23,7 +23,6 @@ from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
 from gpugate.units import SHORT_COMMIT
-from gpugate.workload import DEVICE_KINDS
 
 MISLEADING = 0.2  # the share of single measurements that may be wrong
 CERTAIN = 0.99  # of one commit, or of the whole range between commits that cannot be measured
@@ -60,8 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     project = Path.cwd()
     budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None
     device = arguments.case.rpartition("/")[2]
-    if device not in DEVICE_KINDS:
-        raise CompareError(f"the case {arguments.case!r} names no device: write {arguments.case}/cpu or /cuda")
     words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
     with (
         treat_termination_as_ctrl_c(),
@@ -146,7 +143,7 @@ class Search:
     def _time(self, head: Version) -> Estimate | str:
         """The time of the case over that of the good end, from a fresh process, or the reason why it has none.
 
-        Raises CompareError where the good end has no such case, and for a case that spans GPUs.
+        Raises CompareError where the good end has no such case.
         """
         self.measured += 1
         plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,), count=False)
@@ -159,8 +156,6 @@ class Search:
                 f"{self.good.label} has no case {self.case_id}: give a later --good, or the case's id there"
             )
         found, problem = process.measured.get(self.case_id), process.problems.get(self.case_id, "it has no such case")
-        if problem == SPANS_GPUS:
-            raise CompareError(f"{self.case_id}: {problem}")
         if found is None:
             return problem
         if not found.pairs:

@@ -109,10 +109,8 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
     yield f"{number_of(planned.cases, 'case')} of {planned.machine}, without the start of their processes"
     if unfit := describe_unfit(planned.left_out, "case"):
         yield unfit
-    if planned.known == 0:
-        yield "no duration is known: each case counts as 1 s, so that times are numbers of cases"
-    elif unknown:
-        yield f"{number_of(unknown, 'case')} without a known duration: each counts as the median of the others"
+    if unknown:
+        yield f"{number_of(unknown, 'case')} without a known duration: each counts as the others' median, else as 1 s"
     if plan.makespan_s:
         over = f"{plan.makespan_s / plan.bound_s:.2f} times the bound of {duration(plan.bound_s)}"
         larger = f"the larger one of the longest case and the sum over {one}s"

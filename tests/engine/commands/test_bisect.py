@@ -86,7 +86,7 @@ def test_ends_that_do_not_differ_are_refused(project: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("case", "sentence"),
     [
-        ("tiny/quick", "the case 'tiny/quick' names no device: write tiny/quick/cpu or /cuda"),
+        ("tiny/quick", "there is no device 'quick': use auto, cpu, cuda or cuda:N"),
         ("tiny/gone/cpu", "tiny/gone/cpu cannot be measured in {last} (it has no such case): give another --bad"),
     ],
 )
@@ -116,7 +116,8 @@ def test_a_case_that_spans_gpus_and_a_good_end_without_the_case_are_one_sentence
     refused = DuetProcess(False, TWO_CORES, (CASE,), problems={CASE: SPANS_GPUS})
     monkeypatch.setattr(bisect, "run_process", lambda *_: refused)
     assert main(["bisect", CASE, "--good", before]) == 2
-    assert capsys.readouterr().err == f"gpugate bisect: {CASE}: {SPANS_GPUS}\n"
+    assert f"gpugate bisect: {CASE} cannot be measured in " in (said := capsys.readouterr().err)
+    assert SPANS_GPUS in said
 
 
 @pytest.mark.parametrize(
