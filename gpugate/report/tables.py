@@ -18,7 +18,7 @@ from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of, median_kernels_ms
-from gpugate.results.case import CaseResult, Decider, decider
+from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
@@ -66,11 +66,10 @@ class Ceiling(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One measured case: its cells by the keys of `_columns`, and the sentences that its figures need."""
+    """One measured case: its cells by the keys of `_columns`."""
 
     case: CaseResult
     cells: Mapping[str, str]
-    remarks: tuple[str, ...]
 
 
 def verdict_words(case: CaseResult) -> str:
@@ -88,7 +87,7 @@ def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
     ceilings = _ceilings(run)
     found = [
-        _row(case, case.measurement, decided, ceilings)
+        Row(case, _cells(case, case.measurement, decided.summary, ceilings))
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
@@ -101,7 +100,7 @@ def results_table(run: RunResult) -> Table:
     found = rows(run)
     known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
     shown = {column: cells for column, cells in known.items() if any(cells)}
-    notes = tuple(remark for row in found for remark in row.remarks)
+    notes = tuple(filter(None, (_describe_compiled(row.case) for row in found)))
     return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes, grouped=True)
 
 
@@ -129,14 +128,18 @@ def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
     }
 
 
-def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings: Sequence[Ceiling]) -> Row:
-    summary = decided.summary
-    remarks = [] if decided.processes == 1 else [f"{case.case_id}: {_whose(decided.processes)}"]
-    compiled = {name: count for name in COMPILER_COUNTERS if (count := measurement.optimized_counters.get(name))}
-    counts = ", ".join(f"{name.replace('_', ' ')} {count:g}" for name, count in compiled.items())
-    remarks += [f"{case.case_id}: torch.compile: {counts}"] if counts else []
+def _describe_compiled(case: CaseResult) -> str:
+    """`net/fast/cuda: torch.compile: compiled graphs 2, graph breaks 1`; empty where nothing was compiled."""
+    counters = case.measurement.optimized_counters if case.measurement is not None else {}
+    counts = [f"{name.replace('_', ' ')} {counters[name]:g}" for name in COMPILER_COUNTERS if counters.get(name)]
+    return f"{case.case_id}: torch.compile: {', '.join(counts)}" if counts else ""
+
+
+def _cells(
+    case: CaseResult, measurement: Measurement, summary: Summary, ceilings: Sequence[Ceiling]
+) -> Mapping[str, str]:
     versus = "" if case.compared_with == BASELINE else f"\n  vs {case.compared_with}"
-    cells = {
+    return {
         "group": f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
         "optimization": f"{case.optimization}{versus}",
         "reference": units.milliseconds(summary.reference_ms.median) if _agree(summary) else "",
@@ -149,12 +152,6 @@ def _row(case: CaseResult, measurement: Measurement, decided: Decider, ceilings:
         "of_ceiling": _share(case, measurement, summary, ceilings),
         "compiling": f"{measurement.optimized_cost.compile_s:.1f} s",
     }
-    return Row(case, cells, tuple(remarks))
-
-
-def _whose(processes: int) -> str:
-    which = "slower" if processes == 2 else "middle"
-    return f"the row is of the {which} one of {processes} processes"
 
 
 def _agree(summary: Summary) -> bool:

@@ -242,21 +242,6 @@ def slow(result: CaseResult) -> CaseResult:
     return replace(result, measurement=replace(result.measurement, instances=instances))
 
 
-def test_a_record_of_a_big_workload_is_small_and_a_process_a_few_lines(folder: Path) -> None:
-    def text(last_speedup: float) -> str:
-        speedups = [2.123456789, 2.133456789, 2.143456789, 2.153456789, last_speedup]
-        runs = [run(*(case(f"fused-{i}", speedup, pairs=15) for i in range(8))) for speedup in speedups]
-        write(folder, record_runs(None, "net", runs, FIRST))
-        return (folder / "net.json").read_text()
-
-    before, after = text(2.163456789), text(2.173456789)
-    assert len(before) < 200_000
-    changed = [new.strip() for old, new in zip(before.splitlines(), after.splitlines(), strict=True) if old != new]
-    kinds = {line.partition(":")[0] for line in changed}
-    assert kinds == {'"optimized_ms"', '"api_ms"', '"cpu_ms"', '"relative_l2"'}
-    assert len(changed) == 5 * 8  # of each case: its times, a difference, two counters, and the CPU time in the bill
-
-
 def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its_process(folder: Path) -> None:
     file = record_runs(None, "net", five_runs(), FIRST)
     adding = replace(FIRST, adding=True)
