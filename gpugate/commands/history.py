@@ -100,8 +100,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
     refused: list[str] = []
     with closing(_open(arguments.store, bool(arguments.folders))) as store:
         for folder in arguments.folders:
-            added = add_folder(store, folder)
-            refused += [*added.refused, *added.known]
+            refused += add_folder(store, folder).refused
         where = ", ".join(map(str, arguments.folders)) or store.name
         nights = store.read_nights(Selection(arguments.case, arguments.machine, arguments.branch))
     nights = [night for night in nights if night.is_gate or not arguments.gates]

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
             for sentence in added.refused:
                 print(f"gpugate store: {sentence}", file=sys.stderr)
             refused |= bool(added.refused)
-            there = f", {number_of(len(added.known), 'run')} there already" if added.known else ""
+            there = f", {number_of(added.known, 'run')} there already" if added.known else ""
             print(f"{folder}: {number_of(added.new, 'run')} added{there}")
         print(f"{store.name}: {number_of(store.count_runs(), 'run')}")
     return REFUSED if refused else 0

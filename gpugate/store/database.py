@@ -81,7 +81,7 @@ RESULT = sql.Table(
     sqlite_with_rowid=False,
 )
 # Statements that are built once: SQLAlchemy takes as long to build them as SQLite to insert a run.
-_FIND_RUN = sql.select(RUN.c.id, RUN.c.name, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
+_FIND_RUN = sql.select(RUN.c.id, RUN.c.interrupted).where(RUN.c.key == sql.bindparam("sought"))
 _INSERT_RUN = RUN.insert()
 _OF_NIGHT = ("id", "name", "started_at", "seed", "machine", "environment", "source_hashes", "interrupted", *_PROVENANCE)
 
@@ -113,14 +113,14 @@ class Store:
     def close(self) -> None:
         self._engine.dispose()
 
-    def add(self, *nights: Night) -> list[str | None]:
-        """Adds the nights in one transaction. A night that was cut off is replaced by its whole run.
+    def add(self, *nights: Night) -> int:
+        """Adds the nights in one transaction, and returns the number of those that the store had not.
 
-        Returns for each night its stored name where the store has it already, else None.
+        A night that was cut off is replaced by its whole run.
         """
         try:
             with self._begin(writing=True) as connection:
-                return [_add(connection, night) for night in nights]
+                return sum(_add(connection, night) for night in nights)
         except (SQLAlchemyError, OSError, ValueError) as error:  # the last of a number that JSON cannot carry
             raise self._error("written", error) from error
 
@@ -259,11 +259,11 @@ def _prepare(store: Store) -> None:
         TABLES.create_all(connection)  # those that another process did not make meanwhile
 
 
-def _add(connection: sql.Connection, night: Night) -> str | None:
+def _add(connection: sql.Connection, night: Night) -> bool:
     there = connection.execute(_FIND_RUN, {"sought": night.key}).one_or_none()
     if there is not None:
         if night.interrupted or not there.interrupted:
-            return str(there.name)
+            return False
         connection.execute(RESULT.delete().where(RESULT.c.run_id == there.id))
         connection.execute(RUN.delete().where(RUN.c.id == there.id))
     row = {
@@ -295,7 +295,7 @@ def _add(connection: sql.Connection, night: Night) -> str | None:
     ]
     if rows:
         connection.execute(RESULT.insert(), rows)
-    return None
+    return True
 
 
 def _write_metrics(metrics: Mapping[str, Metric]) -> str:

@@ -32,13 +32,10 @@ class NightError(GpugateError):
 
 @dataclass(frozen=True)
 class Added:
-    """The number of runs that were new to the store, and a sentence about each other run.
-
-    The runs of `refused` cannot be used, those of `known` were in the store.
-    """
+    """The numbers of runs that were new to the store and that it had, and a sentence about each unusable run."""
 
     new: int
-    known: tuple[str, ...]
+    known: int
     refused: tuple[str, ...]
 
 
@@ -95,7 +92,7 @@ def add_folder(store: Store, folder: Path) -> Added:
 
     Raises NightError where the folder has none, and StoreError where the store fails.
     """
-    paths, refused, named = find_runs(folder), list[str](), list[tuple[str, str | None]]()
+    paths, refused, new = find_runs(folder), list[str](), 0
     if not paths or not folder.exists():
         raise NightError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     for first in range(0, len(paths), BATCH):
@@ -105,9 +102,8 @@ def add_folder(store: Store, folder: Path) -> Added:
                 nights.append(read_night(path))
             except GpugateError as error:
                 refused.append(str(error))
-        named += zip((night.name for night in nights), store.add(*nights), strict=True)
-    known = [f"{name} is the same run as {same}: delete one of them" for name, same in named if same is not None]
-    return Added(len(named) - len(known), tuple(known), tuple(refused))
+        new += store.add(*nights)
+    return Added(new, len(paths) - len(refused) - new, tuple(refused))
 
 
 def keep(run: RunResult, root: Path) -> None:
