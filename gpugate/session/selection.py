@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.errors import GpugateError, OptionError
+from gpugate.errors import GpugateError
 from gpugate.report.visible_text import show_controls
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name, needs_host
 from gpugate.workload import Case, SweepCases
@@ -167,16 +167,11 @@ def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set
     """The shard with the cases of all selected tests, and the tests that belong to other shards.
 
     All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
-    Raises OptionError for a shard that would have no case.
+    Of more shards than groups of cases, the last ones have no case.
     """
     cases = {case.id: case for item in items for case in cases_of(item)}
     planned = [plan_case(case) for case in cases.values()]  # without records: a shard has a host of its own
     groups = group_cases(planned, {})
-    if groups and shard.number > len(groups):
-        raise OptionError(
-            f"--perf-shard {shard.number}/{shard.count} has no case, since the selected cases make "
-            f"{len(groups)} groups, where a sweep is one group: give {len(groups)} shards at most"
-        )
     own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
     others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}
     return replace(shard, cases=tuple(cases)), others
