@@ -11,7 +11,7 @@ from gpugate.errors import GpugateError
 from gpugate.report.machine import describe_unfit
 from gpugate.results.run import Night
 from gpugate.session.options import find_url
-from gpugate.store.database import IN_MEMORY, Selection, Store, open_store
+from gpugate.store.database import IN_MEMORY, Store, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE
 
@@ -102,7 +102,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         for folder in arguments.folders:
             refused += add_folder(store, folder).refused
         where = ", ".join(map(str, arguments.folders)) or store.name
-        nights = store.read_nights(Selection(arguments.case, arguments.machine, arguments.branch))
+        nights = store.read_nights(arguments.case, arguments.machine, arguments.branch)
     nights = [night for night in nights if night.is_gate or not arguments.gates]
     if not any(night.cases for night in nights):
         unfit = describe_unfit([name for night in nights for name in night.unfit], "measurement")

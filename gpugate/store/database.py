@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from sqlite3 import OperationalError
@@ -90,15 +90,6 @@ class StoreError(GpugateError):
     """The store cannot be opened, read or written."""
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The nights and cases to read. None or an empty value selects all; `machine` and `case` are parts."""
-
-    case: str = ""
-    machine: str = ""
-    branch: str | None = None
-
-
 class Store:
     """An open store. The methods raise StoreError where the database fails."""
 
@@ -124,10 +115,13 @@ class Store:
         except (SQLAlchemyError, OSError, ValueError) as error:  # the last of a number that JSON cannot carry
             raise self._error("written", error) from error
 
-    def read_nights(self, selection: Selection = Selection()) -> list[Night]:
-        """The nights of a selection with its cases, the oldest first. A night without such a case is among them."""
+    def read_nights(self, case: str = "", machine: str = "", branch: str | None = None) -> list[Night]:
+        """The nights of a machine and a branch with their cases, the oldest first; `machine` and `case` are parts.
+
+        A night without such a case is among them.
+        """
         with self._reading() as connection:
-            return _read_nights(connection, _conditions(connection, selection), selection)
+            return _read_nights(connection, _conditions(connection, machine, branch), case)
 
     def read_night_before(self, night: Night) -> Night | None:
         """The last night before this one that the same host measured on the same machine, with a case of this
@@ -145,7 +139,7 @@ class Store:
                 .limit(1)
             )
             found = connection.execute(newest).scalar()
-            return None if found is None else _read_nights(connection, [RUN.c.id == found], Selection())[0]
+            return None if found is None else _read_nights(connection, [RUN.c.id == found])[0]
 
     def count_runs(self) -> int:
         with self._reading() as connection:
@@ -305,33 +299,31 @@ def _write_metrics(metrics: Mapping[str, Metric]) -> str:
     return json.dumps(found, allow_nan=False, separators=(",", ":"))
 
 
-def _conditions(connection: sql.Connection, selection: Selection) -> list[sql.ColumnElement[bool]]:
+def _conditions(connection: sql.Connection, machine: str, branch: str | None) -> list[sql.ColumnElement[bool]]:
     found: list[sql.ColumnElement[bool]] = []
-    if selection.machine:
+    if machine:
         every = connection.execute(sql.select(RUN.c.machine).distinct()).scalars()
-        found.append(RUN.c.machine.in_([name for name in every if selection.machine.lower() in name.lower()]))
-    if selection.branch is not None:
-        found.append(RUN.c.branch == selection.branch)
+        found.append(RUN.c.machine.in_([name for name in every if machine.lower() in name.lower()]))
+    if branch is not None:
+        found.append(RUN.c.branch == branch)
     return found
 
 
-def _read_nights(
-    connection: sql.Connection, of_runs: Sequence[sql.ColumnElement[bool]], selection: Selection
-) -> list[Night]:
+def _read_nights(connection: sql.Connection, of_runs: Sequence[sql.ColumnElement[bool]], case: str = "") -> list[Night]:
     columns = [RUN.c[name] for name in _OF_NIGHT]
     runs = connection.execute(sql.select(*columns).where(*of_runs).order_by(RUN.c.started, RUN.c.id)).all()
     cases, unfit = dict[int, dict[str, CaseNight]](), dict[int, list[str]]()
     of_results: list[sql.ColumnElement[bool]] = [RESULT.c.run_id.in_(sql.select(RUN.c.id).where(*of_runs))]
-    if selection.case:
-        of_results.append(sql.func.lower(RESULT.c.case_id).contains(selection.case.lower(), autoescape=True))
+    if case:
+        of_results.append(sql.func.lower(RESULT.c.case_id).contains(case.lower(), autoescape=True))
     rows = connection.execute(sql.select(RESULT).where(*of_results).order_by(RESULT.c.run_id, RESULT.c.number))
     for run_id, _, case_id, outcome, text in rows:
         if text is None:
             unfit.setdefault(run_id, []).append(case_id)
         else:
             metrics = {name: Metric(*numbers) for name, numbers in dict(json.loads(text)).items()}
-            case = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
-            cases.setdefault(run_id, {})[case_id] = case
+            found = CaseNight(case_id, None if outcome is None else Outcome(outcome), metrics)
+            cases.setdefault(run_id, {})[case_id] = found
     return [_night_of(run, cases.get(run[0], {}), unfit.get(run[0], ())) for run in runs]
 
 

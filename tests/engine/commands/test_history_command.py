@@ -13,7 +13,7 @@ from gpugate.commands.cli import main
 from gpugate.commands.trend_report import BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.trends import build_histories
 from gpugate.results.run import Night, Provenance
-from gpugate.store.database import IN_MEMORY, Selection, open_store
+from gpugate.store.database import IN_MEMORY, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
@@ -49,7 +49,7 @@ def read_nights(folder: Path, case: str = "") -> list[Night]:
     """The nights of a folder, through a store in memory."""
     with closing(open_store(IN_MEMORY)) as store:
         add_folder(store, folder)
-        return store.read_nights(Selection(case=case))
+        return store.read_nights(case=case)
 
 
 def document(history: History, *words: object) -> dict[str, Any]:

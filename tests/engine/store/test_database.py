@@ -20,7 +20,7 @@ import sqlalchemy as sql
 
 from gpugate.results.run import TIMED, CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
-from gpugate.store.database import Selection, StoreError, open_store
+from gpugate.store.database import StoreError, open_store
 from tests.conftest import H200
 from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S
@@ -64,9 +64,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return make_database(request.getfixturevalue("cluster"), name)
 
 
-def read(url: str, selection: Selection | None = None) -> list[Night]:
+def read(url: str, **selected: str) -> list[Night]:
     with closing(open_store(url)) as store:
-        return store.read_nights(selection or Selection())
+        return store.read_nights(**selected)
 
 
 def add(url: str, *nights: Night) -> int:
@@ -118,25 +118,25 @@ def test_the_whole_run_replaces_the_one_that_was_cut_off(url: str) -> None:
 
 
 SELECTIONS = [
-    (Selection(machine="H200"), {0: CASES, 1: CASES}),
-    (Selection(machine="h100"), {}),
-    (Selection(branch="main"), {0: CASES}),
-    (Selection(case="DECODE"), {0: CASES[1:], 1: CASES[1:]}),
-    (Selection(case="_", branch="main"), {0: ()}),
+    ({"machine": "H200"}, {0: CASES, 1: CASES}),
+    ({"machine": "h100"}, {}),
+    ({"branch": "main"}, {0: CASES}),
+    ({"case": "DECODE"}, {0: CASES[1:], 1: CASES[1:]}),
+    ({"case": "_", "branch": "main"}, {0: ()}),
 ]
 
 
 def test_nights_and_cases_are_selected_and_a_night_without_a_case_stays(url: str) -> None:
     add(url, night(0), night(1, provenance=replace(night(1).provenance, branch="topic")))
     for selection, expected in SELECTIONS:
-        assert {one.seed: tuple(one.cases) for one in read(url, selection)} == expected
+        assert {one.seed: tuple(one.cases) for one in read(url, **selection)} == expected
 
 
 def test_cases_of_a_machine_that_was_not_well_have_a_name_and_no_numbers(url: str) -> None:
     sick = night(1, cases=CASES[:1], unfit=("tiny/sick/cuda", CASES[1]))
     add(url, night(0), sick)
     assert read(url) == [night(0), sick]
-    assert [one.unfit for one in read(url, Selection(case="decode"))] == [(), (CASES[1],)]
+    assert [one.unfit for one in read(url, case="decode")] == [(), (CASES[1],)]
     with closing(open_store(url)) as store:
         assert store.read_night_before(night(2, cases=CASES[1:])) == night(0)
 
