@@ -196,16 +196,13 @@ def _exchangeable(sets: Sequence[Any]) -> bool:
 
 def _are_ragged(sets: Sequence[Any]) -> bool:
     """True where the sets differ in the forms of their tensors, or in other values, such as a length."""
-    first = list_parts(sets[0])
+    first = list_parts(sets[0]).values()
 
-    def is_like_first(part: Any, name: str) -> bool:
-        if isinstance(part, torch.Tensor):
-            return _form(part) == _form(first[name])
-        same = isinstance(part, int | float | str) and type(part) is type(first[name]) and bool(part == first[name])
-        return part is first[name] or same
+    def is_equal(part: Any, other: Any) -> bool:
+        of_text = isinstance(part, int | float | str) and bool(part == other)
+        return isinstance(part, torch.Tensor) or part is other or of_text
 
-    found = map(list_parts, sets[1:])
-    return not all([*parts] == [*first] and all(map(is_like_first, parts.values(), parts)) for parts in found)
+    return not all(same_form(one, sets[0]) and all(map(is_equal, list_parts(one).values(), first)) for one in sets[1:])
 
 
 def same_form(one: Any, other: Any) -> bool:

@@ -54,7 +54,7 @@ class CpuCounters:
 
     def begin(self, workers: Collection[int] = ()) -> None:
         """Begins a block of a side with these worker processes."""
-        self._before, self._before_ended_s, self._workers = _read_usage(), _read_ended_s(), workers
+        self._before, self._before_ended_ns, self._workers = _read_usage(), worker_cpu_ns(()), workers
         self._before_workers_ns = self._read_workers_ns()
         self._before_stepping_ns, self._before_own_ns = thread_time_ns(), process_time_ns()
 
@@ -63,7 +63,7 @@ class CpuCounters:
         self._own_ns += process_time_ns() - self._before_own_ns
         self._stepping_ns += thread_time_ns() - self._before_stepping_ns
         self._workers_ns += self._read_workers_ns() - self._before_workers_ns
-        if _read_ended_s() != self._before_ended_s:
+        if worker_cpu_ns(()) != self._before_ended_ns:  # of all children that have ended
             self.lose(LOST)
         self._wall_ns += round(1e6 * steps * step_ms)
         self._steps += steps
@@ -117,12 +117,6 @@ class CpuCounters:
         least, most = SPINNING_THREADS
         full_ns = self._threads * self._stepping_ns
         return self._threads > 1 and least * full_ns <= self._own_ns <= most * full_ns
-
-
-def _read_ended_s() -> float:
-    """Reads the CPU time of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _read_usage() -> Mapping[str, int]:

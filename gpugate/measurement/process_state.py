@@ -29,18 +29,22 @@ _REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn
 
 
 @contextmanager
-def functions_read_once() -> Iterator[None]:
-    """Inside, `restore_process_state` compares torch's functions with those at the beginning.
+def keep_process_state() -> Iterator[None]:
+    """Inside, `restore_process_state` compares torch's functions with those at the beginning of the case.
 
-    Between two blocks of a measurement only the engine runs, which replaces none: reading them again would take as long
-    as comparing them.
+    At the end, environment variables are restored: fresh processes inherit them, and libraries read them late. A side
+    may set them, and torch's compiler does, so a changed variable is no error.
     """
     global _functions_at_start
-    outer, _functions_at_start = _functions_at_start, _Functions()
+    outer, variables = _functions_at_start, dict(os.environ)
+    _functions_at_start = _Functions()
     try:
         yield
     finally:
         _functions_at_start = outer
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
 
 
 @contextmanager
@@ -61,21 +65,6 @@ def restore_process_state() -> Iterator[None]:
             f"it changed {', '.join(changed)} for the whole process: keep the change inside the side, or make it at "
             "the top of the workload's module, where every side has it"
         )
-
-
-@contextmanager
-def restore_variables() -> Iterator[None]:
-    """Restores environment variables at the end of a case: fresh processes inherit them, and libraries read them late.
-
-    A side may set them, and torch's compiler does, so a changed variable is no error.
-    """
-    found = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - found.keys():
-            del os.environ[name]
-        os.environ.update(found)
 
 
 def _classes(module: ModuleType) -> dict[str, type]:

@@ -32,7 +32,7 @@ from gpugate.measurement.outputs import (
     outputs_of,
 )
 from gpugate.measurement.pairing import BothSides, CoolDown, Pairing, build_both, can_repeat, find_slowdown
-from gpugate.measurement.process_state import functions_read_once, restore_variables
+from gpugate.measurement.process_state import keep_process_state
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import (
@@ -172,8 +172,7 @@ class _Run:
         )
 
 
-@restore_variables()
-@functions_read_once()
+@keep_process_state()
 def measure(
     case: Case, context: Context, settings: Settings, report: Report, cache: WorkloadCache | None = None
 ) -> Measurement:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpugate.errors import SideError
 from gpugate.measurement import device_timer, process_state
-from gpugate.measurement.process_state import functions_read_once, restore_process_state
+from gpugate.measurement.process_state import keep_process_state, restore_process_state
 from gpugate.measurement.sides import build_side
 from gpugate.workload import Context, Side
 from tests.support.code_in_child import run_code
@@ -191,9 +191,9 @@ def test_new_names_and_what_is_changed_and_restored_inside_are_the_sides_own_mat
     del torch.my_helper, torch.Tensor.my_method
 
 
-def test_functions_read_once_are_those_that_come_back_block_after_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_functions_at_the_beginning_of_a_case_come_back_block_after_block(monkeypatch: pytest.MonkeyPatch) -> None:
     original = torch.matmul
-    with functions_read_once():
+    with keep_process_state():
         for _ in range(2):
             torch.new_name = operator.add  # which no block restores
             with pytest.raises(ValueError, match=r"torch\.matmul"), restore_process_state():
@@ -201,7 +201,7 @@ def test_functions_read_once_are_those_that_come_back_block_after_block(monkeypa
             assert torch.matmul is original
             del torch.new_name
     monkeypatch.setattr(torch, "matmul", ours := slowly(original))
-    with functions_read_once(), restore_process_state():
+    with keep_process_state(), restore_process_state():
         pass
     assert torch.matmul is ours
 
@@ -211,7 +211,7 @@ def test_what_torch_itself_replaces_is_no_change() -> None:
     """In a process of its own: torch's compiler, tracer and profiler are imported and used for the first time."""
     program = """
         import torch
-        from gpugate.measurement.process_state import functions_read_once, restore_process_state
+        from gpugate.measurement.process_state import keep_process_state, restore_process_state
         with restore_process_state():
             model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
             optimizer = torch.optim.SGD(model.parameters())
