@@ -27,7 +27,6 @@ from gpugate.units import SHORT_COMMIT
 MISLEADING = 0.2  # the share of single measurements that may be wrong
 CERTAIN = 0.99  # of one commit, or of the whole range between commits that cannot be measured
 AHEAD = 6  # so many more measurements of the end must be slower than not: chance gives that in 1 of 4,000 searches
-MOST_REPEATS = 3  # of a measurement whose interval contains the border between slower and not
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,10 +125,6 @@ class Search:
         border = self._border(commit)
         with check_out(self.commits[commit - 1], Path.cwd(), Path.cwd() / CACHE) as head:
             found = self._time(head)
-            for _ in range(MOST_REPEATS - 1):
-                if isinstance(found, str) or not found.low <= border <= found.high:
-                    break
-                found = self._time(head)
         if isinstance(found, str):
             self._leave_out(commit, found)
             return
