@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.console import RenderableType
@@ -15,15 +15,7 @@ from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
-from gpugate.results.fleet_plan import (
-    FLEETS,
-    FleetPlan,
-    PlannedCase,
-    group_cases,
-    plan_host,
-    plan_shards,
-    total_s,
-)
+from gpugate.results.fleet_plan import FleetPlan, PlannedCase, group_cases, plan_host, plan_shards, total_s
 from gpugate.results.run import CaseNight
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
@@ -66,9 +58,8 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
     seconds = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
     known_s = {name: taken_s for name, taken_s in seconds if taken_s}
     groups = group_cases(cases.values(), known_s)
-    nights_s = {gpus: plan(groups, gpus).night_s for gpus in FLEETS}
     left_out = tuple(dict.fromkeys(name for night in nights for name in night.unfit if name not in cases))
-    return Planned(machine, len(cases), len(known_s), plan(groups, count), nights_s, left_out)
+    return Planned(machine, len(cases), len(known_s), plan(groups, count), left_out)
 
 
 def _plan_case(case: CaseNight) -> PlannedCase:
@@ -77,7 +68,7 @@ def _plan_case(case: CaseNight) -> PlannedCase:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, the number of its cases and of those whose duration is known, and the night on other fleets.
+    """A plan, and the number of its cases and of those whose duration is known.
 
     `left_out` are the cases that the store knows only from a machine that was not well.
     """
@@ -86,7 +77,6 @@ class Planned:
     cases: int
     known: int
     plan: FleetPlan
-    nights_s: Mapping[int, float]  # by the number of GPUs or shards
     left_out: tuple[str, ...] = ()
 
 
@@ -99,9 +89,6 @@ def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
     yield from Table("", columns, cells).rich(width)
     yield Text()
     yield from (Text(words, overflow="fold") for words in _describe(planned, one))
-    yield Text()
-    headings = (Column(f"{one}s", left=True), *(Column(str(gpus)) for gpus in planned.nights_s))
-    yield from Table("", headings, (("night", *map(duration, planned.nights_s.values())),)).rich(width)
 
 
 def _describe(planned: Planned, one: str) -> Iterator[str]:

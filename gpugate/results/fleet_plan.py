@@ -18,7 +18,6 @@ from gpugate.units import Natural
 from gpugate.workload import CaseId, Point
 
 EQUAL_S = 1.0  # of each case, where the duration of none is known
-FLEETS = (1, 2, 4, 8)  # numbers of GPUs whose nights are compared
 # From this share of the time on, copies make a case need its host. It was chosen on results/h200/night, in which four
 # GPUs of one host, each with 16 cores, measured side by side; the records are of hosts with one GPU each. The speedups
 # of the 58 pipelines below the share differ from the records by 0.7 standard deviations of a process, in the median.

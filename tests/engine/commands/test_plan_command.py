@@ -55,7 +55,6 @@ def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_ho
     assert [*map(share, night.gpus)] == [(300, ["tiny/a/cuda"]), (360, ["tiny/c/cuda", "tiny/b/cuda"])]
     assert share(night.alone) == (600, ["tiny/host/cuda"])
     assert (night.makespan_s, night.bound_s, night.night_s) == (360, 330, 960)
-    assert found.nights_s == {1: 1260, 2: 960, 4: 900, 8: 900}
     assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
 
 
@@ -73,7 +72,6 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "side by side 6 min, 1.09 times the bound of 6 min, the larger one of the longest case and the sum" in said
     alone = "cases that need the host or span GPUs run alone on it, 10 min: the night takes 16 min\n"
     assert alone in said
-    assert said.splitlines()[-1].split() == ["night", "21", "min", "16", "min", "15", "min", "15", "min"]
 
 
 def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_machine(
