@@ -104,16 +104,8 @@ def close_losses(context: Context, rung: Rung) -> str:
 def learns_digits(context: Context, rung: Rung, iterations: int) -> str:
     """Proves that training on scikit-learn's handwritten digits recognizes at least 97 % of the unseen digits.
 
-    Raises ImportError without scikit-learn.
-    """
-    seen, unseen = digits()
-    return _learned(context, rung, iterations, seen, unseen, "digits", mirrored=False)
-
-
-def digits() -> tuple[Pictures, Pictures]:
-    """1,437 digits to train on and 360 to test with: 8 x 8 resized to 32 x 32, three equal channels.
-
-    Raises ImportError, in one sentence, without scikit-learn.
+    There are 1,437 digits to train on and 360 to test with: 8 x 8 resized to 32 x 32, three equal channels. Raises
+    ImportError, in one sentence, without scikit-learn.
     """
     try:
         from sklearn.datasets import load_digits  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -125,17 +117,14 @@ def digits() -> tuple[Pictures, Pictures]:
     small = torch.from_numpy(found.images).float().div(BRIGHTEST)[:, None]  # [1797, 1, 8, 8]
     large = F.interpolate(small, size=SIDE_PIXELS, mode="bilinear", align_corners=False).mul(255).round()
     pixels = large.to(torch.uint8).expand(-1, CHANNELS, -1, -1).contiguous()
-    labels = torch.from_numpy(found.target).long()
-    unseen = torch.arange(len(labels)) % UNSEEN == 0
-    return Pictures(pixels[~unseen], labels[~unseen]), Pictures(pixels[unseen], labels[unseen])
+    digits = Pictures(pixels, torch.from_numpy(found.target).long())
+    return _learned(context, rung, iterations, digits, torch.arange(len(digits)) % UNSEEN == 0, "digits")
 
 
 def learns_pictures(context: Context, rung: Rung, iterations: int) -> str:
     """Proves the learning on seeded pictures, which need no package with real ones."""
     drawn = seeded_pictures(context.seed, PICTURES)
-    seen = Pictures(drawn.pixels[HELD_OUT:], drawn.labels[HELD_OUT:])
-    unseen = Pictures(drawn.pixels[:HELD_OUT], drawn.labels[:HELD_OUT])
-    return _learned(context, rung, iterations, seen, unseen, "pictures", mirrored=True)
+    return _learned(context, rung, iterations, drawn, torch.arange(len(drawn)) < HELD_OUT, "pictures", mirrored=True)
 
 
 def batches_arrive(context: Context, rung: Rung) -> str:
@@ -197,8 +186,10 @@ def loss_curve(context: Context, rung: Rung, iterations: int) -> tuple[float, ..
 
 
 def _learned(
-    context: Context, rung: Rung, iterations: int, seen: Pictures, unseen: Pictures, what: str, mirrored: bool
+    context: Context, rung: Rung, iterations: int, all_: Pictures, held: Tensor, what: str, mirrored: bool = False
 ) -> str:
+    """`held` is bool [pictures]: those that no training sees."""
+    seen, unseen = (Pictures(all_.pixels[chosen], all_.labels[chosen]) for chosen in (~held, held))
     with _deterministic_loop(context, _quickly_loaded(rung, context.device), seen, mirrored) as loop:
         # At a constant rate single weights swing: one iteration reaches 99 %, the next one 95 %. Their mean does not.
         mean = AveragedModel(loop.trainer.model)
