@@ -19,7 +19,6 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT, Count, NotNegative, stored_unless
 
-TIMED = ("speedup", "optimized_ms", "reference_ms")  # the metrics with an interval, which every case has
 BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words
 
 
@@ -94,7 +93,8 @@ class Metric(NamedTuple):
 
 @dataclass(frozen=True)
 class CaseNight:
-    """One case as one night measured it; times are medians per step. `metrics` has every name of TIMED."""
+    """One case as one night measured it; times are medians per step. `metrics` has always the speedup and both
+    times, each with its interval."""
 
     case_id: str
     outcome: Outcome | None  # the worst of its verdicts
