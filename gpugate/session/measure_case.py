@@ -29,6 +29,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
 from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.run import Mode
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.confirm import compare_code, confirm
@@ -190,9 +191,9 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
 
 def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`."""
-    against = session.options.against
+    against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
     return Allowed(
-        pairs=session.shared_s is None or session.doubt.affords_pairs(more_s, session.elapsed_s),
+        pairs=session.shared_s is None or not looks or session.doubt.affords_pairs(more_s, session.elapsed_s),
         processes=session.options.deciding_processes,
         duet=against != OFF,
         any_code=against not in (AUTO, OFF),

@@ -13,7 +13,7 @@ from gpugate.catalogue import Catalogue
 from gpugate.errors import OptionError
 from gpugate.machine.environment import describe, machine_name
 from gpugate.results.run import Mode, RunResult
-from gpugate.session.options import AUTO, OFF, Options
+from gpugate.session.options import AUTO, DEFAULT_PROCESSES, OFF, Options
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.time_plan import LAST_START_S, share_time
 from gpugate.store import baseline, profiles_file
@@ -134,9 +134,11 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session.records.files = {} if options.update_baselines else files
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))
-    if device.type == "cpu" and result.mode is Mode.DEVELOPER and not options.budget_given:
-        session.shared_s = share_time(session.doubt.cases)
-        if options.fault is None and options.profiling is None:  # a fault is to be caught in every case
+    if device.type == "cpu" and not options.budget_given:
+        looks = result.mode is Mode.DEVELOPER  # a gate measures a case for as long as a process of a recording does
+        processes = 1 if looks else options.processes or DEFAULT_PROCESSES
+        session.shared_s = share_time(session.doubt.cases * processes)
+        if looks and options.fault is None and options.profiling is None:  # a fault is to be caught in every case
             session.doubt.end_s = LAST_START_S
     if not options.fresh and (searched := _describe_search(session)) is not None:
         session.notes.add(searched)

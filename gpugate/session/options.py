@@ -99,7 +99,7 @@ class Options:
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
     settings: Mapping[str, str] = field(default_factory=dict)  # by name, which only workloads understand
-    budget_given: bool = True  # False: a developer's run on a CPU plans the time of each case
+    budget_given: bool = True  # False: a run on a CPU plans the time of each case
     own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
     report_path: Path | None = None  # the directory of this night
@@ -158,7 +158,7 @@ OPTIONS = {
     "(default: off)",
     "--perf-device DEVICE": "measure on auto, cpu, cuda or cuda:N (default: auto)",
     "--perf-budget SECONDS": "sample each case for SECONDS, without the time of its builds (default: "
-    f"{Settings.budget_s:g}; on a CPU, all cases of a run that neither gates nor records share two minutes)",
+    f"{Settings.budget_s:g}; on a CPU, all cases share two minutes, those of a gate or recording over five processes)",
     "--perf-json FILE": "write all measurements and verdicts to FILE (default: nowhere)",
     "--perf-report DIR": "write this night to DIR: run.json, junit.xml, summary.md and the page night.html "
     "(default: nowhere)",

@@ -13,9 +13,9 @@ from gpugate.errors import CompareError, GpugateError
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, missing_needs
 from gpugate.measurement.record import Yardstick
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
-from gpugate.results.run import RunResult
+from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import rung_number
 from gpugate.session.options import Options
 from gpugate.session.records import Records
@@ -56,7 +56,7 @@ class PerfSession:
     started_s: float = field(default_factory=time.perf_counter)
     worktrees: dict[str, Version] = field(default_factory=dict)  # of other versions, by git ref
     closing: ExitStack = field(default_factory=ExitStack)  # removes the worktrees at the end
-    shared_s: float | None = None  # of sampling a case, in a developer's run on a CPU without a given budget
+    shared_s: float | None = None  # of sampling a case, on a CPU without a given budget
     records: Records = field(init=False)
     doubt: DoubtTime = field(init=False)
     proofs: RememberedProofs = field(init=False)
@@ -123,11 +123,15 @@ class PerfSession:
         """The settings of the present case."""
         options = self.options
         settings = Settings(
-            budget_s=options.budget_s, seed=self.result.seed, fault=options.fault, prove=not options.fresh
+            budget_s=options.budget_s if self.shared_s is None else self.shared_s,
+            half_width=HALF_WIDTH[self.device.type],
+            seed=self.result.seed,
+            fault=options.fault,
+            prove=not options.fresh,
         )
-        if self.shared_s is None:
+        if self.shared_s is None or self.result.mode is not Mode.DEVELOPER:
             return settings
-        return replace(settings, budget_s=self.shared_s, min_pairs=FEWEST_PAIRS)
+        return replace(settings, min_pairs=FEWEST_PAIRS)
 
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""

@@ -129,7 +129,8 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> b
 def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
     node_ids = list(dict.fromkeys(session.node_ids.values()))
     try:
-        return run_fresh(session.options, session.device, session.root, node_ids, json_path)
+        options = replace(session.options, budget_s=session.plan_settings().budget_s)
+        return run_fresh(options, session.device, session.root, node_ids, json_path)
     except FreshProcessError as error:
         raise BaselineError(f"{error}; nothing was written; its output ended with:\n{error.printed}") from error
 

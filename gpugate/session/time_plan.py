@@ -1,8 +1,9 @@
-"""The time that the cases of a session share: for sampling in a developer's run on a CPU, for doubt in every run.
+"""The time that the cases of a session share: for sampling on a CPU, for doubt in every run.
 
 Where the user of a CPU gives no sampling time, all cases share PLANNED_S, so that a first look at the whole suite takes
-two minutes; cases that would begin after LAST_START_S are left out, unless the run has a fault or a profiler. Further
-processes and duets share DOUBT_SHARE of the session.
+two minutes; cases that would begin after LAST_START_S are left out, unless the run has a fault or a profiler. In a
+recording they share it over all processes, and a gate samples a case for as long as one of these. Further processes and
+duets share DOUBT_SHARE of the session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from time import perf_counter
 from gpugate.measurement.settings import Settings
 from gpugate.units import duration, list_names, number_of
 
-PLANNED_S = 104.0  # for all cases; imports and the report come on top
+PLANNED_S = 104.0  # for all cases of all processes; imports and the report come on top
 LAST_START_S = 120.0  # after which no case begins: on loaded cores, each takes several times its planned time
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
 OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
@@ -122,5 +123,5 @@ class DoubtTime:
 
 
 def share_time(cases: int) -> float:
-    """The seconds of sampling of each of so many cases, which share PLANNED_S."""
+    """The seconds of sampling of each of so many cases, which share PLANNED_S; a case counts once for each process."""
     return min(MOST_S, max(LEAST_S, PLANNED_S / max(1, cases) - OVERHEAD_S))

@@ -17,7 +17,7 @@ DEFAULTS = {
     "--gate": "off",
     "--update-baselines": "off",
     "--perf-device": "auto",
-    "--perf-budget": "6; on a CPU, all cases of a run that neither gates nor records share two minutes",
+    "--perf-budget": "6; on a CPU, all cases share two minutes, those of a gate or recording over five processes",
     "--perf-json": "nowhere",
     "--perf-shard": "all cases",
     "--perf-set": "none",
