@@ -354,6 +354,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_case, "collect_garbage", _collect_new_garbage)
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
+    monkeypatch.setattr(work_clock.clock, "computes", True)
     for name in ("PROC", "count_periods"):
         monkeypatch.setattr(host_counters, name, getattr(host_counters, name))
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
