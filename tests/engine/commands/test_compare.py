@@ -5,6 +5,7 @@ parts are: store/test_version removes the folders, machine/test_children ends th
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -124,6 +125,7 @@ def here(tiny: TinyProject, pytester: pytest.Pytester, monkeypatch: pytest.Monke
     return Here(tiny, pytester, monkeypatch, capsys)
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_slower_side_is_named_and_one_that_fails_dies_or_hangs_costs_its_case_alone(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,14 +240,14 @@ def test_a_file_in_no_folder_is_refused_before_anything_is_measured(
 
 
 def processes_in(path: Path) -> list[str]:
-    """The commands of all workers and processes of versions whose folder, removed by now or not, is in the path."""
+    """The commands of all other processes whose folder, removed by now or not, is in the path."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             folder, command = (entry / "cwd").readlink(), (entry / "cmdline").read_text(encoding="utf-8")
         except OSError:  # it has ended, or is another user's
             continue
-        if str(folder).startswith(str(path)) and "gpugate.session" in command:
+        if str(folder).startswith(str(path)) and entry.name != str(os.getpid()):
             found.append(command)
     return found
 

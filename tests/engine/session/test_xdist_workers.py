@@ -302,7 +302,7 @@ def test_a_killed_worker_loses_its_case_and_the_others_go_on_with_the_rest(gpus)
     assert killed > 100
 
 
-NAMES = ("one", "two", "three", "fed")
+NAMES = ("one", "two", "fed")
 OPTIMIZATIONS = ", ".join(f'Optimization("{name}", quick, {{"cpu": 0.01}})' for name in NAMES)
 CONFTEST = """
 import json
@@ -331,7 +331,7 @@ def pytest_runtest_setup(item):
         print(json.dumps(words), file=file)
     if "/fed/" in item.name and Path("interrupt").exists():
         Path("interrupt").unlink()
-        while Path("over").read_text().count("engaged") < 3:  # the other worker still measures
+        while Path("over").read_text().count("engaged") < 2:  # the other worker still measures
             time.sleep(0.05)
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(600)

@@ -1,5 +1,6 @@
 """Each check of the ladder catches the faults that it is for."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -133,19 +134,22 @@ def test_int8_names_matrices_that_kept_their_type(tiny: Context, monkeypatch: py
     assert problem.endswith("lm_head: the weights are not in int8")
 
 
-# Triton's interpreter must be chosen before Triton is imported.
+# One process for both: Triton's interpreter must be chosen before Triton is imported, which takes seconds.
 INTERPRETED = """
+from dataclasses import replace
 from pathlib import Path
 import torch
 from gpugate.machine import children
 from gpugate.workload import Context
-from tests.support.code_in_child import interpret
 from tests.support.small_models import small_models
-from workloads.llm import gemv, rungs
+from torch.nn.functional import scaled_dot_product_attention
+from workloads.llm import gemv, model, rungs
 from workloads.llm.model import token
+from workloads.llm.paged_attention import attend
 
 context = Context(torch.device("cpu"), items=1, seed=5, cache_dir=Path(), capture_graphs=False)
 with small_models():
+    model.SMALL = replace(model.SMALL, layers=1)
     expected = rungs.growing(context)
     wanted = [expected.step(token(context, index)).clone() for index in (0, 1)]  # the second one in one type alone
     for narrow in (None, torch.int8, torch.float8_e4m3fn):
@@ -154,24 +158,6 @@ with small_models():
         errors = [float((one - other).norm() / other.norm()) for one, other in zip(found, wanted)]
         other_types = gemv.describe_types(*side.engaged.args[:2], torch.int32)
         children.parent.send([max(errors), side.engaged(), other_types])
-"""
-
-
-@pytest.mark.usefixtures("warm_children")
-def test_the_kernels_in_triton_compute_the_logits_of_the_reference() -> None:
-    pytest.importorskip("triton")
-    for dtype, found in zip(("float32", "int8", "fp8"), interpret(INTERPRETED), strict=True):
-        error, engaged, other_types = found
-        assert error < llm.TOLERANCE[dtype].relative_l2
-        assert engaged is None
-        assert other_types == "5 matrices have weights that are not torch.int32"
-
-
-PAGED = """
-import torch
-from gpugate.machine import children
-from torch.nn.functional import scaled_dot_product_attention
-from workloads.llm.paged_attention import attend
 
 random = torch.Generator().manual_seed(3)
 queries = torch.randn(2, 4, 1, 16, generator=random)
@@ -184,7 +170,13 @@ children.parent.send(float((found - scaled_dot_product_attention(queries, *own, 
 
 
 @pytest.mark.usefixtures("warm_children")
-def test_pages_are_read_where_they_lie_up_to_the_newest_token() -> None:
-    """The last of four parts of a text is empty, and the one before it ends in a page."""
+def test_the_kernels_in_triton_compute_what_the_reference_does() -> None:
+    """Attention reads pages where they lie, up to the newest token: the last of four parts of the text is empty, and
+    the one before it ends in a page."""
     pytest.importorskip("triton")
-    assert interpret(PAGED) < (1e-5,)
+    *of_types, attention_off = interpret(INTERPRETED)
+    for dtype, (error, engaged, other_types) in zip(("float32", "int8", "fp8"), of_types, strict=True):
+        assert error < llm.TOLERANCE[dtype].relative_l2
+        assert engaged is None
+        assert re.fullmatch(r"\d matrices have weights that are not torch.int32", other_types)
+    assert attention_off < 1e-5
