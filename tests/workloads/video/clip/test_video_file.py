@@ -141,12 +141,6 @@ def test_a_kind_of_video_that_no_stage_can_take_is_refused(tmp_path: Path, kind:
     assert refused(make(tmp_path / "a.mp4", **{"count": 6, **kind})).startswith(said)
 
 
-def test_times_rounded_to_milliseconds_are_still_even(tmp_path: Path) -> None:
-    """A copy from Matroska into MP4 keeps the rounding, with a finer unit of time."""
-    times = [90 * round(number * 1000 / 30) for number in range(60)]
-    assert float(examine(make(tmp_path / "a.mp4", 60, times=times)).frames_per_second) == pytest.approx(30, rel=1e-3)
-
-
 def cut(path: Path, share: float) -> Path:
     content = path.read_bytes()
     path.write_bytes(content[: round(len(content) * share)])

@@ -20,7 +20,7 @@ from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S
 from tests.support.small_clips import clip_on_cpu
 from workloads.video import composite
-from workloads.video.clip.clip import Clip, source
+from workloads.video.clip.clip import Clip, clip_path, source
 from workloads.video.clip.frame_number import strip_height
 from workloads.video.pipeline import chain
 from workloads.video.pipeline import plan as plans
@@ -31,6 +31,7 @@ from workloads.video.pipeline.plan import Plan
 from workloads.video.pipeline.promises import END_TO_END
 from workloads.video.pipeline.proofs import file_is_whole
 from workloads.video.pipeline.sides import build, composite_grids, x264_alone
+from workloads.video.segmenter import segmenter
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
@@ -146,18 +147,26 @@ def test_a_reference_that_is_wrong_is_refused(context: Context, monkeypatch: pyt
             side.expected_step(stamps)
 
 
-def test_a_lost_frame_shows(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    make = end_to_end.decoder_of
-
-    def skipping(*arguments: Any, **more: Any) -> Any:
-        decoder = make(*arguments, **more)
-        read, calls = decoder.read, iter(range(10**6))
-        decoder.read = lambda count: read(count + 1)[1:] if next(calls) == 1 else read(count)
-        return decoder
-
-    monkeypatch.setattr(end_to_end, "decoder_of", skipping)
-    with closing(build(plans.ON_CPU, context)) as side:
-        assert [side.step(torch.ones(8))[:, 0].tolist() for _ in range(2)] == [[1] * 8, [0] * 8]
+def test_a_later_process_reads_the_composites_and_other_weights_or_videos_have_their_own(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = source(context)
+    found = composite_grids(context, clip)
+    composite_grids.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(end_to_end, "Chain", None)  # which would compute them
+        assert torch.equal(composite_grids(replace(context, items=16), clip), found)
+    weights = tmp_path / "own.pt"
+    torch.save(segmenter("cpu", context).coarse.state_dict(), weights)
+    other = clip_path(tmp_path, replace(TINY, seed=1))
+    keys = {
+        end_to_end._key(context, clip),
+        end_to_end._key(replace(context, seed=1), clip),
+        end_to_end._key(replace(context, settings={"segmenter-weights": str(weights)}), clip),
+        end_to_end._key(context, source(replace(context, settings={"video": str(other)}))),
+    }
+    monkeypatch.setattr(end_to_end, "FORMAT", end_to_end.FORMAT + 1)
+    assert len({*keys, end_to_end._key(context, clip)}) == 5
 
 
 @pytest.mark.parametrize("plan", [plans.ON_CPU, replace(IN_NV12, overlapped=True)], ids=str)
