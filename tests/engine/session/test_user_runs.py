@@ -13,6 +13,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
+from gpugate.session import opening
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, QUICK, Ended, TinyProject, check_no_traceback
 from tests.support.warm_python import WarmPython
@@ -397,3 +398,18 @@ def test_a_side_that_slows_a_shared_function_gives_no_result_and_ends_the_measur
     assert "tiny/patching/cpu slowed its reference, and perhaps each later side of this process" in result.text
     assert tiny.run("--perf-device=cpu", "--update-baselines=first", "--perf-processes=1").status != 0
     assert list((tiny.path / "baselines").rglob("*.json")) == []
+
+
+@pytest.mark.parametrize(("words", "sharing"), [((), 1), (("--gate",), 3)])
+def test_without_a_budget_a_gate_shares_the_time_as_the_processes_of_a_recording_do(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], sharing: int
+) -> None:
+    asked: list[int] = []
+
+    def share_time(cases: int) -> float:
+        asked.append(cases)
+        return 0.2
+
+    monkeypatch.setattr(opening, "share_time", share_time)
+    tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-budget=", "-operf_processes=3", *words)
+    assert asked == [sharing]
