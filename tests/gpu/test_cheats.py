@@ -25,7 +25,8 @@ def inputs(context: Context, index: int) -> torch.Tensor:
 
 
 def weight(context: Context) -> torch.Tensor:
-    return torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(7)).to(context.device) / ROWS**0.5
+    drawn = torch.randn(ROWS, ROWS, generator=torch.Generator().manual_seed(7))
+    return drawn.to(context.device).div(ROWS**0.5)
 
 
 def baseline(context: Context) -> Side:

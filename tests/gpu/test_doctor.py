@@ -5,28 +5,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.commands.doctor import diagnose
+from gpugate.commands.doctor import Finding, diagnose
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def found():
+def found() -> dict[str, Finding]:
     """The findings by name; a process of its own measures."""
     return {finding.name: finding for finding in diagnose("auto", ROOT / "baselines")}
 
 
-def test_it_names_the_gpu_and_looks_at_everything(found):
+def test_it_names_the_gpu_and_looks_at_everything(found: dict[str, Finding]) -> None:
     assert torch.cuda.get_device_name(0) in found["machine"].sentence
     assert found["GPU"].state == "ok"
     assert {"other processes", "clocks", "yardsticks"} <= found.keys()
 
 
-def test_the_yardsticks_see_the_gpu(found):
+def test_the_yardsticks_see_the_gpu(found: dict[str, Finding]) -> None:
     assert "pinned copy" in found["yardsticks"].sentence
 
 
-def test_cuda_still_works_in_this_process_after_the_doctor():
+def test_cuda_still_works_in_this_process_after_the_doctor() -> None:
     left = torch.randn(256, 256, device="cuda")
     before = left @ left
     diagnose("auto", ROOT / "baselines")

@@ -149,10 +149,15 @@ def test_a_longer_kernel_adds_its_share_to_the_kernels_of_a_step_and_one_launch(
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5])
-def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch) -> None:
+def test_slow_sleeps_for_its_share_of_a_block(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that sleep too, for a known number of cycles: whatever the clock is, the cycles must be the share."""
-    sleep, asked, steps, cycles = torch.cuda._sleep, [], 100, 200_000
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda count: (asked.append(count), sleep(count)))
+    sleep, asked, steps, cycles = torch.cuda._sleep, list[int](), 100, 200_000
+
+    def note_and_sleep(count: int) -> None:
+        asked.append(count)
+        sleep(count)
+
+    monkeypatch.setattr(torch.cuda, "_sleep", note_and_sleep)
     value = torch.ones(1, device="cuda")
 
     def step(inputs: object) -> torch.Tensor:

@@ -11,7 +11,7 @@ from gpugate.measurement.record import Measurement
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.results.verdict import Outcome
-from gpugate.workload import TOLERANCE_BY_DTYPE, Case, Context, Optimization, Side, Size, Workload
+from gpugate.workload import TOLERANCE_BY_DTYPE, Case, Context, DeviceKind, Optimization, Side, Size, Workload
 from tests.support.judged_cases import judge_equivalence
 
 ROWS, COLUMNS = 512, 1024
@@ -24,7 +24,7 @@ def drawn(context: Context, index: int, rows: int = ROWS) -> torch.Tensor:
 
 def measured(baseline: Step, fast: Step, inputs: Callable[[Context, int], Any], **more: Any) -> Measurement:
     optimization = Optimization("fast", lambda context: Side(fast), {"cuda": 0.01}, dtype="bfloat16")
-    size = {"cuda": Size(ROWS, 1e6, 1e6)}
+    size: dict[DeviceKind, Size] = {"cuda": Size(ROWS, 1e6, 1e6)}
     workload = Workload("parts", lambda context: Side(baseline), inputs, size, (optimization,), **more)
     torch.cuda.set_device(0)
     context = Context(torch.device("cuda", 0), ROWS, 0, None)  # type: ignore[arg-type]  # no side looks for a cache

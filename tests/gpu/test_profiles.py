@@ -92,7 +92,8 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """The folder of the reports, and what the command said that made them; whether it did is for each test to see."""
     kept = os.environ.get("GPUGATE_REPORTS")
     folder = Path(kept).absolute() if kept else tmp_path_factory.mktemp("reports")
-    selected = [item.callspec.params["case"] for item in request.session.items if item.path == request.path]
+    items = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    selected = [cast(Case, item.callspec.params["case"]) for item in items]
     missing = [case for case in selected if not all(report(folder, case, side).exists() for side in SIDES)]
     if not missing:
         return folder, ""
@@ -117,7 +118,7 @@ def test_a_report_and_the_counting_pass_agree(case: Case, captured: tuple[Path, 
             pytest.fail(f"there is no summary of {case.id} {side}:\n{said[-5000:]}")
         summaries[side] = summarize(report(folder, case, side))
     counted = counted_sides(case, [summaries[side].steps for side in SIDES])
-    differ = {}
+    differ: dict[str, object] = {}
     for side, name, ours in zip(SIDES, (case.reference_name, case.optimization.name), counted, strict=True):
         theirs = seen_by_both(summaries[side], name in AHEAD)
         allowed = dict.fromkeys(BY_FRAME, 2 * AHEAD.get(name, 0) / summaries[side].steps) | dict.fromkeys(EXACT, 0)
@@ -146,7 +147,7 @@ def counted_sides(case: Case, steps: list[int]) -> list[Mapping[str, float]]:
     device = torch.device("cuda", 0)
     context = Context(device, case.size.items, case.workload.seed, ROOT / ".gpugate-cache")
     inputs = make_inputs(case.workload, context, 0, random.Random(case.id)).timed  # noqa: S311
-    timer, counts = timer_for(device, case.workload.timing), []
+    timer, counts = timer_for(device, case.workload.timing), list[Mapping[str, float]]()
     for name, number in zip((case.reference_name, case.optimization.name), steps, strict=True):
         side = build_side(name, case.builder(name), context, inputs[0])
         try:

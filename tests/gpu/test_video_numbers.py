@@ -46,7 +46,7 @@ def test_what_the_network_sees_is_what_it_sees_on_a_cpu(size: tuple[int, int]) -
 def test_the_fused_network_is_cudnns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if torch.cuda.get_device_capability(DEVICE) < (8, 0):
         pytest.skip("the network is fused for capability 8.0: run this on an A100 or newer")
-    monkeypatch.setitem(CLIPS, "cuda", Clip(320, 192, 24))  # type: ignore[arg-type]
+    monkeypatch.setitem(CLIPS, "cuda", Clip(320, 192, 24))
     context = Context(DEVICE, 2, 0, tmp_path)
     apart = Operators(plain_conv, conv_relu, conv_add_relu, max_pool, pool_relu)
     pictures = torch.randn(2, STEM_CHANNELS, 64, 104, generator=torch.Generator().manual_seed(0))

@@ -6,7 +6,7 @@ missing, the next one finds what the memory held before, which is other frames, 
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -117,7 +117,7 @@ def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def context(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     if torch.cuda.get_device_capability(DEVICE) < (8, 0):
         pytest.skip("the pipelines' network is fused for capability 8.0: run this on an A100 or newer")
-    monkeypatch.setitem(CLIPS, "cuda", CLIP)  # type: ignore[arg-type]
+    monkeypatch.setitem(CLIPS, "cuda", CLIP)
     return Context(DEVICE, STEP_FRAMES, 0, cache)
 
 
@@ -181,7 +181,7 @@ def test_one_launch_computes_what_torch_has_queued(
         "composite": composite.OnDevice(*size),
     }
     work = of_frames[stage]
-    batches: list[tuple[Tensor, ...]] = [(each,) for each in frames[:STEP_FRAMES].split(BATCH)]
+    batches: Sequence[tuple[Tensor, ...]] = [(each,) for each in frames[:STEP_FRAMES].split(BATCH)]
     if stage == "composite":
         random = torch.Generator(DEVICE).manual_seed(0)
         shape = STEP_FRAMES, 2, *input_size(CLIP.height, CLIP.width)
@@ -196,7 +196,7 @@ def test_one_launch_computes_what_torch_has_queued(
 # --- PyTorch to CV-CUDA to PyTorch ------------------------------------------------------------------------------------
 
 
-def in_turn(work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], ms: float) -> list[Tensor]:
+def in_turn(work: Callable[..., Tensor], batches: Sequence[tuple[Tensor, ...]], ms: float) -> list[Tensor]:
     """Returns the result of `work` for each batch: all batches use the same memory, filled behind a long kernel."""
     memory = [torch.zeros_like(each) for each in batches[0]]
     results = []
@@ -209,7 +209,7 @@ def in_turn(work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], ms: 
 
 
 def under_load(
-    work: Callable[..., Tensor], batches: list[tuple[Tensor, ...]], nobody_waits: Callable[[], None]
+    work: Callable[..., Tensor], batches: Sequence[tuple[Tensor, ...]], nobody_waits: Callable[[], None]
 ) -> list[Tensor]:
     for _ in range(2):
         in_turn(work, batches, 0)  # kernels loaded, and memory for all of it allocated, which may wait for the device
