@@ -178,11 +178,11 @@ def _longer(parts: Parts, factor: float) -> Parts:
 
 @dataclass(frozen=True)
 class SideCost:
-    """The start-up of a side: time and peak memory of its build and first step, never part of a sample."""
+    """The start-up of a side, which is no sample: the time of its build and first step, and the memory of a step."""
 
     build_s: NotNegative  # model, buffers, engines and compilation
     first_step_s: NotNegative  # lazy compilation, autotuning, graph capture
-    peak_bytes: Count | None = None
+    peak_bytes: Count | None = None  # of a step: above what was allocated before the build
     first_sights_s: NotNegative = stored_unless(0.0)  # of inputs in other forms, before any block is timed
 
     @property

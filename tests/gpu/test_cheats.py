@@ -1,7 +1,6 @@
 """Sides that do not do the work are caught by a GPU's clock, memory and streams too, and honest ones are not."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,7 +110,10 @@ def graphed(context: Context) -> Side:
         graph.replay()
         return output
 
-    return Side(step, close=partial(weights.resize_, 0))  # the graph does not keep its weights alive
+    def free() -> None:
+        weights.resize_(0)
+
+    return Side(step, close=free)  # the graph does not keep its weights alive
 
 
 def streamed(context: Context) -> Side:
@@ -183,10 +185,8 @@ def test_an_honest_side_is_right(build: Build) -> None:
 def test_memory_that_a_side_never_wrote_holds_no_older_output() -> None:
     context = Context(torch.device("cuda"), items=1, seed=0, cache_dir=Path())
     ones = torch.ones(ROWS, device="cuda")
-    reference, lucky = (
-        build_side(name, lambda context, step=step: Side(step), context, ones)
-        for name, step in (("baseline", torch.clone), ("fast", torch.empty_like))
-    )
+    reference = build_side("baseline", lambda context: Side(torch.clone), context, ones)
+    lucky = build_side("fast", lambda context: Side(torch.empty_like), context, ones)
     for _ in range(3):
         reference.output_for(ones)
         assert bool(lucky.output_for(ones)[""].isnan().all())

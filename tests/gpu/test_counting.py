@@ -22,8 +22,8 @@ def count_sides(*builds: Callable[[Context], Side]) -> list[dict[str, float]]:
     inputs = [torch.randn(VALUES) for _ in range(2)]
     sides = [build_side(build.__name__, build, context, inputs[0]) for build in builds]
     seen = counters.count(sides, inputs, [STEPS] * len(sides))
-    timer = timer_for(context.device, "device")
-    return [counters.collect(side, activity, inputs, timer, STEP_MS) for side, activity in zip(sides, seen, strict=True)]
+    timer, pairs = timer_for(context.device, "device"), zip(sides, seen, strict=True)
+    return [counters.collect(side, activity, inputs, timer, STEP_MS) for side, activity in pairs]
 
 
 def three_kernels(context: Context) -> Side:

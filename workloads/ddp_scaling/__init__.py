@@ -34,11 +34,11 @@ from workloads.ddp_scaling import rungs
 from workloads.ddp_scaling.rungs import Kind
 
 TWO_GPUS = Needs(gpus=2)
-# Of a step, under the profiler: the time for which other ranks may wait for the slowest one; 0.13 on a slow host of two
-# H200. FSDP2 gathers weights ahead of their use, so that a rank that is ahead waits in a gather beside its own compute:
-# on two H200 the ranks of a ResNet-50 waited for 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the
-# exposed time instead.
-EVEN_RANKS = Limit("rank_lag", at_most=0.2)
+# Of a step, under the profiler: the time for which other ranks may wait for the slowest one. Eight rungs had 0.01 to
+# 0.20 on two H200; beside a rank that takes twice its time, it was 0.74. FSDP2 gathers weights ahead of their use, so
+# that a rank that is ahead waits in a gather beside its own compute: on two H200 the ranks of a ResNet-50 waited for
+# 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the exposed time instead.
+EVEN_RANKS = Limit("rank_lag", at_most=0.3)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
 # The limit is on the peak of rank 0, which has the largest shares. The reference has DDP's buckets too, so that no rung
 # needs more. The rest is the allocator's, which may hand out up to 1 MiB too much for each of about 40 large tensors,
@@ -55,7 +55,7 @@ class Training:
 
     `gradient_bytes` and `block_bytes` are the bytes of all gradients and of the blocks' gradients. `number` is the
     number of collectives of a step on a GPU and on a CPU, by rung: DDP fills a bucket of 1 MB first and then of 25 MB.
-    `efficiency` is promised on a GPU, estimated from FLOPs and bytes: no run is recorded yet.
+    `efficiency` is promised on a GPU, estimated from FLOPs and bytes; the first size kept it in a process on two H200.
     """
 
     model: Kind
@@ -92,7 +92,7 @@ COMPUTE_BOUND = Training(
         "bucket-view": 0.9,
         "bf16-gradients": 0.9,
         "static-graph": 0.9,
-        "fsdp2": 0.9,
+        "fsdp2": 0.7,
     },
 )
 # Each weight is larger than any bucket, so that a sweep of bucket sizes would be one point. FSDP2, whose weights cross
