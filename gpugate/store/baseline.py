@@ -220,7 +220,7 @@ def _record_case(
     if onto is not None:
         _check_alike(case_id, onto, record)
         record = _join(onto, record)
-    elif old is not None and not recording.force:
+    elif old is not None and old.current.source_hash == record.source_hash and not recording.force:
         _check_worth_replacing(case_id, old.current, record)
     if old is None or recording.new_anchor or _beats(record, old.anchor) or _has_other_reference(record, old.anchor):
         return Entry(record, record)

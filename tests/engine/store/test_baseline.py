@@ -186,9 +186,14 @@ def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> No
         r"of its 5 processes were disturbed: record again on a quieter machine, or give gpugate accept --force",
         str(refused.value),
     )
-    for file, recording in ((sharp, replace(FIRST, force=True)), (blunt, FIRST)):
+    changed = [replace(one, source_hashes={"net": "fedc"}) for one in disturbed]  # what is sharp gates other code
+    for file, runs, recording in (
+        (sharp, disturbed, replace(FIRST, force=True)),
+        (blunt, disturbed, FIRST),
+        (sharp, changed, FIRST),
+    ):
         assert (
-            record_runs(file, "net", disturbed, recording)
+            record_runs(file, "net", runs, recording)
             .cases["tf32/cuda"]
             .current.processes[0][0]
             .pairs[0]
