@@ -2,7 +2,8 @@
 
     python -m tools.inference_table results/h100/runs/tensorrt.json > results/h100/tensorrt.md
 
-The run measured every side in one process: `pytest perf_tests -m gpu -k "resnet50-inference/" --perf-json FILE`.
+A run of `pytest perf_tests -m gpu -k "resnet50-inference/" --perf-json FILE` measures all sides. Several runs of one
+machine make one table, such as the processes of a recording.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ class Side:
     counters: Counters
 
 
-def load_sides(run: RunResult) -> dict[str, Side]:
-    """The sides of the table that the run measured, by name; the reference of all is `DEFAULT`.
+def load_sides(runs: Sequence[RunResult]) -> dict[str, Side]:
+    """The sides of the table that the runs measured, by name; the reference of all is `DEFAULT`.
 
-    Raises GpugateError for a run without strict FP32, or without TensorRT in FP16.
+    Raises GpugateError for runs of two machines, and for runs without strict FP32, or without TensorRT in FP16.
     """
+    if any(run.environment != runs[0].environment for run in runs):
+        raise GpugateError("the runs were measured in different environments: give the runs of one machine")
     found: dict[str, Side] = {}
+    cases = {name: case for run in runs for name, case in run.cases.items()}
     for name in (STRICT, *SIDES):
-        case = run.cases.get(f"{WORKLOAD}/{name}/cuda")
+        case = cases.get(f"{WORKLOAD}/{name}/cuda")
         if case is None or case.measurement is None or not case.measurement.pairs:
             continue
         summary = summarize(case.measurement)
@@ -51,17 +55,17 @@ def load_sides(run: RunResult) -> dict[str, Side]:
         found[name] = Side(summary.optimized_ms.median, case.measurement.optimized_counters)
     missing = {STRICT, "tensorrt-fp16"} - found.keys()
     if missing:
-        raise GpugateError(f"the run did not measure {WORKLOAD}/{sorted(missing)[0]}/cuda: measure all of {WORKLOAD}")
+        raise GpugateError(f"no run measured {WORKLOAD}/{sorted(missing)[0]}/cuda: measure all of {WORKLOAD}")
     return found
 
 
-def write_page(run: RunResult, source: str) -> str:
-    """The page of a run in Markdown; `source` is the name of its file."""
-    sides = load_sides(run)
+def write_page(runs: Sequence[RunResult], sources: Sequence[str]) -> str:
+    """The page of the runs in Markdown; `sources` are the names of their files."""
+    sides, first = load_sides(runs), runs[0]
     return f"""# What TensorRT saves
 
-`python -m tools.inference_table {source}` writes this page from one run: {", ".join(facts(run.environment))},
-{run.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults: it
+`python -m tools.inference_table {" ".join(sources)}` writes this page: {", ".join(facts(first.environment))},
+{first.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults: it
 computes convolutions in TF32. `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
 
 {_table(sides).markdown()}
@@ -99,9 +103,9 @@ def _count(side: Side, name: str) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.inference_table", description=__doc__.partition("\n")[0])
-    parser.add_argument("run", type=Path, help="a run that --perf-json wrote")
-    path: Path = parser.parse_args(words).run
-    sys.stdout.write(write_page(run_file.read(path), path.as_posix()))
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="a run that --perf-json wrote")
+    paths: list[Path] = parser.parse_args(words).runs
+    sys.stdout.write(write_page([*map(run_file.read, paths)], [path.as_posix() for path in paths]))
 
 
 if __name__ == "__main__":

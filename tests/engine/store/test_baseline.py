@@ -193,11 +193,7 @@ def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> No
         (sharp, changed, FIRST),
     ):
         assert (
-            record_runs(file, "net", runs, recording)
-            .cases["tf32/cuda"]
-            .current.processes[0][0]
-            .pairs[0]
-            .optimized_ms
+            record_runs(file, "net", runs, recording).cases["tf32/cuda"].current.processes[0][0].pairs[0].optimized_ms
             == 2
         )
     less_sharp = [run(case("tf32", 2 + i / 100)) for i in range(5)]
