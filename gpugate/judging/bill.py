@@ -18,7 +18,7 @@ from typing import Literal
 
 from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.measurement.record import Counters, Measurement
-from gpugate.results.bill import Bill, Bills, bills_of
+from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
@@ -126,9 +126,9 @@ def _describe_rise(name: str, now: Bills, then: Sequence[Bills]) -> dict[str, Fa
     facts: dict[str, Fact] = {"item": name, "now": now.optimized.counters[name], "then": statistics.median(recorded)}
     kernels = now.optimized.kernels_ms if name == "kernel_ms" else {}
     if kernels:
-        usual = {one: statistics.median(bill.optimized.kernels_ms.get(one, 0.0) for bill in then) for one in kernels}
-        kernel = max(usual, key=lambda one: kernels[one] - usual[one])
-        facts |= {"kernel": kernel, "kernel_then": usual[kernel], "kernel_now": kernels[kernel]}
+        usual = median_kernels_ms(then)
+        kernel = max(kernels, key=lambda one: kernels[one] - usual.get(one, 0.0))
+        facts |= {"kernel": kernel, "kernel_then": usual.get(kernel, 0.0), "kernel_now": kernels[kernel]}
     return facts
 
 
