@@ -91,7 +91,8 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes.
+    """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes;
+    where fewer than two are undisturbed, all count.
 
     `spread` is the covariance of log reference time and of the log time beyond its control over the undisturbed ones.
     """
@@ -182,7 +183,8 @@ def _drop(record: Record, index: int) -> Record:
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
     found = [summarize_process(process) for process in record.processes]
-    counted = tuple(find_undisturbed(found, group_by_night(record.started_at)))
+    undisturbed = find_undisturbed(found, group_by_night(record.started_at))
+    counted = tuple(undisturbed if len(undisturbed) > 1 else range(len(found)))  # one process has no variation
     left_out = tuple(index for index in range(len(found)) if index not in counted)
     case = Case(case_id, promise, remembered, record.processes, counted, left_out, np.zeros((2, 2)))
     return replace(case, spread=np.cov(np.array([_locate(case, record.processes[index]) for index in counted]).T))
