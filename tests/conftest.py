@@ -13,7 +13,7 @@ import pytest
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, Pair, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult
-from gpugate.results.reason import Reason, ReasonCode
+from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
@@ -109,7 +109,7 @@ def gpu_session() -> RunResult:
     """An H200 session with one of everything: PASS, IMPROVED, NO_BASELINE twice, REGRESSED, two skips, one error."""
     missing = Reason(ReasonCode.NO_RECORD, {"purpose": "gate"})
     no_baseline = {"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}
-    limit = {"counter": "whole_run_speedup", "value": 8.87, "side": "below", "limit": 9.0}
+    limit: dict[str, Fact] = {"counter": "whole_run_speedup", "value": 8.87, "side": "below", "limit": 9.0}
     slow = Reason(ReasonCode.LIMIT_BROKEN, limit)
     passed = measured(case(f"{RESNET}/channels-last-fp16/cuda", RESNET_SIZE), 35.9, 8.1, EAGER)
     improved = measured(

@@ -71,7 +71,7 @@ def record(then: History = RECORDED, **changed: Any) -> Remembered:
 
 def billed(**items: float) -> Remembered:
     """The record with a bill."""
-    return record(replace(RECORDED, bills=bills(**items)))
+    return record(replace(RECORDED, bills=bills(5, 0.001, **items)))
 
 
 def case(first: Measurement, *others: Confirmation | Measurement, **changed: Any) -> CaseResult:

@@ -90,8 +90,8 @@ class WarmPython(Client):
         # No child of this process: the engine would count its CPU time, and look for workers in each measurement.
         command = ["setsid", "--fork", sys.executable, "-m", __name__, str(os.getpid()), str(ours.fileno())]
         with theirs:
-            streams = {"stdin": theirs.fileno(), "pass_fds": [ours.fileno()]}
-            subprocess.run(command, cwd=ROOT, env=variables, check=True, **streams)
+            given, kept = theirs.fileno(), [ours.fileno()]
+            subprocess.run(command, cwd=ROOT, env=variables, check=True, stdin=given, pass_fds=kept)
 
     def start_children(self, patch: pytest.MonkeyPatch) -> None:
         """Makes the engine start its children here."""
@@ -108,7 +108,8 @@ def serve(requests: socket.socket, tests: int) -> tuple[dict[str, Any], list[int
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     end = os.pidfd_open(tests)
     while True:
-        if end in select.select([requests, end], [], [])[0]:
+        waited_for: list[socket.socket | int] = [requests, end]
+        if end in select.select(waited_for, [], [])[0]:
             return None
         request, descriptors, *_ = socket.recv_fds(requests, LONGEST, 3)
         if not request:
