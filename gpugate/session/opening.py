@@ -15,7 +15,7 @@ from gpugate.machine.environment import describe, machine_name
 from gpugate.results.run import Mode, RunResult
 from gpugate.session.options import AUTO, DEFAULT_PROCESSES, OFF, Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.time_plan import LAST_START_S, share_time
+from gpugate.session.time_plan import LAST_START_S, LEAST_GATED_S, share_time
 from gpugate.store import baseline, profiles_file
 from gpugate.store.provenance import read_provenance
 from gpugate.store.version import find_commit
@@ -137,7 +137,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     if device.type == "cpu" and not options.budget_given:
         looks = result.mode is Mode.DEVELOPER  # a gate measures a case for as long as a process of a recording does
         processes = 1 if looks else options.processes or DEFAULT_PROCESSES
-        session.shared_s = share_time(session.doubt.cases * processes)
+        shared_s = share_time(session.doubt.cases * processes)
+        session.shared_s = shared_s if looks else max(LEAST_GATED_S, shared_s)
         if looks and options.fault is None and options.profiling is None:  # a fault is to be caught in every case
             session.doubt.end_s = LAST_START_S
     if not options.fresh and (searched := _describe_search(session)) is not None:

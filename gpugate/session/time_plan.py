@@ -20,6 +20,9 @@ from gpugate.units import duration, list_names, number_of
 PLANNED_S = 104.0  # for all cases of all processes; imports and the report come on top
 LAST_START_S = 120.0  # after which no case begins: on loaded cores, each takes several times its planned time
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
+# Of a case that is recorded or gated: on two cores, 4 s sufficed for four builds, and 2.2 s did not; the intervals were
+# up to twice as wide as in 6 s.
+LEAST_GATED_S = 4.0
 OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
 FEWEST_PAIRS = 4  # of a case whose time is shared: long steps would exceed it several times
 # For further processes and duets: of a session, and of a case whose source is that of its record.
