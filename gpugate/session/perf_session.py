@@ -15,13 +15,13 @@ from gpugate.machine.environment import Environment, Missing, missing_needs
 from gpugate.measurement.record import Yardstick
 from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
-from gpugate.results.run import Mode, RunResult
+from gpugate.results.run import RunResult
 from gpugate.results.series import rung_number
 from gpugate.session.options import Options
 from gpugate.session.records import Records
 from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.session.selection import plan_case
-from gpugate.session.time_plan import FEWEST_PAIRS, DoubtTime
+from gpugate.session.time_plan import DoubtTime
 from gpugate.store import run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, Version
@@ -122,16 +122,13 @@ class PerfSession:
     def plan_settings(self) -> Settings:
         """The settings of the present case."""
         options = self.options
-        settings = Settings(
+        return Settings(
             budget_s=options.budget_s if self.shared_s is None else self.shared_s,
             half_width=HALF_WIDTH[self.device.type],
             seed=self.result.seed,
             fault=options.fault,
             prove=not options.fresh,
         )
-        if self.shared_s is None or self.result.mode is not Mode.DEVELOPER:
-            return settings
-        return replace(settings, min_pairs=FEWEST_PAIRS)
 
     def context(self, case: Case) -> Context:
         """The context that the build functions of the case receive."""

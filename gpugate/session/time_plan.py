@@ -24,7 +24,6 @@ LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
 # up to twice as wide as in 6 s.
 LEAST_GATED_S = 4.0
 OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
-FEWEST_PAIRS = 4  # of a case whose time is shared: long steps would exceed it several times
 # For further processes and duets: of a session, and of a case whose source is that of its record.
 DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0
 START_S = 5.0  # of a process, with its imports
