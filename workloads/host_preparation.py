@@ -8,7 +8,7 @@ step's end, so that every step pays for what it uses.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -234,6 +234,17 @@ def _copied(preparation: Preparation, *more: Limit) -> dict[str, Contract]:
     return {"cuda": Contract((Limit("host_to_device_copies", at_least=preparation.batches), *more))}
 
 
+def _by_processes(preparation: Preparation, count: int, promises: Mapping[str, float], why: str) -> Optimization:
+    return Optimization(
+        f"processes-{count}",
+        partial(processes, preparation, count),
+        promises,
+        contract=_copied(preparation),
+        why=why,
+        min_speedup_why=NOT_A_RING,
+    )
+
+
 PINNED = Limit("pageable_copies", at_most=0)
 WORKLOADS: tuple[Workload, ...] = (
     _workload(
@@ -246,22 +257,8 @@ WORKLOADS: tuple[Workload, ...] = (
             contract=_copied(CHEAP, PINNED),
             why=HANDING_OVER,
         ),
-        Optimization(
-            "processes-2",
-            partial(processes, CHEAP, 2),
-            {"cuda": 0.1, "cpu": 0.02},
-            contract=_copied(CHEAP),
-            why=HANDING_OVER,
-            min_speedup_why=NOT_A_RING,
-        ),
-        Optimization(
-            "processes-4",
-            partial(processes, CHEAP, 4),
-            {"cuda": 0.1},
-            contract=_copied(CHEAP),
-            why=HANDING_OVER,
-            min_speedup_why=NOT_A_RING,
-        ),
+        _by_processes(CHEAP, 2, {"cuda": 0.1, "cpu": 0.02}, HANDING_OVER),
+        _by_processes(CHEAP, 4, {"cuda": 0.1}, HANDING_OVER),
     ),
     _workload(
         "host-preparation-expensive",
@@ -273,21 +270,7 @@ WORKLOADS: tuple[Workload, ...] = (
             contract=_copied(EXPENSIVE, PINNED),
             why=SPREAD,
         ),
-        Optimization(
-            "processes-2",
-            partial(processes, EXPENSIVE, 2),
-            {"sm_90": 1.1, "cuda": 0.9, "cpu": 0.2},
-            contract=_copied(EXPENSIVE),
-            why=SPREAD,
-            min_speedup_why=NOT_A_RING,
-        ),
-        Optimization(
-            "processes-4",
-            partial(processes, EXPENSIVE, 4),
-            {"sm_90": 1.6, "cuda": 1.0},
-            contract=_copied(EXPENSIVE),
-            why=SPREAD,
-            min_speedup_why=NOT_A_RING,
-        ),
+        _by_processes(EXPENSIVE, 2, {"sm_90": 1.1, "cuda": 0.9, "cpu": 0.2}, SPREAD),
+        _by_processes(EXPENSIVE, 4, {"sm_90": 1.6, "cuda": 1.0}, SPREAD),
     ),
 )
