@@ -8,33 +8,15 @@ each regime. Reading a block is a copy out of the page cache; every thread reads
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
-import torch
-
-from gpugate.errors import DisprovedError
-from gpugate.workload import (
-    Build,
-    Context,
-    Contract,
-    DeviceKind,
-    Limit,
-    Optimization,
-    Point,
-    Proof,
-    Side,
-    Size,
-    Workload,
-)
+from gpugate.workload import Build, Contract, DeviceKind, Limit, Optimization, Point, Size, Workload
 from workloads.streaming.blocks import Regime
+from workloads.streaming.pipeline import at_once, read_by_threads
 from workloads.streaming.sides import (
     Regimes,
-    at_once,
     block_numbers,
     in_a_row,
-    read_by_threads,
-    regime_of,
     resident_at_once,
     resident_in_a_row,
 )
@@ -67,7 +49,6 @@ COMPUTE_ITEMS: Items = {"cuda": 32, "cpu": 8}
 COPY_ITEMS: Items = {"cuda": 64}  # a step begins with idle readers: it must last many times as long as reading a block
 RESIDENT_ITEMS: Items = {"cuda": 32}
 LONG_COMPUTE_ITEMS: Items = {"cuda": 4, "cpu": 8}
-PROOF_BUFFERS = 3
 
 
 def size(regime: Regime, items: int) -> Size:
@@ -75,24 +56,6 @@ def size(regime: Regime, items: int) -> Size:
     block_bytes = 4 * regime.rows * regime.points
     ways = 2 if regime.rounds else 1
     return Size(items=items, flops=items * regime.flops, bytes=float(items * ways * block_bytes))
-
-
-def show_whole_file(regimes: Regimes, context: Context) -> str:
-    """Proves the file: streams each of its blocks once, through a few buffers, at once.
-
-    Raises DisprovedError when a block comes back out of place or with another checksum than at its writing.
-    """
-    blocks = regime_of(regimes, context).blocks
-    side: Side = at_once(regimes, replace(context, items=blocks), PROOF_BUFFERS)
-    try:
-        found = side.step(torch.arange(blocks))
-        side.finish()
-    finally:
-        side.close()
-    wrong = [number for number, right in enumerate(found[:, 0].tolist()) if right != 1]
-    if wrong:
-        raise DisprovedError(f"{len(wrong)} of {blocks} blocks came back wrong or out of place, first block {wrong[0]}")
-    return f"{blocks} of {blocks} blocks came back in order, each with its checksum, through {PROOF_BUFFERS} buffers"
 
 
 PINNED = Limit("pageable_copies", at_most=0)
@@ -122,9 +85,6 @@ ALWAYS_BUSY = (
 # is bounded by the shared memory (results/h200/figures.md).
 BUSY_BUS = Limit("bus_share", at_least=0.45)
 HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
-WHOLE_FILE = "every block comes back"
-COMPUTE_PROOF = Proof(WHOLE_FILE, partial(show_whole_file, COMPUTE))
-COPY_PROOF = Proof(WHOLE_FILE, partial(show_whole_file, COPY))
 SPEEDUP_BY_BUFFERS = {1: 1.7, 2: 3.4, 3: 4.5, 4: 5.4, 8: 5.85}  # at least, on sm_90
 
 
@@ -175,7 +135,6 @@ STREAMING_COMPUTE = _workload(
         partial(at_once, COMPUTE),
         {"sm_90": 5.4, "cuda": 1.5, "cpu": 0.4},
         contract=_contract((*_overlapped(COMPUTE, COMPUTE_ITEMS["cuda"]), HIDDEN_COPIES), ALWAYS_BUSY),
-        proofs=(COMPUTE_PROOF,),
         why="five stages at once take the time of the longest, which is the compute; on a CPU they share its cores, "
         "and two cores that others use too promise no gain",
     ),
@@ -192,7 +151,6 @@ STREAMING_COPY = _workload(
         partial(at_once, COPY),
         {"sm_90": 8.0, "cuda": 1.2},
         contract=_contract(_overlapped(COPY, COPY_ITEMS["cuda"]), (BUSY_BUS,)),
-        proofs=(COPY_PROOF,),
         why="reading, on many threads, hides behind the copy in",
     ),
 )

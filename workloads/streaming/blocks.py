@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,15 +184,12 @@ class StreamFile:
 
 @functools.lru_cache(maxsize=16)
 def _checksums(folder: Path, regime: Regime, seed: int, written_at: int) -> Tensor:
-    file, block = StreamFile(folder, regime, seed), regime.host_block(pinned=False)
-    try:
-        sums = []
+    block, sums = regime.host_block(pinned=False), []
+    with closing(StreamFile(folder, regime, seed)) as file:
         for number in range(regime.blocks):
             file.read_into(number, block)
             sums.append(half_sums(block))
-        return torch.stack(sums)
-    finally:
-        file.close()
+    return torch.stack(sums)
 
 
 def _write(path: Path, regime: Regime, seed: int) -> None:

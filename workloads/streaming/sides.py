@@ -1,4 +1,4 @@
-"""Sides that stream a file through the device: one block after another, or reading, copying and computing at once.
+"""Sides that stream a file through the device one block after another, and those whose blocks are on it already.
 
 A step gets the numbers of its blocks, int64 [items], and returns their record in that order: float64 [items, 3], see
 `record`. On a CPU the kernel reads the host's buffer.
@@ -7,15 +7,9 @@ A step gets the numbers of its blocks, int64 [items], and returns their record i
 from __future__ import annotations
 
 import itertools
-import math
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
-from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,11 +17,10 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.stages import stage
-from workloads.streaming.blocks import RECORD, Regime, StreamFile, half_sums, record
+from workloads.streaming.blocks import Regime, StreamFile, half_sums, record
 
 Regimes = Mapping[str, Regime]  # by kind of device
 STAGING_BUFFERS = 3
-_Slot = TypeVar("_Slot")
 
 
 def block_numbers(regimes: Regimes, context: Context, index: int) -> Tensor:
@@ -62,27 +55,30 @@ def cached(regime: Regime, context: Context) -> Callable[[], None]:
     return cached_step
 
 
-class BlockingDevice:
-    """A device that takes one block at a time; all its work is over when the call returns."""
+def blocking(regime: Regime, device: torch.device, pinned: bool) -> Callable[[Tensor], Tensor]:
+    """Makes the function that gets a block on the host and returns its result there: all work is over by then.
 
-    def __init__(self, regime: Regime, device: torch.device, pinned: bool) -> None:
-        self._kernel, self.pinned = regime.kernel(device), pinned
-        self._on_cuda = device.type == "cuda"
-        if self._on_cuda:
-            self._inputs = torch.empty(regime.rows, regime.points, device=device)  # cuda only
-            self._result = regime.host_result(pinned)  # cuda only
+    On CUDA a result lasts until the next call.
+    """
+    kernel = regime.kernel(device)
 
-    def __call__(self, block: Tensor) -> Tensor:
-        """The result for a block on the host; on CUDA it lasts until the next call."""
-        if not self._on_cuda:
-            with stage("compute", 1):
-                return self._kernel(block)
-        with stage("copy in", 1):  # cuda only
-            self._inputs.copy_(block)
-        with stage("compute", 1):  # cuda only
-            result = self._kernel(self._inputs)
-        with stage("copy out", 1):  # cuda only
-            return self._result.copy_(result)
+    def compute(block: Tensor) -> Tensor:
+        with stage("compute", 1):
+            return kernel(block)
+
+    if device.type == "cpu":
+        return compute
+    inputs = torch.empty(regime.rows, regime.points, device=device)  # cuda only
+    host_result = regime.host_result(pinned)  # cuda only
+
+    def copy_and_compute(block: Tensor) -> Tensor:  # cuda only
+        with stage("copy in", 1):
+            inputs.copy_(block)
+        result = compute(inputs)
+        with stage("copy out", 1):
+            return host_result.copy_(result)
+
+    return copy_and_compute  # cuda only
 
 
 def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
@@ -91,7 +87,7 @@ def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
     Steps raise ValueError for a block with a wrong result: all other sides are compared with this one.
     """
     regime = regime_of(regimes, context)
-    block, device = regime.host_block(pinned), BlockingDevice(regime, context.device, pinned)
+    block, device = regime.host_block(pinned), blocking(regime, context.device, pinned)
     file = file_of(regime, context)
     known = regime.known(file.checksums)
 
@@ -112,264 +108,14 @@ def in_a_row(regimes: Regimes, pinned: bool, context: Context) -> Side:
     return Side(step, close=file.close, cached_step=cached(regime, context))
 
 
-class Pipeline(Generic[_Slot]):
-    """A ring of slots, with reader threads before the device and consumer threads after it; 0: the caller consumes.
-
-    Sequential time is the sum of the stages, pipelined time their maximum. The ring bounds the blocks in flight: a
-    reader waits until the last block of its slot is consumed. Readers share the first block that is not read yet, in
-    pieces: the device then waits for a piece at the beginning of a step, and never for the last reader of a whole block
-    at its end.
-    """
-
-    def __init__(
-        self,
-        slots: Sequence[_Slot],
-        regime: Regime,
-        consumers: int,
-        *,
-        read: Callable[[_Slot, int], None],  # a piece of the file, on a reader thread
-        submit: Callable[[_Slot], None],  # in order, on the caller's thread; the device may be at work when it returns
-        consume: Callable[[_Slot], Tensor],  # waits for the device, and returns the wanted sums
-    ) -> None:
-        self.slots, self.most_in_flight = slots, 0  # the most slots in use by blocks at the same time
-        self._pieces, self._read, self._submit, self._consume = regime.pieces, read, submit, consume
-        self._places = itertools.cycle(range(len(slots)))
-        self._last: list[Future[Tensor] | None] = [None] * len(slots)  # the sums of the last block of each slot
-        self._in_flight, self._counting = 0, threading.Lock()
-        self._readers = ThreadPoolExecutor(regime.readers, "stream-reader")
-        self._consumers = ThreadPoolExecutor(consumers, "stream-consumer") if consumers else None
-
-    def stream(self, numbers: Sequence[int]) -> list[Future[Tensor]]:
-        """Reads and submits these blocks in order; returns the futures of their sums when the last is submitted."""
-        asked: deque[tuple[int, list[Future[None]]]] = deque()
-        sums = []
-        for number in numbers:
-            if len(asked) == len(self.slots):
-                sums.append(self._pass_on(*asked.popleft()))
-            asked.append(self._ask(number))
-        return sums + [self._pass_on(*each) for each in asked]
-
-    def close(self) -> None:
-        """Ends and joins all threads; blocks that are not read or consumed by then are dropped. May be called again."""
-        for threads in (self._readers, self._consumers):
-            if threads is not None:
-                threads.shutdown(wait=True, cancel_futures=True)
-
-    @contextmanager
-    def closed_on_error(self) -> Iterator[None]:
-        """Ends all threads before an error inside is raised."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    def _ask(self, number: int) -> tuple[int, list[Future[None]]]:
-        place, first = next(self._places), number * self._pieces
-        last = self._last[place]
-
-        def read(piece: int) -> None:
-            if last is not None:
-                last.result()
-            if piece == first:
-                self._count(1)
-            with stage("read"):
-                self._read(self.slots[place], piece)
-
-        return place, [self._readers.submit(read, piece) for piece in range(first, first + self._pieces)]
-
-    def _pass_on(self, place: int, reads: list[Future[None]]) -> Future[Tensor]:
-        for each in reads:
-            each.result()
-        slot = self.slots[place]
-        self._submit(slot)
-        if self._consumers is None:
-            sums: Future[Tensor] = Future()
-            sums.set_result(self._check(slot))
-        else:
-            sums = self._consumers.submit(self._check, slot)
-        self._last[place] = sums
-        return sums
-
-    def _check(self, slot: _Slot) -> Tensor:
-        with stage("check"):
-            sums = self._consume(slot)
-        self._count(-1)
-        return sums
-
-    def _count(self, change: int) -> None:
-        with self._counting:
-            self._in_flight += change
-            self.most_in_flight = max(self.most_in_flight, self._in_flight)
-
-
-@dataclass
-class HostSlot:
-    """A slot whose kernel blocks: the block as it was read, and the result."""
-
-    inputs: Tensor
-    result: Tensor
-
-
-def read_by_threads(regimes: Regimes, context: Context) -> Side:
-    """Threads read ahead into a ring of buffers; copies, compute and checks still wait for each other."""
-    regime = regime_of(regimes, context)
-    return _on_host(regime, context, context.device.type == "cuda", regime.buffers, consumers=0)
-
-
-def _on_host(regime: Regime, context: Context, pinned: bool, count: int, consumers: int) -> Side:
-    device = BlockingDevice(regime, context.device, pinned)
-    slots = [HostSlot(regime.host_block(pinned), torch.empty(0)) for _ in range(count)]
-    file = file_of(regime, context)
-
-    def submit(slot: HostSlot) -> None:
-        slot.result = device(slot.inputs)
-
-    read = reading(regime, file)
-    pipeline = Pipeline(
-        slots,
-        regime,
-        consumers,
-        read=lambda slot, number: read(number, regime.piece(number, slot.inputs)),
-        submit=submit,
-        consume=lambda slot: regime.wanted(slot.result),
-    )
-    return over_a_ring(regime, context, file, pipeline)
-
-
-@dataclass
-class StagedSlot:  # cuda only
-    """A slot whose copies run on streams of their own: its buffers, and the events that order what is done to them."""
-
-    host_block: Tensor  # page-locked, as is the next one
-    host_result: Tensor
-    inputs: Tensor  # on the device
-    done: torch.cuda.Event  # the device uses no host buffer any more
-    result: Tensor | None = None
-    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-
-
-def _staged_slot(regime: Regime, device: torch.device) -> StagedSlot:  # cuda only
-    # Waiting for an ordinary event is a busy loop: many waiting threads would take the cores of the others.
-    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    host = regime.host_block(pinned=True), regime.host_result(pinned=True)
-    return StagedSlot(*host, torch.empty(regime.rows, regime.points, device=device), done)
-
-
-def at_once(regimes: Regimes, context: Context, buffers: int | None = None) -> Side:
-    """Every stage works on another block: readers, copy in, compute, copy out, consumers.
-
-    `buffers` replaces the regime's number of them. On CUDA there is a stream for each direction of copying, and the
-    kernel runs on the caller's; only streams wait, for each other.
-    """
-    regime = regime_of(regimes, context)
-    count = buffers or regime.buffers
-    if context.device.type == "cpu":
-        return _on_host(regime, context, False, count, regime.consumers)
-    slots = [_staged_slot(regime, context.device) for _ in range(count)]  # cuda only
-    kernel = regime.kernel(context.device)  # cuda only
-    copy_in, copy_out = (torch.cuda.Stream(context.device) for _ in range(2))  # type: ignore[no-untyped-call]  # cuda only
-    file = file_of(regime, context)  # cuda only
-
-    def submit(slot: StagedSlot) -> None:  # cuda only
-        compute = torch.cuda.current_stream(context.device)
-        with stage("copy in", 1), copy_in:
-            slot.inputs.copy_(slot.host_block, non_blocking=True)
-        slot.arrived.record(copy_in)
-        compute.wait_event(slot.arrived)
-        # The slot keeps the result until its next turn, when the copy out is known to be over: see two_layer_net.
-        with stage("compute", 1):
-            slot.result = kernel(slot.inputs)
-        slot.computed.record(compute)
-        copy_out.wait_event(slot.computed)
-        with stage("copy out", 1), copy_out:
-            slot.host_result.copy_(slot.result, non_blocking=True)
-        slot.done.record(copy_out)
-
-    def consume(slot: StagedSlot) -> Tensor:  # cuda only
-        if not slot.done.query():  # type: ignore[no-untyped-call]
-            slot.done.synchronize()
-        return regime.wanted(slot.host_result)
-
-    read = reading(regime, file)  # cuda only
-    pipeline = Pipeline(  # cuda only
-        slots,
-        regime,
-        regime.consumers,
-        read=lambda slot, number: read(number, regime.piece(number, slot.host_block)),
-        submit=submit,
-        consume=consume,
-    )
-    return over_a_ring(regime, context, file, pipeline)  # cuda only
-
-
-def reading(regime: Regime, file: StreamFile) -> Callable[[int, Tensor], None]:
-    """The read function of a reader thread: it reads by itself, or with a team."""
-    if not regime.team:
-        return file.read_into
-    # For this side alone: the engine keeps the number of each side. A thread adopts the number at its first copy.
-    torch.set_num_threads(regime.team)
-    file.map_pages()
-    return file.copy_into
-
-
-def over_a_ring(regime: Regime, context: Context, file: StreamFile, pipeline: Pipeline[_Slot]) -> Side:
-    """The side of a pipeline: a step returns when its last block is submitted and the step before it is over.
-
-    Its record is filled by then or by `finish()`. An error in any stage ends all threads before it is raised.
-    """
-    known, unfilled = regime.known(file.checksums), deque[tuple[Tensor, Tensor, Sequence[Future[Tensor]]]]()
-
-    def fill(leave: int) -> None:
-        """Waits for the sums of all records but the last `leave`; raises the error of consuming a block."""
-        while len(unfilled) > leave:
-            found, numbers, sums = unfilled.popleft()
-            found.copy_(record(torch.stack([each.result() for each in sums]), known[numbers]))
-
-    def step(numbers: Tensor) -> Tensor:
-        with pipeline.closed_on_error():
-            sums = pipeline.stream(numbers.tolist())
-            found = torch.empty(len(sums), RECORD, dtype=torch.float64)
-            unfilled.append((found, numbers, sums))
-            fill(leave=1)
-        return found
-
-    def join() -> None:
-        if context.device.type == "cuda":
-            torch.cuda.synchronize(context.device)  # cuda only
-
-    def finish() -> None:
-        with pipeline.closed_on_error():
-            fill(leave=0)
-        join()
-
-    def close() -> None:
-        pipeline.close()
-        join()  # before the page-locked buffers are freed
-        file.close()
-
-    def engaged() -> str | None:
-        count, most = len(pipeline.slots), pipeline.most_in_flight
-        if count == 1 or most > 1:
-            return None
-        return f"never more than {most} block was on its way, with {count} buffers"
-
-    stock_steps = math.ceil(len(pipeline.slots) / context.items)
-    return Side(step, None, finish, engaged, close, stock_steps, cached(regime, context))
-
-
 def _resident(regimes: Regimes, context: Context) -> tuple[Regime, Tensor, Tensor]:  # cuda only
     """The regime, its whole file on the device, [blocks, rows, points], and the known sums of each block's result."""
     regime = regime_of(regimes, context)
-    file = file_of(regime, context)
-    try:
+    with closing(file_of(regime, context)) as file:
         blocks = torch.empty(regime.blocks, regime.rows, regime.points)
         for number, block in enumerate(blocks):
             file.read_into(number, block)
         return regime, blocks.to(context.device), regime.known(file.checksums).to(context.device)
-    finally:
-        file.close()
 
 
 def resident_in_a_row(regimes: Regimes, context: Context) -> Side:  # cuda only
