@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the summary. Raises ProfileError for a file that cannot be used."""
-    from gpugate.profiling.export import export_report
-    from gpugate.profiling.summary import summarize, tables
+    from gpugate.profiling.export import export_report, read_export
+    from gpugate.profiling.summary import render
     from gpugate.report.terminal import print_parts, terminal_columns
 
-    print_parts(tables(summarize(export_report(arguments.file)), terminal_columns()))
+    print_parts(render(read_export(export_report(arguments.file)), terminal_columns()))
     return 0

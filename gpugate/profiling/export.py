@@ -133,6 +133,7 @@ class CapturedSteps:
     ranges of the thread that asked for it: all threads that run steps have one id, here and in the activity.
     """
 
+    report: str  # the file's name
     product: str  # the version of Nsight Systems that exported it
     gpu: str
     start: float
@@ -140,7 +141,6 @@ class CapturedSteps:
     steps: Sequence[Range]
     ranges: Sequence[Range]
     activity: Activity
-    os_calls: Sequence[Event]
 
     @property
     def device(self) -> list[Event]:
@@ -174,7 +174,7 @@ def read_export(path: Path, steps: int | None = None, window: str | None = None)
             pass
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
             database.text_factory = lambda text: text.decode(errors="replace")
-            return _read(_Tables(database), steps, window)
+            return _read(path.name, _Tables(database), steps, window)
     except ProfileError as error:
         raise ProfileError(f"{path} cannot be summarized: {error}") from None
     except (OSError, sqlite3.Error, LookupError, TypeError, ValueError) as error:  # nsys writes other values
@@ -199,7 +199,7 @@ class _Tables:
         return self._texts.get(key, "unnamed") if key is not None else "unnamed"
 
 
-def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSteps:
+def _read(report: str, tables: _Tables, wanted: int | None, window: str | None) -> CapturedSteps:
     marks = tables.rows("NVTX_EVENTS", _NVTX)
     calls = tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", f"start, end, {_THREAD}, correlationId, nameId")
     pushed, started = (_ranges(tables, marks, kind) for kind in (PUSH_POP, STARTED))
@@ -230,8 +230,8 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
     if not activity.calls:
         raise ProfileError("no CUDA call begins in its steps: profile with --trace=cuda,nvtx what runs on a GPU")
     versions = dict(tables.rows("META_DATA_EXPORT", "name, value"))
-    os_calls = tables.rows("OSRT_API", "start, end, globalTid, nameId")
     return CapturedSteps(
+        report=report,
         product=versions.get("EXPORT_PRODUCT_VERSION") or "",
         gpu=", ".join(dict.fromkeys(name for (name,) in tables.rows("TARGET_INFO_GPU", "name") if name)),
         start=start,
@@ -239,7 +239,6 @@ def _read(tables: _Tables, wanted: int | None, window: str | None) -> CapturedSt
         steps=steps,
         ranges=[one._replace(tid=threads.get(one.tid, one.tid)) for one in pushed if one.tid >> 24 == main >> 24],
         activity=activity,
-        os_calls=[_event("os", tables.text(name), begin, end, tid) for begin, end, tid, name in os_calls],
     )
 
 

@@ -105,19 +105,19 @@ def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool, problem
 
     Where nothing can be summarized, the list `problems` gets the reason, and the report stays.
     """
-    from gpugate.profiling.summary import brief, markdown, summarize
+    from gpugate.profiling.summary import brief, markdown
 
-    folder, found = run.profiling.folder, _find(run, capture)
-    if found is None:
+    folder, left = run.profiling.folder, _find(run, capture)
+    if left is None:
         raise export.ProfileError(
             f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1"
         )
-    report = found.replace((folder if isolated else run.folder) / f"{stem}{REPORT}")
+    report = left.replace((folder if isolated else run.folder) / f"{stem}{REPORT}")
     lines = list[str]()
     try:
-        summary = summarize(export.export_report(report, run.environment), capture.steps, capture.window)
-        write_atomically(folder / f"{stem}{SUMMARY}", markdown(summary))
-        lines = brief(summary)
+        found = export.read_export(export.export_report(report, run.environment), capture.steps, capture.window)
+        write_atomically(folder / f"{stem}{SUMMARY}", markdown(found))
+        lines = brief(found)
     except (GpugateError, OSError) as error:
         problems.append(f"{report.name} was not summarized: {error}")
     if not isolated:

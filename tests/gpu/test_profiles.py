@@ -26,8 +26,7 @@ from gpugate.measurement.device_timer import timer_for
 from gpugate.measurement.settings import WARM_UP_S
 from gpugate.measurement.sides import build_side, release
 from gpugate.measurement.warm_up import least_block_ms, warm_up
-from gpugate.profiling.export import find_tool, safe_name
-from gpugate.profiling.summary import ProfileSummary, summarize
+from gpugate.profiling.export import CapturedSteps, find_tool, read_export, safe_name
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
 from workloads.video.decode.nvdec import BUFFERED_FRAMES
@@ -113,34 +112,36 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("case", chosen(), ids=repr)
 def test_a_report_and_the_counting_pass_agree(case: Case, captured: tuple[Path, str]) -> None:
     folder, said = captured
-    summaries = {}
+    captured_steps = {}
     for side in SIDES:
         if not report(folder, case, side).exists():
             pytest.fail(f"there is no summary of {case.id} {side}:\n{said[-5000:]}")
-        summaries[side] = summarize(report(folder, case, side))
-    counted = counted_sides(case, [summaries[side].steps for side in SIDES])
+        captured_steps[side] = read_export(report(folder, case, side))
+    counted = counted_sides(case, [len(captured_steps[side].steps) for side in SIDES])
     differ: dict[str, object] = {}
     for side, name, ours in zip(SIDES, (case.reference_name, case.optimization.name), counted, strict=True):
-        theirs = seen_by_both(summaries[side], name in AHEAD)
-        allowed = dict.fromkeys(BY_FRAME, 2 * AHEAD.get(name, 0) / summaries[side].steps) | dict.fromkeys(EXACT, 0)
+        theirs = seen_by_both(captured_steps[side], name in AHEAD)
+        of_frames = 2 * AHEAD.get(name, 0) / len(captured_steps[side].steps)
+        allowed = dict.fromkeys(BY_FRAME, of_frames) | dict.fromkeys(EXACT, 0)
         differ |= {
             f"{side} {counter}": f"{theirs[counter]} in the report, {ours[counter]} counted"
             for counter, most in allowed.items()
             if abs(theirs[counter] - ours[counter]) > most + 1e-6
         }
-    assert differ == {}, [summary.notes for summary in summaries.values()]
+    assert differ == {}
 
 
-def seen_by_both(summary: ProfileSummary, decodes: bool) -> dict[str, float]:
+def seen_by_both(found: CapturedSteps, decodes: bool) -> dict[str, float]:
     """A report's counters without the copies of its frames that NVDEC asks the driver for."""
+    counted = trace.counters(found.activity)
     if not decodes:
-        return dict(summary.counters)
-    frames = sum(kernel.count for kernel in summary.kernels if kernel.name.startswith(CONVERSION))
-    unseen = sum(call.count for call in summary.calls if DRIVER_COPY.match(call.name))
+        return counted
+    frames = sum(kernel["name"].startswith(CONVERSION) for kernel in found.activity.kernels)
+    unseen = sum(bool(DRIVER_COPY.match(call["name"])) for call in found.activity.calls)
     assert frames > 0
     assert unseen == COPIES_A_FRAME * frames
-    on_device = summary.counters["device_to_device_copies"] - unseen / summary.steps
-    return {**summary.counters, "device_to_device_copies": on_device}
+    on_device = counted["device_to_device_copies"] - unseen / len(found.steps)
+    return {**counted, "device_to_device_copies": on_device}
 
 
 def counted_sides(case: Case, steps: list[int]) -> list[Mapping[str, float]]:

@@ -75,9 +75,6 @@ class ExportWriter:
         self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, **names)
         return self._correlation
 
-    def os_call(self, name: str, start: int, end: int, tid: int = MAIN) -> None:
-        self.insert("OSRT_API", start=start, end=end, globalTid=tid, nameId=self.string(name))
-
     def kernel(
         self, correlation: int, start: int, end: int, name: str = "void at::native::add()", **values: Any
     ) -> None:

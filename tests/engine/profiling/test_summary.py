@@ -10,16 +10,10 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.counter_names import COUNTER_NAMES
+from gpugate.measurement.trace import counters
 from gpugate.profiling import export
-from gpugate.profiling.export import ProfileError
-from gpugate.profiling.summary import (
-    ProfileSummary,
-    brief,
-    markdown,
-    overview,
-    summarize,
-    tables,
-)
+from gpugate.profiling.export import CapturedSteps, ProfileError, read_export
+from gpugate.profiling.summary import NO_KERNEL, brief, list_tables, markdown, overview, render
 from gpugate.report.terminal import render_text
 from tests.support.profile_exports import (
     BACKWARD,
@@ -51,8 +45,13 @@ def two_steps(writer: ExportWriter) -> ExportWriter:
     return writer
 
 
-def summary_of(writer: ExportWriter, steps: int | None = None) -> ProfileSummary:
-    return summarize(writer.written(), steps)
+def counted(writer: ExportWriter) -> dict[str, float]:
+    return counters(read_export(writer.written()).activity)
+
+
+def rows(found: CapturedSteps, title: str) -> list[tuple[str, ...]]:
+    """The rows of one table of the summary; none where it is left out."""
+    return [row for table in list_tables(found) if table.title == title for row in table.rows]
 
 
 # --- steps and windows ------------------------------------------------------------------------------------------------
@@ -66,8 +65,8 @@ def test_work_belongs_to_the_steps_by_the_call_that_caused_it(writer: ExportWrit
     writer.kernel(late, 30 * MS, 31 * MS)
     after = writer.call("cudaLaunchKernel_v7000", 21 * MS + 1, 22 * MS)
     writer.kernel(after, 20 * MS, 21 * MS)
-    found = summary_of(writer)
-    assert found.counters["kernel_launches"] * 2 == found.counters["kernels"] * 2 == 3
+    found = counted(writer)
+    assert found["kernel_launches"] * 2 == found["kernels"] * 2 == 3
 
 
 def test_a_started_range_around_the_steps_is_the_window(writer: ExportWriter) -> None:
@@ -77,11 +76,11 @@ def test_a_started_range_around_the_steps_is_the_window(writer: ExportWriter) ->
     writer.launch(24 * MS, 25 * MS)  # what a pipeline finishes
     writer.launch(28 * MS, 29 * MS)
     path = writer.written()
-    assert summarize(path, 2, "case").counters["kernels"] * 2 == 3
+    assert counters(read_export(path, 2, "case").activity)["kernels"] * 2 == 3
     with pytest.raises(ProfileError, match="it contains the steps of case and not of another: profile again"):
-        summarize(path, 2, "another")
+        read_export(path, 2, "another")
     with pytest.raises(ProfileError, match="contains 2 steps and not 3: profile again, its capture was cut off"):
-        summarize(path, 3, "case")
+        read_export(path, 3, "case")
 
 
 def test_another_process_with_the_same_correlation_ids_does_not_count(writer: ExportWriter) -> None:
@@ -89,11 +88,12 @@ def test_another_process_with_the_same_correlation_ids_does_not_count(writer: Ex
     other = 2000 << 24
     writer.kernel(1, 6 * MS, 7 * MS, globalPid=other)
     writer.launch(8 * MS, 9 * MS, tid=other + 1, globalPid=other)
-    assert summary_of(writer).counters["kernels"] * 2 == 2
+    assert counted(writer)["kernels"] * 2 == 2
 
 
 def test_a_domain_whose_creation_was_not_captured_is_taken_for_ours(tmp_path: Path) -> None:
-    assert summary_of(two_steps(ExportWriter(tmp_path / "report.sqlite", domain=None))).steps == 2
+    path = two_steps(ExportWriter(tmp_path / "report.sqlite", domain=None)).written()
+    assert len(read_export(path).steps) == 2
 
 
 # --- the work ---------------------------------------------------------------------------------------------------------
@@ -109,17 +109,18 @@ def test_work_is_summed_by_name_the_longest_first(writer: ExportWriter) -> None:
         (1_000_000, (DEVICE_TO_HOST, DEVICE, PINNED)),
     ):
         writer.copy(writer.call("cudaMemcpyAsync", 6 * MS, 6 * MS), 6 * MS, 6 * MS + size // 10, size, kinds)
-    found = summary_of(writer)
-    named = [(one.name, one.count, one.ms, one.longest_ms) for one in found.kernels]
-    assert named == [("void at::native::add()", 2, 6, 4), ("sm90_xmma_gemm_f16f16_f32(Params)", 1, 3, 3)]
-    launch = found.calls[0]
-    assert (launch.name, launch.count, launch.ms, launch.longest_ms) == ("cudaLaunchKernel", 3, 2.002, 2)
-    assert [(one.name, one.bytes) for one in found.copies] == [
-        ("Memcpy HtoD (Pageable -> Device)", 8_000_000),
-        ("Memcpy DtoH (Device -> Pinned)", 1_000_000),
+    found = read_export(writer.written())
+    assert rows(found, "kernels") == [
+        ("add", "3.00 ms", "67 %", "1", "3.00 ms"),
+        ("sm90_xmma_gemm_f16f16_f32", "1.50 ms", "33 %", "0.5", "3.00 ms"),
     ]
-    counted = {"pageable_copies": 0.5, "host_to_device_bytes": 4e6, "tensor_core_kernels": 0.5, "framework_kernels": 1}
-    assert {name: found.counters[name] for name in counted} == counted
+    assert rows(found, "CUDA calls")[0] == ("cudaLaunchKernel", "1.00 ms", "1.5", "2.00 ms")
+    assert rows(found, "copies") == [
+        ("HtoD (Pageable -> Device)", "0.5", "4 MB", "0.400 ms", "10 GB/s"),
+        ("DtoH (Device -> Pinned)", "0.5", "0.5 MB", "0.0500 ms", "10 GB/s"),
+    ]
+    wanted = {"pageable_copies": 0.5, "host_to_device_bytes": 4e6, "tensor_core_kernels": 0.5, "framework_kernels": 1}
+    assert wanted.items() <= counters(found.activity).items()
 
 
 def test_waits_of_the_steps_have_their_innermost_range(writer: ExportWriter) -> None:
@@ -131,15 +132,13 @@ def test_waits_of_the_steps_have_their_innermost_range(writer: ExportWriter) -> 
     for start, tid in ((5.5, MAIN), (6.5, MAIN), (7, MAIN), (8.5, MAIN), (6.8, BACKWARD), (6.9, LOADER)):
         writer.call("cudaStreamSynchronize_v3020", int(start * MS), int((start + 0.1) * MS), tid)
     writer.call("cudaStreamWaitEvent_v3020", 6 * MS, 7 * MS)  # only the device waits
-    found = summary_of(writer)
-    assert {one.name.removeprefix("cudaStreamSynchronize in "): one.count for one in found.waits} == {
-        "forward": 1,
-        "loss": 2,  # one of them by the backward pass that it asked for
-        "next": 1,
-        "step": 1,
+    waits = rows(read_export(writer.written()), "calls that wait for the device")
+    assert {name.removeprefix("cudaStreamSynchronize in "): count for name, _, count, _ in waits} == {
+        "forward": "0.5",
+        "loss": "1",  # one of them by the backward pass that it asked for
+        "next": "0.5",
+        "step": "0.5",
     }
-    assert found.counters["synchronizing_calls"] * 2 == 5
-    assert found.counters["enqueue_ms"] == pytest.approx((20 - 5 * 0.1) / 2)
 
 
 def test_ranges_are_projected_onto_the_gpu(writer: ExportWriter) -> None:
@@ -152,14 +151,13 @@ def test_ranges_are_projected_onto_the_gpu(writer: ExportWriter) -> None:
     for call_at, start, end, tid in ((1.5, 2, 4, MAIN), (2.5, 6, 10, MAIN), (5, 12, 13, BACKWARD), (7, 14, 15, MAIN)):
         call = writer.call("cudaLaunchKernel_v7000", int(call_at * MS), int(call_at * MS) + 10, tid)
         writer.kernel(call, start * MS, end * MS)
-    found = summary_of(writer)
-    assert {one.name: (one.ms, one.gpu_ms) for one in found.ranges} == {
-        "step": (10, 13),
-        "forward": (2, 8),
-        "of the user": (4, 3),
-        "backward": (2, 1),
-        "idle": (1, 0),
-    }
+    assert rows(read_export(writer.written()), "NVTX ranges") == [
+        ("step", "1", "10.00 ms", "13.00 ms"),
+        ("forward", "1", "2.00 ms", "8.00 ms"),
+        ("of the user", "1", "4.00 ms", "3.00 ms"),
+        ("backward", "1", "2.00 ms", "1.00 ms"),
+        ("idle", "1", "1.00 ms", "0.0000 ms"),
+    ]
 
 
 def test_an_idle_time_has_the_calls_of_the_host_that_ended_it(writer: ExportWriter) -> None:
@@ -170,12 +168,8 @@ def test_an_idle_time_has_the_calls_of_the_host_that_ended_it(writer: ExportWrit
     writer.call("cudaEventSynchronize_v3020", 4 * MS, 7 * MS)
     writer.call("cudaMalloc_v3020", 8 * MS, 9 * MS)
     writer.call("cudaMemcpyAsync_v3020", 6 * MS, 12 * MS, tid=LOADER)  # another thread
-    writer.os_call("futex", 9 * MS, 12 * MS)
-    writer.os_call("read", 12 * MS, 14 * MS)
-    writer.os_call("poll", 5 * MS, 13 * MS, tid=LOADER)
-    (idle,) = summary_of(writer).idle
-    assert (idle.at_ms, idle.ms, idle.nvtx_range) == (4, 8, "wait for data")
-    assert (idle.call, idle.call_ms, idle.os_call, idle.os_call_ms) == ("cudaEventSynchronize", 2, "futex", 3)
+    (idle,) = rows(read_export(writer.written()), "longest times without GPU work")
+    assert idle == ("wait for data", "4.00 ms", "8.00 ms", "cudaEventSynchronize 2.00 ms")
 
 
 # --- a real report of an H200 -----------------------------------------------------------------------------------------
@@ -187,31 +181,33 @@ def of_real(sql: str) -> list[tuple[object, ...]]:
 
 
 def test_a_real_report_is_read_whole() -> None:
-    found = summarize(REAL, 5, "two-layer-net/all/cuda optimized")
-    assert (found.product, found.gpu, found.notes, found.steps) == ("2025.3.2.0", "NVIDIA H200", (), 5)
-    assert found.items == 5 * 64
-    assert found.span_ms == pytest.approx((10_077_123 - 7_788_588) / 1e6)  # of the range around the steps
+    found = read_export(REAL, 5, "two-layer-net/all/cuda optimized")
+    assert (found.product, found.gpu, len(found.steps)) == ("2025.3.2.0", "NVIDIA H200", 5)
+    assert sum(step.items for step in found.steps) == 5 * 64
+    # Of the range around the steps.
+    assert (found.start, found.stop) == pytest.approx((7_788_588 / 1e3, 10_077_123 / 1e3))
     counted = {  # of the counting pass, as they stood in the baseline
         "kernel_launches": 0, "graph_launches": 1, "kernels": 6, "framework_kernels": 1, "tensor_core_kernels": 0,
         "memsets": 1, "synchronizing_calls": 0, "streams": 5, "pageable_copies": 0, "host_to_device_copies": 1,
         "device_to_host_copies": 1, "device_to_device_copies": 0, "host_to_device_bytes": 262_144,
         "device_to_host_bytes": 2560, "device_to_device_bytes": 0,
     }  # fmt: skip
-    assert {name: found.counters[name] for name in counted} == counted
-    assert set(found.counters) <= set(COUNTER_NAMES)
+    by_name = counters(found.activity)
+    assert counted.items() <= by_name.items()
+    assert set(by_name) <= set(COUNTER_NAMES)
     # Figures taken from its tables by hand. There is no cudaDeviceSynchronize, which ends the capture behind the steps.
-    assert {one.name: (one.count, round(one.ms * 1e6), round(one.longest_ms * 1e6)) for one in found.calls} == {
-        "cudaGraphLaunch": (5, 997_881, 454_922),
-        "cudaEventQuery": (5, 42_241, 19_779),
-        "cudaEventRecordWithFlags": (5, 29_831, 7_851),
-        "cudaStreamIsCapturing": (10, 22_938, 11_617),
-    }
-    assert round(sum(kernel.ms for kernel in found.kernels) * 1e6) == 144_639
-    assert [(copy.name, copy.count, round(copy.ms * 1e6)) for copy in found.copies] == [
-        ("Memcpy HtoD (Pinned -> Device)", 5, 83_456),
-        ("Memcpy DtoH (Device -> Pinned)", 5, 11_648),
+    assert rows(found, "CUDA calls") == [
+        ("cudaGraphLaunch", "0.200 ms", "1", "0.455 ms"),
+        ("cudaEventQuery", "0.0084 ms", "1", "0.0198 ms"),
+        ("cudaEventRecordWithFlags", "0.0060 ms", "1", "0.0079 ms"),
+        ("cudaStreamIsCapturing", "0.0046 ms", "2", "0.0116 ms"),
     ]
-    assert [(one.name, one.count) for one in found.ranges] == [("step", 5)]
+    assert round(sum(kernel["dur"] for kernel in found.activity.kernels) * 1e3) == 144_639
+    assert [row[:3] for row in rows(found, "copies")] == [
+        ("HtoD (Pinned -> Device)", "1", "0.262 MB"),
+        ("DtoH (Device -> Pinned)", "1", "2.56 kB"),
+    ]
+    assert [row[:2] for row in rows(found, "NVTX ranges")] == [("step", "1")]
 
 
 def test_the_numbers_that_stand_for_words_are_those_of_nsys() -> None:
@@ -243,7 +239,7 @@ def test_an_export_that_cannot_be_used_is_one_sentence(writer: ExportWriter, scr
     with closing(sqlite3.connect(two_steps(writer).written())) as connection:
         connection.executescript(script)
     with pytest.raises(ProfileError) as raised:
-        summarize(writer.path)
+        read_export(writer.path)
     assert sentence in str(raised.value)
     assert str(writer.path) in str(raised.value)
 
@@ -257,7 +253,7 @@ def test_an_export_with_a_few_bytes_changed_is_read_or_refused(tmp_path: Path, s
     path.write_bytes(content)
     problem = str(path)
     try:
-        summarize(path)
+        render(read_export(path), 80)
     except ProfileError as error:
         problem = str(error)
     assert str(path) in problem
@@ -270,9 +266,9 @@ def test_a_report_without_kernels_and_texts_is_summarized_with_a_note(writer: Ex
             "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL; UPDATE StringIds SET value = CAST(x'ff61' AS TEXT)"
         )
         connection.executescript("UPDATE NVTX_EVENTS SET text = 'step' WHERE eventType = 59")
-    found = summarize(writer.path)
-    assert (found.kernels, found.idle, found.counters["active_fraction"]) == ((), (), 0)
-    assert found.notes == ("no kernel ran because of the steps: profile with --trace=cuda if some should have",)
+    found = read_export(writer.path)
+    assert {table.title for table in list_tables(found)} == {"NVTX ranges", "CUDA calls"}
+    assert overview(found)[-1] == NO_KERNEL
 
 
 def test_the_export_is_never_written_and_its_path_may_look_like_a_uri(tmp_path: Path) -> None:
@@ -280,7 +276,7 @@ def test_the_export_is_never_written_and_its_path_may_look_like_a_uri(tmp_path: 
     folder.mkdir()
     path = two_steps(ExportWriter(folder / "report.sqlite")).written()
     before = path.read_bytes()
-    assert replace(summarize(path), report="").steps == 2
+    assert len(read_export(path).steps) == 2
     assert path.read_bytes() == before
     assert [entry.name for entry in folder.iterdir()] == [path.name]
 
@@ -301,34 +297,43 @@ def exported(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def summary(exported: Path) -> ProfileSummary:
-    return summarize(exported)
+def steps(exported: Path) -> CapturedSteps:
+    return read_export(exported)
 
 
-def test_times_and_counts_are_of_one_step(summary: ProfileSummary) -> None:
-    words = markdown(summary)
+def renamed(found: CapturedSteps, *names: str) -> CapturedSteps:
+    """The steps with as many kernels as names, each alike."""
+    kernels = [{**found.activity.kernels[0], "name": name} for name in names]
+    return replace(found, activity=replace(found.activity, kernels=kernels))
+
+
+def test_times_and_counts_are_of_one_step(steps: CapturedSteps) -> None:
+    words = markdown(steps)
     assert "| add | 3.00 ms | 100 % | 2 | 1.50 ms |" in words
     assert "| HtoD (Pageable -> Device) | 1 | 1 MB | 1.00 ms | 1 GB/s |" in words
     assert "- 2 steps of 4 items in 20.00 ms, NVIDIA H200; Nsight Systems 2026.1.1.204" in words
     assert "- a step: kernel launches 1, graph launches 1, kernels 2, " in words
-    larger = markdown(replace(summary, copies=(replace(summary.copies[0], bytes=4_300_000_000, ms=0.0),)))
-    assert "| HtoD (Pageable -> Device) | 1 | 2.15 GB | 0.0000 ms | - |" in larger
+    (copy, *_) = steps.activity.copies
+    larger = {**copy, "dur": 0.0, "args": {**copy["args"], "bytes": 4_300_000_000}}
+    assert rows(replace(steps, activity=replace(steps.activity, copies=[larger])), "copies") == [
+        ("HtoD (Pageable -> Device)", "0.5", "2.15 GB", "0.0000 ms", "-")
+    ]
     active = "- GPU active 53 % of the time from its first to its last activity (kernels 40 %, copies 13 %, 0 % of cop"
     assert active in words
 
 
-def test_in_brief_a_summary_is_the_overview_and_the_longest_kernels(summary: ProfileSummary) -> None:
-    assert brief(summary) == [*overview(summary), "most of its kernels' time: add 100 %"]
-    named = [replace(summary.kernels[0], name=f"kernel_{number}") for number in range(5)]
-    assert brief(replace(summary, kernels=tuple(named)))[-1] == (
+def test_in_brief_a_summary_is_the_overview_and_the_longest_kernels(steps: CapturedSteps) -> None:
+    assert brief(steps) == [*overview(steps), "most of its kernels' time: add 100 %"]
+    assert brief(renamed(steps, *(f"kernel_{number}" for number in range(5))))[-1] == (
         "most of its kernels' time: kernel_0 20 %, kernel_1 20 %, kernel_2 20 %; 2 kernels more"
     )
-    assert brief(replace(summary, kernels=())) == overview(summary)
+    none = renamed(steps)
+    assert brief(none) == overview(none)
 
 
-def test_names_of_users_stay_text(summary: ProfileSummary) -> None:
-    assert "| `forward \\| [red]<b>` | 1 |" in markdown(summary)
-    assert "forward | [red]<b>" in render_text(tables(summary, 140), 140, colour=False)
+def test_names_of_users_stay_text(steps: CapturedSteps) -> None:
+    assert "| `forward \\| [red]<b>` | 1 |" in markdown(steps)
+    assert "forward | [red]<b>" in render_text(render(steps, 140), 140, colour=False)
 
 
 @pytest.mark.parametrize(
@@ -342,9 +347,8 @@ def test_names_of_users_stay_text(summary: ProfileSummary) -> None:
         ("x" * 100, "x" * 57 + "..."),
     ],
 )
-def test_names_of_kernels_are_shown_short(summary: ProfileSummary, name: str, shown: str) -> None:
-    named = replace(summary, kernels=(replace(summary.kernels[0], name=name),))
-    assert f"| {shown} | 3.00 ms |" in markdown(named)
+def test_names_of_kernels_are_shown_short(steps: CapturedSteps, name: str, shown: str) -> None:
+    assert f"| {shown} | 1.00 ms |" in markdown(renamed(steps, name))
 
 
 def test_the_command_prints_tables(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
