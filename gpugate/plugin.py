@@ -15,7 +15,7 @@ from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize, usage_errors
-from gpugate.session.xdist_workers import WORKERS, count_workers, start_workers
+from gpugate.session.workers import WORKERS, count_workers, start_workers
 
 OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
 
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "multi_gpu(n): spans n GPUs or more, on a CPU n processes")
     with usage_errors():
         options = read_options(config)
-        start_workers(config, options, measures=_measures(config))
+        start_workers(config, options.worker, options.device, options.seed, measures=_measures(config))
         if options.profiling is not None:
             config.pluginmanager.register(ProfilePlugin(options))
         if options.gate or options.given_paths:

@@ -25,7 +25,7 @@ from gpugate.workload import Case
 if TYPE_CHECKING:
     import torch
 
-    from gpugate.session.worker import Worker
+    from gpugate.session.workers import Worker
 
 
 def choose_device(asked: str, worker: Worker | None = None) -> torch.device:

@@ -10,7 +10,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pytest
 
 from gpugate.errors import OptionError
 from gpugate.faults.fault import SPELLING, Fault
@@ -19,15 +21,12 @@ from gpugate.measurement import time_limit
 from gpugate.measurement.settings import Settings
 from gpugate.report.next_step import SET
 from gpugate.results.fleet_plan import Shard
-from gpugate.session.worker import Worker, read_worker
+from gpugate.session.workers import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file, find_root, proofs_folder
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
-
-if TYPE_CHECKING:
-    import pytest
 
 MOST_SEED_DIGITS = 18  # what 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
@@ -220,8 +219,6 @@ def find_baselines(given: Path | None) -> Path:
 
 def _read_project() -> pytest.Config:
     """The configuration of pytest in the project around the working folder, without its conftest.py files."""
-    import pytest
-
     try:
         return pytest.Config.fromdictargs({}, ["--noconftest", "-p", "gpugate.plugin"])
     except pytest.UsageError as error:

@@ -49,8 +49,7 @@ from gpugate.session.selection import (
     selects_all,
     usage_errors,
 )
-from gpugate.session.worker import REFUSAL, check_worker
-from gpugate.session.xdist_workers import WORKERS
+from gpugate.session.workers import REFUSAL, WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT
 from gpugate.store.nights import keep, night_of
@@ -135,7 +134,7 @@ class PerfRun:
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
-            check_worker(self.config, self.options.worker)
+            check_worker(self.config, self.options.worker, records=self.options.update_baselines)
         self._closing.callback(end_children)
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
@@ -261,7 +260,7 @@ class PerfRun:
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
         workers = self.config.stash.get(WORKERS, None)
-        run = self._of_workers = None if workers is None else workers.join_runs()
+        run = self._of_workers = None if workers is None else workers.join_runs(self.options.given_paths)
         if workers is not None and workers.refusal is not None:
             self._lines.append(f"ERROR: {workers.refusal}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR

@@ -29,7 +29,7 @@ from gpugate.store import version
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
-from tests.engine.session.test_xdist_workers import OPTIONS
+from tests.engine.session.test_workers import OPTIONS
 from tests.engine.store.test_version import commit as version_commit
 from tests.support.tiny_project import CONFTEST, QUICK, TinyProject
 

@@ -22,7 +22,7 @@ from gpugate.session.records import Records
 from gpugate.store import run_file
 from gpugate.store.codec import to_json
 from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
-from tests.engine.session.test_xdist_workers import OPTIONS
+from tests.engine.session.test_workers import OPTIONS
 from tests.support.stored_runs import PROMISE, case, every_outcome, measured, stored
 
 CPU = torch.device("cpu")

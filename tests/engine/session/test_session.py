@@ -25,12 +25,12 @@ from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.worker import Worker
+from gpugate.session.workers import Worker
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case, Context, Engine, Needs, Optimization, Point, Side, Size, SweepCases, Workload
 from tests.conftest import H200
-from tests.engine.session.test_xdist_workers import OPTIONS
+from tests.engine.session.test_workers import OPTIONS
 from tests.support.stored_runs import COUNTED
 
 CPU = torch.device("cpu")

@@ -2,15 +2,12 @@
 
 import json
 import os
-import random
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,12 +15,19 @@ import torch
 from gpugate.errors import OptionError
 from gpugate.machine import nvml
 from gpugate.measurement.torch_flags import TorchFlags, set_default_threads
-from gpugate.session import worker as worker_module
-from gpugate.session import xdist_workers
+from gpugate.session import workers as workers_module
 from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
-from gpugate.session.worker import GPU_VARIABLE, GROUPS, check_worker, read_worker
-from gpugate.session.xdist_workers import Workers, count_workers, start_workers
+from gpugate.session.workers import (
+    GPU_VARIABLE,
+    WORKERS,
+    Worker,
+    Workers,
+    check_worker,
+    count_workers,
+    read_worker,
+    start_workers,
+)
 from gpugate.store import run_file
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
@@ -45,7 +49,7 @@ OPTIONS = Options(
 
 
 class Config(SimpleNamespace):
-    """The form of `-n` in pytest's configuration: `--tx`, once for each worker or with their number."""
+    """The form of `-n` in pytest's configuration: `--tx`, once for each worker."""
 
     def __init__(self, *tx: str, **more: Any) -> None:
         self.stash: dict[Any, Any] = {}
@@ -67,32 +71,42 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("tx", "count", "device", "refused"),
+    ("gpus", "count", "records", "refused"),
     [
-        ((), 0, "auto", None),
-        (("popen",), 0, "auto", None),
-        (("popen", "popen"), 0, "auto", "-n 2 would run 2 tests at once on 0 GPU(s), which is no measurement: use -n"),
-        (("2*popen",), 0, "auto", "-n 2 would run 2 tests at once on 0 GPU(s)"),
-        (("2*popen",), 1, "auto", "-n 2 would run 2 tests at once on 1 GPU(s)"),
-        (("2*popen",), 2, "auto", None),
-        (("2*popen",), 2, "cuda", None),
-        (("popen", "2*popen//python=python3"), 2, "auto", "-n 3 would run 3 tests at once on 2 GPU(s)"),
-        (("popen", "2*popen"), 3, "auto", None),
-        (("popen", "popen"), 2, "cuda:1", "-n 2 would run 2 tests at once on cuda:1, with 2 GPU(s) here"),
-        (("popen", "popen"), 2, "cpu", "-n 2 would run 2 tests at once on cpu, with 2 GPU(s) here"),
-        (("popen",), 2, "cuda:1", None),
-        (("popen",), 2, "cpu", None),
+        ((), 1, False, None),
+        (("GPU-0", "GPU-1"), 2, False, None),
+        (
+            (),
+            8,
+            False,
+            "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and name",
+        ),
+        (("GPU-0", "GPU-1"), 3, False, "-n 3 would run 3 tests at once on 2 GPU(s)"),
+        ((), 1, True, "--update-baselines with -n 1 would record workers that share a host: use -n 0"),
     ],
 )
-def test_there_are_no_more_workers_than_devices(gpus, tx, count: int, device: str, refused: str | None) -> None:
-    gpus(count)
-    options = replace(OPTIONS, device=device)
+def test_there_are_no_more_workers_than_gpus_and_none_records(gpus: Any, count: int, records: bool, refused) -> None:
+    asked: Any = SimpleNamespace(workerinput={"workercount": count})
+    worker = cast(Worker, SimpleNamespace(gpus=gpus))
     if refused is None:
-        start_workers(config(*tx), options, measures=True)
+        check_worker(asked, worker, records)
         return
     with pytest.raises(OptionError) as caught:
-        start_workers(config(*tx), options, measures=True)
+        check_worker(asked, worker, records)
     assert str(caught.value).startswith(refused)
+
+
+@pytest.mark.parametrize(
+    ("device", "measures", "given"),
+    [("auto", True, 2), ("cuda", True, 2), ("cuda:1", True, 0), ("cpu", True, 0), ("auto", False, 0)],
+)
+def test_workers_that_measure_have_gpus_of_their_own_unless_one_is_named(gpus, device, measures, given: int) -> None:
+    gpus(3)
+    asked = config("popen", "popen")
+    start_workers(asked, None, device, None, measures)
+    node: Any = SimpleNamespace(workerinput={})
+    asked.stash[WORKERS].pytest_configure_node(node)
+    assert len(node.workerinput["gpugate"]["gpus"]) == given
 
 
 @pytest.mark.parametrize(
@@ -109,8 +123,8 @@ def started(workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str) -> Any
     workers.pytest_configure_node(node)
     asked = config(workerinput=node.workerinput)
     monkeypatch.setenv(GPU_VARIABLE, "")
-    monkeypatch.setattr(xdist_workers, "end_with_parent", lambda pid: None)
-    start_workers(asked, replace(OPTIONS, worker=read_worker(asked)), measures=True)
+    monkeypatch.setattr(workers_module, "end_with_parent", lambda pid: None)
+    start_workers(asked, read_worker(asked), "auto", None, measures=True)
     return asked
 
 
@@ -119,27 +133,24 @@ def affinity(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The cores that cases were measured on, of a host with eight threads of four cores."""
     found: list[tuple[int, ...]] = []
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(xdist_workers, "find_usable_cores", lambda: frozenset(range(8)))
-    monkeypatch.setattr(xdist_workers, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
+    monkeypatch.setattr(workers_module, "find_usable_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(workers_module, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: found.append(tuple(cores)))
     return found
 
 
-def test_each_worker_has_a_gpu_and_its_share_of_the_cores_and_a_new_one_that_of_a_dead_one(
+def test_each_worker_has_a_gpu_and_its_share_of_the_cores(
     gpus, affinity: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(3)
-    workers = Workers(replace(OPTIONS, seed=7), ["GPU-0", "GPU-1"])
+    workers = Workers(["GPU-0", "GPU-1"], seed=7)
     configs = {name: started(workers, monkeypatch, name) for name in ("gw0", "gw1")}
     of_both = [read_worker(one) for one in configs.values()]
     assert [(one.name, one.seed, one.gpus[one.place], one.own_cores) for one in of_both] == [
         ("gw0", 7, "GPU-0", (0, 1, 4, 5)),
         ("gw1", 7, "GPU-1", (2, 3, 6, 7)),
     ]
-    workers.pytest_testnodedown(SimpleNamespace(workerinput=configs["gw0"].workerinput), "killed")
-    third = read_worker(started(workers, monkeypatch, "gw2"))
-    assert third is not None
-    assert (third.place, os.environ[GPU_VARIABLE]) == (0, "GPU-0")
+    assert os.environ[GPU_VARIABLE] == "GPU-1"
     workers.pytest_unconfigure()
     assert not workers.folder.exists()
 
@@ -148,7 +159,7 @@ def test_a_case_that_runs_alone_waits_for_the_others_which_begin_no_further_one(
     gpus, affinity: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus(2)
-    both = Workers(OPTIONS, ["GPU-0", "GPU-1"])
+    both = Workers(["GPU-0", "GPU-1"])
     configs = [started(both, monkeypatch, name) for name in ("gw0", "gw1")]
     one, other = (read_worker(each) for each in configs)
     assert one is not None
@@ -187,8 +198,7 @@ def test_the_sides_of_a_case_have_a_thread_for_each_physical_core_that_it_runs_o
 ) -> None:
     gpus(2)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(worker_module, "find_first_threads", lambda cores: {core: core % 4 for core in cores})
-    worker = read_worker(started(Workers(OPTIONS, ["GPU-0", "GPU-1"]), monkeypatch, "gw0"))
+    worker = read_worker(started(Workers(["GPU-0", "GPU-1"]), monkeypatch, "gw0"))
     assert worker is not None
     found = []
     for alone in (False, True, False):
@@ -203,103 +213,6 @@ def test_a_worker_refuses_a_gpu_that_torch_does_not_see(monkeypatch: pytest.Monk
     worker: Any = SimpleNamespace(gpus=("GPU-3",))
     with pytest.raises(OptionError, match="torch does not see one of the GPUs GPU-3: leave it out of"):
         choose_device("auto", worker)
-
-
-def test_several_workers_of_plain_tests_refuse_perf_tests(gpus) -> None:
-    gpus(1)
-    start_workers(config("8*popen"), OPTIONS, measures=False)
-    worker: Any = SimpleNamespace(gpus=())
-    for count in (1, 8):
-        asked: Any = SimpleNamespace(workerinput={"workercount": count})
-        if count == 1:
-            check_worker(asked, worker)
-            continue
-        with pytest.raises(OptionError, match=r"-n 8 would run 8 tests at once, .* such as pytest perf_tests -n auto"):
-            check_worker(asked, worker)
-
-
-def test_workers_do_not_record(gpus) -> None:
-    gpus(2)
-    recording = replace(OPTIONS, update_baselines=True)
-    start_workers(config(), recording, measures=True)
-    with pytest.raises(OptionError, match=r"--update-baselines with -n 1 would record workers .* use -n 0"):
-        start_workers(config("popen"), recording, measures=True)
-
-
-@dataclass(eq=False)
-class Node:
-    """A worker of xdist: it begins a test once it knows the next one, or that there is none."""
-
-    gateway: Any = field(default_factory=lambda: SimpleNamespace(id="gw"))
-    known: deque[int] = field(default_factory=deque)
-    collected: bool = False
-    shutting_down: bool = False
-
-    def send_runtest_some(self, indices: list[int]) -> None:
-        self.known.extend(indices)
-
-    def shutdown(self) -> None:
-        self.shutting_down = True
-
-    @property
-    def can_go_on(self) -> bool:
-        return not self.collected or len(self.known) > 1 or self.shutting_down
-
-
-def run_with_kills(draw: random.Random, groups: dict[str, str], gpus: int) -> tuple[list[str], list[str]]:
-    """Lets nodes act in a drawn order, and kills some in a test; returns the tests that ran, and those that were lost.
-
-    It does with the scheduler what the controller of xdist does.
-    """
-    workers, tests = Workers(OPTIONS, [f"GPU-{number}" for number in range(gpus)]), list(groups)
-    (workers.folder / GROUPS).write_text(json.dumps(groups), encoding="utf-8")
-    asked: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * gpus, option=SimpleNamespace())
-    scheduler = workers.pytest_xdist_make_scheduler(asked, SimpleNamespace(loadscopesched=lambda *words: None))
-    workers.pytest_unconfigure()
-    nodes, ran, lost, kills = [Node() for _ in range(gpus)], [], [], draw.randint(1, 5)
-    for node in nodes:
-        scheduler.add_node(node)
-    while nodes:
-        node = draw.choice([node for node in nodes if node.can_go_on])
-        if not node.collected:
-            node.collected = True
-            scheduler.add_node_collection(node, tests)
-            if scheduler.collection_is_completed:
-                scheduler.schedule()
-        elif kills and node.known and draw.random() < 0.1:
-            kills -= 1
-            lost.append(tests[node.known[0]])
-            assert scheduler.remove_node(node) == lost[-1]
-            nodes[nodes.index(node)] = replacing = Node()
-            scheduler.add_node(replacing)
-        elif node.known:
-            index = node.known.popleft()
-            ran.append(tests[index])
-            scheduler.mark_test_complete(node, index)
-        else:
-            nodes.remove(node)
-            assert node not in scheduler.nodes or scheduler.remove_node(node) is None
-        if scheduler.tests_finished:  # one that replaces a dead one finds this before it has collected
-            nodes = [node for node in nodes if node.collected]
-            for node in nodes:
-                node.shutdown()
-    return ran, lost
-
-
-def test_a_killed_worker_loses_its_case_and_the_others_go_on_with_the_rest(gpus) -> None:
-    killed = 0
-    for seed in range(300):
-        draw = random.Random(seed)  # noqa: S311  # the same night in every run
-        groups = {
-            f"{case}[{test}]": case
-            for case in "abcdefghij"[: draw.randint(1, 10)]
-            for test in range(draw.randint(1, 4))
-        }
-        ran, lost = run_with_kills(draw, groups, draw.randint(2, 4))
-        killed += len(lost)
-        assert len({*ran, *lost}) == len(ran) + len(lost), "a test ran twice"
-        assert {groups[test] for test in groups.keys() - ran} == {groups[test] for test in lost}
-    assert killed > 100
 
 
 NAMES = ("one", "two", "fed")
@@ -329,11 +242,10 @@ def pytest_runtest_setup(item):
     with open("ran", "a") as file:
         words = [os.environ["PYTEST_XDIST_WORKER"], os.environ["CUDA_VISIBLE_DEVICES"], item.name]
         print(json.dumps(words), file=file)
-    if "/fed/" in item.name and Path("interrupt").exists():
-        Path("interrupt").unlink()
+    if "/fed/" in item.name:
         while Path("over").read_text().count("engaged") < 2:  # the other worker still measures
             time.sleep(0.05)
-        os.kill(os.getppid(), signal.SIGINT)
+        os.kill(*((os.getppid(), signal.SIGINT) if Path("ctrl-c").exists() else (os.getpid(), signal.SIGKILL)))
         time.sleep(600)
 
 def pytest_runtest_teardown(item):
@@ -342,15 +254,18 @@ def pytest_runtest_teardown(item):
 """
 
 
-def test_workers_that_ctrl_c_ends_keep_their_cases(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that pretends to have two GPUs, with sides on the CPU; Ctrl-C meets the night in its last case."""
+@pytest.mark.parametrize(("end", "status"), [("ctrl-c", pytest.ExitCode.INTERRUPTED), ("killed", 1)])
+def test_workers_that_end_early_keep_their_cases(
+    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, end: str, status: int
+) -> None:
+    """On a machine that pretends to have two GPUs, with sides on the CPU; the night ends in its last case."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a CPU is named by its cores, and workers have shares of them
     tiny.workload(optimizations=OPTIMIZATIONS)
     tiny.write("conftest.py", (tiny.path / "conftest.py").read_text(encoding="utf-8") + CONFTEST)
     command = ("-n", "auto", "--gate", "--perf-report=night")
-    tiny.write("interrupt", "")
+    tiny.write(end, "")
     ended = tiny.run_apart(*command)
-    assert ended.status == pytest.ExitCode.INTERRUPTED, ended.text
+    assert ended.status == status, ended.text
     cut_off = run_file.read(tiny.path / "night/run.json")
     assert cut_off.interrupted
     finished = {case_id for case_id, case in cut_off.cases.items() if case.measurement}
