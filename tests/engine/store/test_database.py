@@ -90,11 +90,11 @@ def test_adding_twice_changes_nothing(url: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE run SET started_at = 'yesterday'", "started_at is 'yesterday', not an ISO 8601 time"),
-        ("UPDATE run SET environment = '{'", "Expecting property name"),
-        ("UPDATE result SET outcome = 'GREEN'", "'GREEN' is not a valid Outcome"),
-        ("UPDATE result SET metrics = '[1]'", "cannot convert"),
-        ("DROP TABLE result", "no such table: result"),
+        ("UPDATE run SET night = replace(night, '2030-01-01', 'new year')", "not an ISO 8601 time"),
+        ("UPDATE run SET night = '{'", "Expecting property name"),
+        ("UPDATE run SET night = '[1]'", "list indices"),
+        ("UPDATE run SET night = replace(night, 'PASS', 'GREEN')", "'GREEN' is not a valid Outcome"),
+        ("UPDATE run SET night = replace(night, '\"seed\"', '\"seat\"')", "seat"),
     ],
 )
 def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, change: str, words: str) -> None:
@@ -163,7 +163,7 @@ def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
 
 
 def start_writer(url: str, first: int, dies: bool = False) -> BaseProcess:
-    """Starts a process that adds twenty nights, or is killed before the results of the first are whole."""
+    """Starts a process that adds twenty nights, or is killed before the first of them is committed."""
 
     def write() -> None:
         with closing(open_store(url)) as store:
@@ -173,7 +173,7 @@ def start_writer(url: str, first: int, dies: bool = False) -> BaseProcess:
                 store.add(night(day))
 
     def die(_: object, __: object, statement: str, *___: object) -> None:
-        if statement.startswith("INSERT INTO result"):
+        if statement.startswith("INSERT INTO run"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     writer = get_context("fork").Process(target=write)
@@ -215,9 +215,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     assert read(f"sqlite:///{path}") == [night(0), many]
 
 
-def test_the_tables_of_another_gpugate_are_one_sentence(url: str) -> None:
-    with closing(open_store(url)) as store, store._begin(writing=True) as connection:
-        connection.execute(sql.text("ALTER TABLE run RENAME COLUMN host TO machine_id"))
+def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
+    with closing(open_store(url)) as store, store._doing("written") as connection:
+        connection.execute(sql.text("ALTER TABLE run RENAME COLUMN night TO started_at"))
     for use in (read, lambda url: add(url, night())):
         with pytest.raises(StoreError, match=r"delete it, then add the files of its runs with gpugate store add$"):
             use(url)
@@ -266,8 +266,9 @@ def test_a_history_makes_no_store(tmp_path: Path) -> None:
 def test_an_environment_of_another_gpugate_is_read(tmp_path: Path) -> None:
     add(f"sqlite:///{tmp_path}/a.sqlite", night())
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
-        (text,) = connection.execute("SELECT environment FROM run").fetchone()
-        stored = {**json.loads(text), "colour": "red"}
-        del stored["l2_bytes"]
-        connection.execute("UPDATE run SET environment = ?", [json.dumps(stored)])
+        (text,) = connection.execute("SELECT night FROM run").fetchone()
+        stored = json.loads(text)
+        stored["environment"]["colour"] = "red"
+        del stored["environment"]["l2_bytes"]
+        connection.execute("UPDATE run SET night = ?", [json.dumps(stored)])
     assert read(f"sqlite:///{tmp_path}/a.sqlite") == [night()]
