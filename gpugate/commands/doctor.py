@@ -1,7 +1,7 @@
 """`gpugate doctor`: examines this machine in a child process, and reports whether a gate run here can be trusted.
 
-A driver may hang, and a library may crash: only the child is lost then, and its last message has what is known. It runs
-this file, and sends the facts so far after each step.
+A driver may hang, and a library may crash: only the child is lost then. It runs this file, and sends the facts, or one
+sentence about a device that does not exist.
 
 A missing baseline is `bad`: a gate fails on NO_BASELINE, so it could not be green. A busy machine is `bad`, with or
 without a GPU: pairs remove drift, not the work of other programs, and a step that is launch-bound or fed by the host
@@ -17,10 +17,10 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 NOT_TRUSTWORTHY = 1
 MEASURING_S = 120.0  # mostly the import of torch, from a cold disk
-LONGEST_ERROR = 160  # characters
 WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
 LOAD_MATMUL = 4096
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
@@ -60,27 +59,24 @@ Answer = tuple[State, str]  # with the value and, unless the state is ok, the ne
 
 @dataclass(frozen=True)
 class Facts:
-    """The machine as it was measured so far. Empty on a CPU, and where NVML does not report it: `clock_mhz`,
+    """The machine as the child measured it. Empty on a CPU, and where NVML does not report it: `clock_mhz`,
     `throttled_by`, `foreign`."""
 
+    environment: Environment
     load: float  # the load average of the minute before
     cores: int  # of the whole machine, as `load` is
-    environment: Environment | None = None
-    driver_gpus: int = 0  # that the driver shows; torch may see fewer
+    driver_gpus: int  # that the driver shows; torch may see fewer
+    yardsticks: tuple[Mapping[str, float], ...]  # two probes, one after the other
+    quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
     clock_mhz: tuple[int, ...] = ()  # of the SMs, sampled during one second of matmuls
     throttled_by: tuple[str, ...] = ()
     foreign: tuple[int, ...] = ()  # ids of other processes on the GPU
-    yardsticks: tuple[Mapping[str, float], ...] = ()  # two probes, one after the other
-    quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
-    refused: str | None = None  # the sentence about a device that does not exist
-    error: str | None = None  # of the step after the last one that is known, in one line
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of the diagnosis."""
 
-    group: Literal["machine", "trust"]
     name: str
     state: State
     sentence: str
@@ -113,12 +109,12 @@ def diagnose(asked: str, baselines_path: Path) -> list[Finding]:
     """Examines the machine for a device `asked`, as `--device` takes it. Raises OptionError where the device does not
     exist."""
     ended = children.run_module("gpugate.commands.doctor", task=asked, timeout_s=MEASURING_S)
-    facts = from_json(Facts, ended.messages[-1]) if ended.messages else _know_nothing()
-    if facts.refused is not None:
-        raise OptionError(facts.refused)
-    if facts.error is None:
-        facts = replace(facts, error=f"it {ended.cause}"[:LONGEST_ERROR])
-    return list(list_findings(facts, asked, baselines_path))
+    if not ended.messages:
+        step = "look after the driver and the memory that is free, or install torch anew"
+        return [Finding("machine", "bad", f"the process that examined it {ended.cause}: {step}")]
+    if isinstance(ended.messages[0], str):
+        raise OptionError(ended.messages[0])
+    return list(list_findings(from_json(Facts, ended.messages[0]), asked, baselines_path))
 
 
 def list_bad(findings: Sequence[Finding]) -> list[str]:
@@ -127,12 +123,12 @@ def list_bad(findings: Sequence[Finding]) -> list[str]:
 
 
 def _text(findings: Sequence[Finding]) -> str:
-    """A group of lines for each group of findings, and a last line that sums up."""
-    rows, bad = tuple((one.group, one.name, one.state, one.sentence) for one in findings), list_bad(findings)
-    table, width = Table("", (Column("", left=True),) * 4, rows, grouped=True), terminal_columns()
+    """A line for each finding, and a last line that sums up."""
+    rows, bad = tuple((one.name, one.state, one.sentence) for one in findings), list_bad(findings)
+    table, width = Table("", (Column("", left=True),) * 3, rows), terminal_columns()
     sentence = f"would not be trustworthy: {', '.join(bad)}" if bad else "would be trustworthy"
     end = Text(f"a gate run here {sentence}", style=style_of("bad" if bad else "ok"))
-    return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()).lstrip("\n"))
+    return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()))
 
 
 # --- the findings -----------------------------------------------------------------------------------------------------
@@ -141,30 +137,25 @@ def _text(findings: Sequence[Finding]) -> str:
 def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Finding]:
     """Yields the findings in the order of reading. A CPU has no findings about clocks and other processes."""
     environment = facts.environment
-    if environment is None:
-        sentence = f"torch cannot describe it ({facts.error}): install torch anew, or look after the driver"
-        yield Finding("machine", "machine", "bad", sentence)
-        return
-    on_gpu = environment.device_kind == "cuda"
-    yield Finding("machine", "machine", "ok", ", ".join(describe_machine(environment)))
-    yield Finding("machine", "GPU", *judge_gpu(environment, facts.driver_gpus, asked))
+    yield Finding("machine", "ok", ", ".join(describe_machine(environment)))
+    yield Finding("GPU", *judge_gpu(environment, facts.driver_gpus, asked))
     try:
         files = baseline.load_all(baselines_path / machine_name(environment))
         records = {f"{name}/{key}": entry.current for name, file in files.items() for key, entry in file.cases.items()}
-        yield Finding("trust", "baselines", *judge_baselines(baselines_path, environment, records))
+        yield Finding("baselines", *judge_baselines(baselines_path, environment, records))
     except BaselineError as error:
         records = {}
-        yield Finding("trust", "baselines", "bad", str(error))
+        yield Finding("baselines", "bad", str(error))
     load = f"load average {facts.load:.1f} of the last minute on {facts.cores} cores"
     busy = facts.load > BUSY_SHARE * facts.cores
     step = ": end what else is running, or wait a minute if it has just ended" if busy else ""
-    yield Finding("trust", "load", "bad" if busy else "ok", f"{load}{step}")
-    if on_gpu:
+    yield Finding("load", "bad" if busy else "ok", f"{load}{step}")
+    if environment.device_kind == "cuda":
         ids = ", ".join(map(str, facts.foreign))
         others = f"process {ids} also uses the GPU: end it, wait for it, or choose another --device"
-        yield Finding("trust", "other processes", "bad" if ids else "ok", others if ids else "none on the GPU")
-        yield Finding("trust", "clocks", *judge_clocks(facts))
-    yield Finding("trust", "yardsticks", *judge_yardsticks(facts, environment, records))
+        yield Finding("other processes", "bad" if ids else "ok", others if ids else "none on the GPU")
+        yield Finding("clocks", *judge_clocks(facts))
+    yield Finding("yardsticks", *judge_yardsticks(facts, records))
 
 
 def judge_gpu(environment: Environment, driver_gpus: int, asked: str) -> Answer:
@@ -211,18 +202,16 @@ def judge_clocks(facts: Facts) -> Answer:
     return "ok", f"SM {range_mhz} during a second of matmuls, slowed by neither heat nor hardware"
 
 
-def judge_yardsticks(facts: Facts, environment: Environment, records: Mapping[str, Record]) -> Answer:
+def judge_yardsticks(facts: Facts, records: Mapping[str, Record]) -> Answer:
     """Compares two probes of the yardsticks, as the gate does: with those recorded under this exact software, else with
     each other.
 
     A gate compares with the record of each case, so the highest recorded values must be met. One bad probe does not
     prove a bad machine: compared with records, both probes must have fallen.
     """
-    if not facts.yardsticks:
-        return "bad", f"nothing could be measured ({facts.error}): look after the driver and the memory that is free"
     if facts.quota_throttled is not None:
         return "bad", f"{describe_throttling(facts.quota_throttled)}: raise it, or use fewer threads by OMP_NUM_THREADS"
-    exact = [record for record in records.values() if compare(record.environment, environment).kind == "exact"]
+    exact = [record for record in records.values() if compare(record.environment, facts.environment).kind == "exact"]
     recorded = _highest([record.yardsticks for record in exact])
     probes, best = [Yardstick(values) for values in facts.yardsticks], _highest(facts.yardsticks)
     problems = [fallen_yardstick([probe], recorded or best) for probe in probes]
@@ -247,33 +236,23 @@ def _highest(probes: Sequence[Mapping[str, float]]) -> dict[str, float]:
 # --- the child --------------------------------------------------------------------------------------------------------
 
 
-def measure(asked: str) -> Iterator[Facts]:
-    """Yields all facts so far after each step, for a device `asked` as `--device` takes it."""
-    facts = _know_nothing()
-    try:
-        from gpugate.measurement.host_counters import OtherWork
-        from gpugate.measurement.yardsticks import probe
-        from gpugate.session.opening import choose_device
+def measure(asked: str) -> Facts:
+    """Measures the machine for a device `asked`, as `--device` takes it. Raises OptionError where it does not exist."""
+    load = os.getloadavg()[0]
+    from gpugate.measurement.host_counters import OtherWork
+    from gpugate.measurement.yardsticks import probe
+    from gpugate.session.opening import choose_device
 
-        device = choose_device(asked)
-        yield (facts := replace(facts, environment=describe(device), driver_gpus=gpu_count()))
-        if device.type == "cuda":
-            yield (facts := _load_gpu(device, facts))
-        with (work := OtherWork()).measure():
-            yardsticks = (probe(device, "before").values, probe(device, "after").values)
-        yield replace(facts, yardsticks=yardsticks, quota_throttled=work.throttled)
-    except OptionError as error:
-        yield replace(facts, refused=str(error))
-    except Exception as error:
-        yield replace(facts, error=f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_ERROR])
+    device = choose_device(asked)
+    environment, driver_gpus = describe(device), gpu_count()
+    loaded = _load_gpu(device) if device.type == "cuda" else {}
+    with (work := OtherWork()).measure():
+        yardsticks = (probe(device, "before").values, probe(device, "after").values)
+    return Facts(environment, load, os.cpu_count() or 1, driver_gpus, yardsticks, work.throttled, **loaded)
 
 
-def _know_nothing() -> Facts:
-    return Facts(os.getloadavg()[0], os.cpu_count() or 1)
-
-
-def _load_gpu(device: torch.device, facts: Facts) -> Facts:  # cuda only
-    """Adds SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
+def _load_gpu(device: torch.device) -> dict[str, Any]:  # cuda only
+    """Reads SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
     import torch
 
     from gpugate.measurement.device_timer import clock_reader
@@ -288,15 +267,16 @@ def _load_gpu(device: torch.device, facts: Facts) -> Facts:  # cuda only
         torch.cuda.synchronize(device)
         if elapsed >= WARM_UP_S:
             readings.append(reading)
-    return replace(
-        facts,
-        clock_mhz=tuple(reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None),
-        throttled_by=tuple(sorted({reason for reading in readings for reason in reading.throttled_by})),
-        foreign=tuple(foreign_processes(device.index or 0)),
-    )
+    return {
+        "clock_mhz": tuple(reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None),
+        "throttled_by": tuple(sorted({reason for reading in readings for reason in reading.throttled_by})),
+        "foreign": tuple(foreign_processes(device.index or 0)),
+    }
 
 
 if __name__ == "__main__":
-    for known in measure(children.task):
-        children.parent.send(to_json(known))
+    try:
+        children.parent.send(to_json(measure(children.task)))
+    except OptionError as problem:
+        children.parent.send(str(problem))
     os._exit(0)  # a library may crash or hang while Python shuts down
