@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from gpugate import units
 from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, short, write_signed
@@ -37,12 +38,11 @@ class Cause:
 
 
 def likely_cause(then: State, now: State) -> Cause:
-    """Outputs first, since nothing else matters where they are wrong; then what is counted, which has no noise; then
-    what took longer."""
-    for explanation in _EXPLANATIONS:
-        cause = explanation(then, now)
-        if cause is not None:
-            return cause if cause.kind not in COUNTED else _weigh(cause, then, now)
+    """The first cause that the evidence bears out. Outputs come first, since nothing else matters where they are wrong;
+    then what is counted, which has no noise; then what took longer."""
+    cause = next(chain(_explain_outputs(then, now), _explain_counts(then, now), _explain_times(then, now)), None)
+    if cause is not None:
+        return cause if cause.kind not in COUNTED else _weigh(cause, then, now)
     if abs(now.step_ms / then.step_ms - 1) >= FEW:
         changed = f"a step takes {change(then.step_ms, now.step_ms)}"
         return Cause(
@@ -69,103 +69,89 @@ def _weigh(counted: Cause, then: State, now: State) -> Cause:
     return Cause(times.kind, f"{times.words}; besides, {counted.words}") if times else counted
 
 
-def _outputs(then: State, now: State) -> Cause | None:
-    if now.wrong is None:
-        return Cause("disproved", f"a proof failed: {now.disproved}") if now.disproved else None
+def _explain_outputs(then: State, now: State) -> Iterator[Cause]:
+    if now.wrong is not None:
+        yield _explain_wrong_output(now, now.wrong)
+    elif now.disproved:
+        yield Cause("disproved", f"a proof failed: {now.disproved}")
+    if now.more(then, "grown_bytes") >= 1:
+        kept = now.more(then, "grown_bytes") / 1e6
+        yield Cause("leak", f"every step keeps {kept:.3g} MB more of device memory")
+
+
+def _explain_wrong_output(now: State, wrong: str) -> Cause:
     looks = now.mismatch or Mismatch(None, None)
     off = math.inf if now.output_error is None else now.output_error
     before = math.inf if looks.from_step_before is None else looks.from_step_before
     if before < LIKE_BEFORE * min(off, 1):
-        return Cause("stale output", f"it returns the output of the step before ({now.wrong})")
+        return Cause("stale output", f"it returns the output of the step before ({wrong})")
     if now.output_error is None and looks.rows_right is None:
-        return Cause("wrong output", now.wrong)
+        return Cause("wrong output", wrong)
     right = looks.rows_right or 0.0
     # All of the error is in the other rows.
     if off < ROUNDING * math.sqrt(1 - right):
-        return Cause("numerics", f"outputs are off by as little as rounding ({now.wrong}): precision changed")
+        return Cause("numerics", f"outputs are off by as little as rounding ({wrong}): precision changed")
     if right >= RIGHT_ROWS:
         share = units.percent(right)
         return Cause("work left out", f"only {share} of the rows of an output are right: work was left out")
-    return Cause("numerics", f"outputs are off all over ({now.wrong}): precision or arithmetic changed")
+    return Cause("numerics", f"outputs are off all over ({wrong}): precision or arithmetic changed")
 
 
-def _leak(then: State, now: State) -> Cause | None:
-    if now.more(then, "grown_bytes") < 1:
-        return None
-    return Cause("leak", f"every step keeps {now.more(then, 'grown_bytes') / 1e6:.3g} MB more of device memory")
-
-
-def _explain_gain(then: State, now: State) -> Cause | None:
-    """Against its reference a side that is faster may copy or launch more: that made nothing slower. What it is too
-    slow for is in what is left."""
+def _explain_counts(then: State, now: State) -> Iterator[Cause]:
+    """Yields the causes by the counters, an engagement among them."""
     against_its_reference = then.reference_ms is None and now.reference_ms is not None
-    if not against_its_reference or now.not_engaged or now.step_ms > (1 - FEW) * then.step_ms:
-        return None
-    words = f"a step takes {units.percent(1 - now.step_ms / then.step_ms)} less than the reference's"
-    return Cause("left to gain", f"{words}; {units.milliseconds(now.step_ms)} remain")
+    if against_its_reference and not now.not_engaged and now.step_ms <= (1 - FEW) * then.step_ms:
+        # A side that is faster than its reference may copy or launch more: that made nothing slower.
+        words = f"a step takes {units.percent(1 - now.step_ms / then.step_ms)} less than the reference's"
+        yield Cause("left to gain", f"{words}; {units.milliseconds(now.step_ms)} remain")
+    if now.more(then, "graph_launches") <= -ONE:
+        graphs, kernels = (_describe_counter(then, now, name) for name in ("graph_launches", "kernel_launches"))
+        launches = f"{graphs} graph launches and {kernels} kernel launches per step"
+        yield Cause("no graph", f"a CUDA graph is launched no more: {launches}")
+    if copies := [name for name in COPIES if now.more(then, name) >= ONE]:
+        words = " and ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in copies)
+        yield Cause("copies", f"there are more copies: {words} per step")
+    if now.more(then, "pageable_copies") >= ONE:
+        words = _describe_counter(then, now, "pageable_copies")
+        yield Cause("pageable copies", f"copies go through pageable memory: {words} per step")
+    if now.not_engaged:
+        yield Cause("not engaged", f"the optimization did not happen: {now.not_engaged}")
+    if now.more(then, "synchronizing_calls") >= ONE:
+        yield Cause("synchronization", _describe_waits(then, now))
+    if now.more(then, "engine_layers") >= 1 and then.profile and now.profile:
+        gone, new = list_changed_layers(then.profile, now.profile)
+        first = f": first of all, {gone[0]} became {' and '.join(new[:MOST_PIECES])}" if gone and new else ""
+        layers = _describe_counter(then, now, "engine_layers")
+        yield Cause("unfused layers", f"the engine has more layers, {layers}{first}")
+    if now.more(then, "kernels") >= ONE:
+        yield Cause("more kernels", _describe_kernels(then, now))
 
 
-def _graph(then: State, now: State) -> Cause | None:
-    if now.more(then, "graph_launches") > -ONE:
-        return None
-    graphs, kernels = (_describe_counter(then, now, name) for name in ("graph_launches", "kernel_launches"))
-    launches = f"{graphs} graph launches and {kernels} kernel launches per step"
-    return Cause("no graph", f"a CUDA graph is launched no more: {launches}")
-
-
-def _copies(then: State, now: State) -> Cause | None:
-    more = [name for name in COPIES if now.more(then, name) >= ONE]
-    if not more:
-        return None
-    words = " and ".join(f"{_describe_counter(then, now, name)} {name.replace('_', ' ')}" for name in more)
-    return Cause("copies", f"there are more copies: {words} per step")
-
-
-def _pageable(then: State, now: State) -> Cause | None:
-    if now.more(then, "pageable_copies") < ONE:
-        return None
-    words = _describe_counter(then, now, "pageable_copies")
-    return Cause("pageable copies", f"copies go through pageable memory: {words} per step")
-
-
-def _engagement(then: State, now: State) -> Cause | None:
-    return Cause("not engaged", f"the optimization did not happen: {now.not_engaged}") if now.not_engaged else None
-
-
-def _synchronization(then: State, now: State) -> Cause | None:
-    if now.more(then, "synchronizing_calls") < ONE:
-        return None
+def _describe_waits(then: State, now: State) -> str:
     calls = _describe_counter(then, now, "synchronizing_calls")
     words = f"the host waits for the device more often: {calls} calls per step"
     if then.profile is None or now.profile is None:
-        return Cause("synchronization", words)
+        return words
     before = then.profile.waits
     more = {name: count - before.get(name, NOTHING)[0] for name, (count, _) in now.profile.waits.items()}
     most = max(more, key=more.__getitem__, default="")
-    return Cause("synchronization", f"{words}, more of them in {most}" if more.get(most, 0.0) >= ONE else words)
+    return f"{words}, more of them in {most}" if more.get(most, 0.0) >= ONE else words
 
 
-def _unfused(then: State, now: State) -> Cause | None:
-    if now.more(then, "engine_layers") < 1 or then.profile is None or now.profile is None:
-        return None
-    gone, new = list_changed_layers(then.profile, now.profile)
-    layers = f"the engine has more layers, {_describe_counter(then, now, 'engine_layers')}"
-    if not (gone and new):
-        return Cause("unfused layers", layers)
-    return Cause("unfused layers", f"{layers}: first of all, {gone[0]} became {' and '.join(new[:MOST_PIECES])}")
-
-
-def _kernels(then: State, now: State) -> Cause | None:
-    if now.more(then, "kernels") < ONE:
-        return None
+def _describe_kernels(then: State, now: State) -> str:
     words = f"more kernels run: {_describe_counter(then, now, 'kernels')} per step"
     more = [move for move in list_changed_parts(then, now) if move.is_kernel and move.count >= ONE]
     if not more:
-        return Cause("more kernels", words)
+        return words
     # Libraries take one kernel for another from process to process, so that some come more often and others less.
     wanted = now.more(then, "kernels")
     name = min(more, key=lambda move: abs(move.count - wanted)).name
-    return Cause("more kernels", f"{words}, among them {'short ones' if name == OTHERS else short(name)}")
+    return f"{words}, among them {'short ones' if name == OTHERS else short(name)}"
+
+
+def _explain_times(then: State, now: State) -> Iterator[Cause]:
+    explanations = (_after, _reference, _times)
+    yield from (cause for explain in explanations if (cause := explain(then, now)) is not None)
 
 
 def _after(then: State, now: State) -> Cause | None:
@@ -233,23 +219,6 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
     where = "while the device waits" if now.on_gpu else "outside of all operators"
     return Cause("host", f"the host takes {longer} {where}, with the same calls ({share})")
-
-
-_EXPLANATIONS: tuple[Callable[[State, State], Cause | None], ...] = (
-    _outputs,
-    _leak,
-    _explain_gain,
-    _graph,
-    _copies,
-    _pageable,
-    _engagement,
-    _synchronization,
-    _unfused,
-    _kernels,
-    _after,
-    _reference,
-    _times,
-)
 
 
 def _describe_counter(then: State, now: State, counter: str) -> str:
