@@ -28,28 +28,15 @@ class NightReportError(GpugateError):
 
 
 def prepare_night(folder: Path) -> None:
-    """Makes the folder. An earlier night in it stays: it is not known yet whether anything runs.
+    """Makes the folder, and takes out of it what an earlier session left: a killed one must not look like that one.
 
-    Raises NightReportError where it cannot be made or written.
+    Raises NightReportError where that cannot be done.
     """
     try:
         make_writable(folder)
-        if not (folder / SUMMARY).exists():
-            write_atomically(folder / SUMMARY, "**No case began**: none was selected, or the run was cut off before.\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-
-
-def begin_night(folder: Path) -> None:
-    """Takes out of the folder what an earlier session left: a killed one must not look like that one.
-
-    To be called once it is known that a case runs. Raises NightReportError where that cannot be done.
-    """
-    try:
-        run_file.remove(folder / RUN)
-        for name in (SUMMARY, PAGE, JUNIT):
-            (folder / name).unlink(missing_ok=True)
-        write_atomically(folder / SUMMARY, "**The run was cut off**: it wrote no summary.\n")
+        for path in (folder / name for name in (RUN, SUMMARY, PAGE, JUNIT)):
+            path.unlink(missing_ok=True)
+        write_atomically(folder / SUMMARY, "**No result**: no case was selected, or the run was cut off.\n")
     except OSError as error:
         raise _unwritable(folder, error) from error
 

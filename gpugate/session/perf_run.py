@@ -22,7 +22,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children, treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import end_limits, limit_time
-from gpugate.report.night import begin_night, describe_moves, prepare_night, write_night
+from gpugate.report.night import describe_moves, prepare_night, write_night
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
@@ -60,7 +60,6 @@ from gpugate.units import list_names
 
 _LOG = logging.getLogger(__name__)
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-NOTHING_BEGAN = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.USAGE_ERROR)
 NOT_STORED = "warning: this run is not in the store"
 NOT_RECORDED = "no baseline was written because the session ended early: record again"
 
@@ -78,7 +77,6 @@ class PerfRun:
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
         self._lines = [elsewhere] if kept != root else []  # printed at the end
-        self._outdated: list[Path] = []  # earlier runs that this session is to replace
         self._closing = ExitStack()
         self._recorded = False
         config.pluginmanager.register(self._held)
@@ -92,20 +90,13 @@ class PerfRun:
         folder = self.options.report_path
         if config.option.collectonly or self._is_worker:
             return
-        if folder is not None:
-            prepare_night(folder)
         with usage_errors():
             for path in {path.resolve() for path in self.options.run_paths}:
                 self._closing.enter_context(run_file.reserve(path))
+            if folder is not None:
+                prepare_night(folder)
         if folder is not None and not config.getoption("xmlpath", None):
             config.option.xmlpath = str(folder / JUNIT)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionstart(self) -> None:
-        """Marks an earlier run, which must not pass for this one if this session dies before its first case."""
-        if not self.config.option.collectonly and not self._is_worker:
-            with usage_errors():
-                self._outdated = [path for path in self.options.run_paths if run_file.mark_outdated(path)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -179,15 +170,12 @@ class PerfRun:
         end_limits()
 
     def pytest_runtestloop(self) -> None:
-        """Replaces an earlier night in the folder only now, when selected cases begin."""
-        folder, worker = self.options.report_path, self.options.worker
-        if self.opened is None:
-            return
-        with usage_errors(), nullcontext(True) if worker is None else worker.begin() as is_first:
-            if is_first and folder is not None:
-                begin_night(folder)
-            if is_first:
-                self.opened.begin()
+        """Writes the start of the run; of several workers, the first one that begins does."""
+        worker = self.options.worker
+        if self.opened is not None:
+            with usage_errors(), nullcontext(True) if worker is None else worker.begin() as is_first:
+                if is_first:
+                    self.opened.begin()
 
     @pytest.hookimpl(hookwrapper=True, trylast=True)  # the innermost wrapper begins before each other plugin
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Result[object], None]:
@@ -275,9 +263,6 @@ class PerfRun:
             pass  # another plugin measured them, such as that of duets
         elif self.options.gate and not (self._is_worker or self.config.option.collectonly or session.exitstatus):
             self._end_red(session, [NOTHING_MEASURED])
-        if run is None and session.exitstatus in NOTHING_BEGAN:
-            for path in self._outdated:
-                run_file.clear_mark(path)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""

@@ -5,8 +5,7 @@ appended to `<file>.cases` beside it: a case costs as much at the end of a sessi
 session writes one whole file and removes the lines. Every reader joins both, so a killed session keeps its cases. The
 workers of a session append to the same lines.
 
-From the start of a session until its first case the file of an earlier session stays, with `<file>.outdated` beside it:
-where the session dies meanwhile, the earlier run is no answer to a question about the later one.
+A session removes the file of an earlier one at its start: where it dies, the earlier run is no answer about it.
 """
 
 from __future__ import annotations
@@ -74,9 +73,15 @@ FILE = JsonFile(
 
 @contextmanager
 def reserve(path: Path) -> Iterator[None]:
-    """Keeps other sessions from the run at `path` until the block ends. Raises RunFileError where one writes it."""
+    """Removes the run of an earlier session at `path`, and keeps other sessions from it until the block ends.
+
+    Raises RunFileError where another session writes it, or where it cannot be removed.
+    """
     lock = _beside(path, "lock")
     with lock_folder(lock.parent, RunFileError, str(path), lock_name=lock.name):
+        with FILE.writing(path):
+            for each in (path, _lines_beside(path)):
+                each.unlink(missing_ok=True)
         yield
         lock.unlink(missing_ok=True)
 
@@ -97,34 +102,8 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
     _append(path, {"started_at": run.started_at, "seed": run.seed}, part)
 
 
-def remove(path: Path) -> None:
-    """Removes a run, where there is one, with the lines of its cases and its mark. Raises OSError."""
-    for each in (path, _lines_beside(path), _mark_beside(path)):
-        each.unlink(missing_ok=True)
-
-
-def mark_outdated(path: Path) -> bool:
-    """Marks the run of an earlier session until `write` replaces it. Returns False where there is no run, or a mark.
-
-    Raises RunFileError where the folder cannot be written.
-    """
-    with FILE.writing(path):
-        if not path.is_file() or _mark_beside(path).exists():
-            return False
-        _mark_beside(path).touch()
-    return True
-
-
-def clear_mark(path: Path) -> None:
-    """Removes the mark of a run that no later session replaces. Raises RunFileError where that fails."""
-    with FILE.writing(path):
-        _mark_beside(path).unlink(missing_ok=True)
-
-
 def refuse_no_night(path: Path, run: RunResult) -> None:
-    """Raises RunFileError for a run with a fault, and for a marked run, which a later session was to replace."""
-    if _mark_beside(path).exists():
-        raise RunFileError(f"{path} is outdated, because a later run ended before its first case: measure again")
+    """Raises RunFileError for a run with a fault."""
     if run.mutated is not None:
         raise RunFileError(
             f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
@@ -133,10 +112,6 @@ def refuse_no_night(path: Path, run: RunResult) -> None:
 
 def _lines_beside(path: Path) -> Path:
     return _beside(path, "cases")
-
-
-def _mark_beside(path: Path) -> Path:
-    return _beside(path, "outdated")
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -181,8 +156,7 @@ def write(path: Path, run: RunResult) -> None:
     """
     FILE.write(path, run)
     with FILE.writing(path):
-        for beside in (_lines_beside(path), _mark_beside(path)):
-            beside.unlink(missing_ok=True)
+        _lines_beside(path).unlink(missing_ok=True)
 
 
 def read(path: Path) -> RunResult:

@@ -109,15 +109,9 @@ def test_a_process_that_ends_with_0_leaves_no_green_night(
     night = tiny.path / "night"
     gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
     assert tiny.run(*gate).status == 0
-    before = (night / "run.json").read_bytes()
     tiny.write("tiny.py", "import os\n\nos._exit(0)")
     assert tiny.run_apart(*gate).status == 0
-    tiny.workload()
-    assert tiny.run(*gate, "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
     assert main(["verdict", str(night)]) == 2
-    assert (night / "run.json").read_bytes() == before
-    assert tiny.run(*gate).status == 0
-    assert main(["verdict", str(night)]) == 0
     tiny.workload("import os\n\ndef quick(context):\n    return Side(lambda x: os._exit(0))")
     assert tiny.run_apart(*gate).status == 0
     assert main(["verdict", str(night)]) == 2
@@ -127,22 +121,20 @@ def test_a_process_that_ends_with_0_leaves_no_green_night(
 @pytest.mark.parametrize(
     ("words", "status", "verdict"),
     [
-        (("-k", "nowhere"), pytest.ExitCode.NO_TESTS_COLLECTED, 0),
+        (("-k", "nowhere"), pytest.ExitCode.NO_TESTS_COLLECTED, 2),
         (("--perf-budget=none",), pytest.ExitCode.USAGE_ERROR, 0),
         (("--collect-only",), 0, 0),
         (("broken",), pytest.ExitCode.INTERRUPTED, 2),
     ],
 )
-def test_a_command_that_selects_no_case_leaves_an_earlier_night_and_a_gate_that_breaks_off_leaves_it_no_verdict(
+def test_a_session_without_a_case_leaves_no_verdict_of_an_earlier_night(
     tiny: TinyProject, words: tuple[str, ...], status: int, verdict: int
 ) -> None:
     stored(tiny.path / "run.json", case("pass"), **ENDED)
-    before = (tiny.path / "run.json").read_bytes()
     tiny.write("broken/test_broken.py", "raise ValueError('broken')\n")
     assert tiny.run("--perf-device=cpu", "--gate", "--perf-json=run.json", *words).status == status
     assert main(["verdict", str(tiny.path)]) == verdict
-    assert (tiny.path / "run.json").read_bytes() == before
-    assert len(list(tiny.path.glob("run.json*"))) == (1 if verdict == 0 else 2)
+    assert (tiny.path / "run.json").exists() == (verdict == 0)
 
 
 # --- the shards of a night --------------------------------------------------------------------------------------------
@@ -212,9 +204,6 @@ def test_what_cannot_be_merged_writes_nothing(
     assert main(["verdict", *map(str, shards)]) == 2
     assert merge(tmp_path, tmp_path / "whole.json") == 2
     assert main(["verdict", *map(str, shards), "--merge", str(shards[0])]) == 2
-    (shards[1] / "run.json.outdated").touch()
-    assert merge(tmp_path, *shards) == 2
-    (shards[1] / "run.json.outdated").unlink()
     (shards[1] / "run.json").write_text("{}")
     assert merge(tmp_path, *shards) == 2
     refused = [line for line in capsys.readouterr().err.splitlines() if "does not exist" not in line]
@@ -225,8 +214,8 @@ def test_what_cannot_be_merged_writes_nothing(
         "is a whole night",
         "is the folder of a shard",
     ]
-    said += ["is outdated", "cannot be used because its field 'format'"]
-    assert [part in line for part, line in zip(said, refused, strict=True)] == [True] * 7
+    said += ["cannot be used because its field 'format'"]
+    assert [part in line for part, line in zip(said, refused, strict=True)] == [True] * 6
     assert sorted(tmp_path.rglob("*")) == before
 
 

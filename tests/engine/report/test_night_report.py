@@ -11,7 +11,6 @@ import pytest
 from gpugate.report.night import (
     MOST_MOVED,
     NightReportError,
-    begin_night,
     describe_moves,
     find_last_night,
     prepare_night,
@@ -78,29 +77,19 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name != ".gitignore"}
 
 
-def test_a_session_without_a_case_says_so_and_leaves_an_earlier_night(tmp_path: Path, gpu_run: RunResult) -> None:
+def test_what_an_earlier_session_left_does_not_pass_for_one_that_was_killed(tmp_path: Path, gpu_run: RunResult) -> None:
     night = tmp_path / "new/night"
     prepare_night(night)
-    (name, words), *others = contents(night).items()
-    assert (name, others) == (SUMMARY, [])
-    assert words.startswith("**No case began**: none was selected")
     assert (night / ".gitignore").read_text(encoding="utf-8") == "*\n"
     write_night(night, gpu_run)
-    before = contents(night)
+    (night / JUNIT).write_text("<testsuites/>", encoding="utf-8")
+    (night / "doctor.txt").write_text("kept", encoding="utf-8")
     prepare_night(night)
-    assert contents(night) == before
+    assert sorted(contents(night)) == ["doctor.txt", SUMMARY]
+    assert contents(night)[SUMMARY].startswith("**No result**: no case was selected, or")
 
 
-def test_what_an_earlier_session_left_does_not_pass_for_one_that_was_killed(tmp_path: Path, gpu_run: RunResult) -> None:
-    write_night(tmp_path, gpu_run)
-    (tmp_path / JUNIT).write_text("<testsuites/>", encoding="utf-8")
-    (tmp_path / "doctor.txt").write_text("kept", encoding="utf-8")
-    begin_night(tmp_path)
-    assert sorted(contents(tmp_path)) == ["doctor.txt", SUMMARY]
-    assert contents(tmp_path)[SUMMARY].startswith("**The run was cut off**")
-
-
-@pytest.mark.parametrize("do", [prepare_night, begin_night, lambda folder: write_night(folder, run_with())])
+@pytest.mark.parametrize("do", [prepare_night, lambda folder: write_night(folder, run_with())])
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, do: Callable[[Path], None]) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises((NightReportError, run_file.RunFileError), match=r"file.* cannot be written \(.*\): give"):
