@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate import units
-from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Mark, Step, Trend
+from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Trend
 from gpugate.report.machine import describe_unfit
 from gpugate.report.night import describe_moves
 from gpugate.report.pages import rendering
@@ -25,7 +25,6 @@ from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
-from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically
 
 FORMAT = "gpugate-history"
@@ -33,7 +32,8 @@ FORMAT = "gpugate-history"
 #          2: a step names the test that found it; level changes have no p-value.
 #          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
 #          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
-FORMAT_VERSION = 5
+#          6: a level change is a night and words; a machine has no error and no fewest nights.
+FORMAT_VERSION = 6
 DIGITS = 5  # significant ones of a value; the ends of its interval have one less
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"
@@ -46,9 +46,6 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
-NARROWEST_SPARK = 12
-OTHER_COLUMNS = 92  # beside the line: a name of 20, and every number but those of the bill
-BILL_COLUMNS = 11  # of one of those
 
 
 def describe_machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
@@ -61,7 +58,7 @@ def describe_machine(history: MachineHistory, width: int) -> Iterator[Renderable
     yield Text()
     marks = [(trend, mark) for trend in history.trends for mark in trend.marks]
     for trend, mark in sorted(marks, key=lambda pair: pair[1].night.started):
-        yield Text(f"{night_name(mark.night)}: {trend.case_id}: {describe_mark(mark)}", style="yellow", overflow="fold")
+        yield Text(f"{night_name(mark.night)}: {trend.case_id}: {mark.words}", style="yellow", overflow="fold")
     unfit = describe_unfit([case_id for night in nights for case_id in night.unfit], "measurement")
     for line in filter(None, (*_events(history), unfit, *_limits(history))):
         yield Text(line, style="dim", overflow="fold")
@@ -76,12 +73,10 @@ def _count_nights(histories: Sequence[MachineHistory]) -> str:
     return units.number_of(len(gates), "run") + (f", {sum(gates)} of them gates" if any(gates) else "")
 
 
-def _group(trend: Trend) -> str:
-    return f"{trend.workload}/{trend.case_id.rpartition('/')[2]}"
-
-
-def _columns(billed: Sequence[str]) -> tuple[Column, ...]:
-    return (
+def _table(trends: Sequence[Trend], width: int) -> Table:
+    """The newest night of each case. The line of all nights is as long as a narrow window has room for it."""
+    billed = [name for name in BILL_TIMES if any(trend.seen[-1].value(name) for trend in trends)]
+    columns = (
         Column("workload", left=True),
         Column("optimization", left=True),
         Column("runs"),
@@ -93,24 +88,18 @@ def _columns(billed: Sequence[str]) -> tuple[Column, ...]:
         Column("anchor"),
         Column("last", left=True),
     )
-
-
-def _table(trends: Sequence[Trend], width: int) -> Table:
-    billed = [name for name in BILL_TIMES if any(trend.seen[-1].value(name) for trend in trends)]
-    spark_columns = min(SPARK_COLUMNS, max(NARROWEST_SPARK, width - OTHER_COLUMNS - BILL_COLUMNS * len(billed)))
-    groups = list(dict.fromkeys(map(_group, trends)))  # a case that was added later comes after other workloads'
-    by_group = sorted(trends, key=lambda trend: groups.index(_group(trend)))
-    rows = tuple(_cells(trend, spark_columns, billed) for trend in by_group)
-    return Table("", _columns(billed), rows, grouped=True)
+    rows = [_cells(trend, min(SPARK_COLUMNS, width // 5), billed) for trend in trends]
+    groups = list(dict.fromkeys(row[0] for row in rows))  # a case that was added later comes after other workloads'
+    return Table("", columns, tuple(sorted(rows, key=lambda row: groups.index(row[0]))), grouped=True)
 
 
 def _cells(trend: Trend, spark_columns: int, billed: Sequence[str]) -> tuple[str, ...]:
     """The line and the speedup are of the same quantity, the newest night's verdict stands last."""
-    last = trend.seen[-1]
+    last, (workload, optimization, kind) = trend.seen[-1], trend.case_id.rsplit("/", 2)
     found = last.speedup
     return (
-        _group(trend),
-        trend.case_id.removeprefix(f"{trend.workload}/").rpartition("/")[0],
+        f"{workload}/{kind}",
+        optimization,
         str(len(trend.nights)),
         units.milliseconds(last.optimized_ms),
         *(units.milliseconds(ms) if (ms := last.value(name)) else "" for name in billed),
@@ -151,23 +140,11 @@ def night_name(night: Night) -> str:
     return f"{night.started:%Y-%m-%d %H:%M}{version}"
 
 
-def describe_mark(mark: Mark) -> str:
-    """`level changed: speedup 3.00x -> 2.80x (-6.7 %); together with driver 580.1 -> 590.2`."""
-    moved = [_describe_step("speedup", mark.speedup, units.ratio)] if mark.speedup else []
-    moved += [_describe_step("per step", mark.optimized_ms, units.milliseconds)] if mark.optimized_ms else []
-    causes = f"; together with {'; '.join(mark.together_with)}" if mark.together_with else ""
-    return f"level changed: {', '.join(moved)}{causes}"
-
-
-def _describe_step(name: str, step: Step, written: Callable[[float], str]) -> str:
-    return f"{name} {written(step.before)} -> {written(step.after)} ({units.signed_percent(step.change)})"
-
-
 def _events(history: MachineHistory) -> Iterator[str]:
     """Yields other events of the nights: other software, an edited workload, a run that was cut off."""
     for night, differences in history.software_changed:
         yield f"{night_name(night)}: {'; '.join(differences)}"
-    edited = {(trend.workload, night_name(night)) for trend in history.trends for night in trend.source_changed}
+    edited = {(one.seen[0].workload, night_name(night)) for one in history.trends for night in one.source_changed}
     for workload, name in sorted(edited, key=lambda pair: pair[1]):
         yield f"{name}: the source of {workload} changed"
     for night in history.nights:
@@ -202,8 +179,6 @@ def _describe_machine(history: MachineHistory) -> dict[str, Any]:
     numbers = {night.key: number for number, night in enumerate(history.nights)}
     return {
         "machine": history.machine,
-        "level": history.level,
-        "fewest_nights": history.fewest_nights,
         "nights": [
             {
                 "name": night.name,
@@ -230,16 +205,7 @@ def _describe_trend(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
         "anchors": [[at[index], one] for index, one in enumerate(anchors) if index == 0 or one != anchors[index - 1]],
         "outcomes": {number: outcome and outcome.value for number, outcome in others.items()},
         "source_changed": [numbers[night.key] for night in trend.source_changed],
-        "level_changes": [
-            {
-                "night": numbers[mark.night.key],
-                "words": describe_mark(mark),
-                "speedup": None if mark.speedup is None else to_json(mark.speedup),
-                "optimized_ms": None if mark.optimized_ms is None else to_json(mark.optimized_ms),
-                "together_with": list(mark.together_with),
-            }
-            for mark in trend.marks
-        ],
+        "level_changes": [{"night": numbers[mark.night.key], "words": mark.words} for mark in trend.marks],
     }
 
 
@@ -330,4 +296,4 @@ def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, 
         for mark in trend.marks
     ]
     newest = sorted(marks, key=lambda found: found[0].night.started, reverse=True)
-    return [(night_name(mark.night), case_id, machine, describe_mark(mark)) for mark, case_id, machine in newest]
+    return [(night_name(mark.night), case_id, machine, mark.words) for mark, case_id, machine in newest]

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from gpugate import units
 from gpugate.results.changes import SOURCE_CHANGED, describe_conditions
 from gpugate.results.run import CaseNight, Night, workload_of
 
@@ -42,25 +43,11 @@ SERIES_OF_A_CASE = 2  # its speedup, and the time per step of its optimized side
 
 
 @dataclass(frozen=True)
-class Step:
-    """The medians before and after a level changed, each over the nights up to the next change."""
-
-    before: float
-    after: float
-
-    @property
-    def change(self) -> float:
-        return self.after / self.before - 1
-
-
-@dataclass(frozen=True)
 class Mark:
-    """The first night of a new level. None: that series kept its level."""
+    """The first night of a new level, in words such as `level changed: speedup 3.00x -> 2.80x (-6.7 %)`."""
 
     night: Night
-    speedup: Step | None
-    optimized_ms: Step | None
-    together_with: tuple[str, ...]  # what else was another than on the night before
+    words: str
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,6 @@ class Trend:
     """One case over the newest nights that measured it, the oldest first; its marks rest on all `measured` nights."""
 
     case_id: str
-    workload: str
     nights: tuple[Night, ...]
     seen: tuple[CaseNight, ...]
     measured: int
@@ -78,12 +64,11 @@ class Trend:
 
 @dataclass(frozen=True)
 class MachineHistory:
-    """The newest nights of one machine. A series shorter than `fewest_nights` cannot be marked at `level`."""
+    """The newest nights of one machine. A series shorter than `fewest_nights` cannot be marked."""
 
     machine: str
     nights: tuple[Night, ...]
     trends: tuple[Trend, ...]
-    level: float
     fewest_nights: int
 
     @property
@@ -110,18 +95,16 @@ def _history(machine: str, nights: Sequence[Night], last: int) -> MachineHistory
     newest = nights[-last:]
     shown = {case_id for night in newest for case_id in night.cases}
     trends = tuple(_trend(case_id, nights, newest[0], level) for case_id in ids if case_id in shown)
-    return MachineHistory(machine, tuple(newest), trends, level, fewest_values(level))
+    return MachineHistory(machine, tuple(newest), trends, fewest_values(level))
 
 
 def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) -> Trend:
-    of_case = [(night, night.cases[case_id]) for night in nights if case_id in night.cases]
-    own, seen = zip(*of_case, strict=True)
+    own, seen = zip(*((night, night.cases[case_id]) for night in nights if case_id in night.cases), strict=True)
     workload = workload_of(case_id)
     changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in describe_conditions(then, now, workload))
-    hidden = own.index(next(night for night in own if night.started >= since.started))
+    hidden = sum(night.started < since.started for night in own)
     return Trend(
         case_id=case_id,
-        workload=workload,
         nights=own[hidden:],
         seen=seen[hidden:],
         measured=len(own),
@@ -131,26 +114,22 @@ def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) ->
 
 
 def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> Iterator[Mark]:
-    """The level changes of both series, those of one night in one mark."""
-    speedups = [one.speedup.median for one in seen]
-    times_ms = [one.optimized_ms for one in seen]
-    of_speedup, of_time = level_changes(speedups, level), level_changes(times_ms, level)
-    for index in sorted({change.first for change in (*of_speedup, *of_time)}):
-        yield Mark(
-            night=nights[index],
-            speedup=_step(speedups, of_speedup, index),
-            optimized_ms=_step(times_ms, of_time, index),
-            together_with=describe_conditions(nights[index - 1], nights[index], seen[index].workload),
-        )
-
-
-def _step(values: Sequence[float], changes: Sequence[LevelChange], index: int) -> Step | None:
-    starts = [0, *(change.first for change in changes), len(values)]
-    for place, change in enumerate(changes, start=1):
-        if change.first == index:
-            before, after = values[starts[place - 1] : index], values[index : starts[place + 1]]
-            return Step(float(np.median(before)), float(np.median(after)))
-    return None
+    """Yields the level changes of both series, those of one night in one mark, with what else was another than on the
+    night before."""
+    found: dict[int, list[str]] = {}
+    for name, written, values in (
+        ("speedup", units.ratio, [one.speedup.median for one in seen]),
+        ("per step", units.milliseconds, [one.optimized_ms for one in seen]),
+    ):
+        starts = [change.first for change in level_changes(values, level)]
+        for start, first, end in zip([0, *starts], starts, [*starts[1:], len(values)], strict=False):
+            before, after = float(np.median(values[start:first])), float(np.median(values[first:end]))
+            change = units.signed_percent(after / before - 1)
+            found.setdefault(first, []).append(f"{name} {written(before)} -> {written(after)} ({change})")
+    for first, words in sorted(found.items()):
+        others = describe_conditions(nights[first - 1], nights[first], seen[first].workload)
+        causes = f"; together with {'; '.join(others)}" if others else ""
+        yield Mark(nights[first], f"level changed: {', '.join(words)}{causes}")
 
 
 @dataclass(frozen=True)
