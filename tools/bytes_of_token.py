@@ -20,7 +20,7 @@ from gpugate.machine.children import program_command, run_child
 from gpugate.report.table import Table, columns
 from gpugate.workload import Case, Context
 from workloads.llm import WORKLOADS
-from workloads.llm.model import token
+from workloads.llm.context import token
 
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 ABOUT = (

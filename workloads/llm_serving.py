@@ -31,8 +31,8 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm.caches import UNWRITTEN
-from workloads.llm.model import Shape, make_decoder
+from workloads.llm.model import UNWRITTEN, make_decoder
+from workloads.llm.sizes import Shape
 from workloads.parts.random_inputs import host_generator
 
 SHAPES = {

@@ -18,11 +18,10 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from gpugate.workload import Context, Side
-from workloads.llm.caches import StaticCache
-from workloads.llm.checkpoint import decoder
-from workloads.llm.model import MIDDLE, Block, Decoder, Token, text
+from workloads.llm.context import decoder, text
+from workloads.llm.model import Block, Decoder, StaticCache
 from workloads.llm.quantized import FP8, INT8, round_rows
-from workloads.llm.rungs import capture, make_static_caches, read_text
+from workloads.llm.rungs import capture_on_token, make_static_caches, read_text
 
 WARPS, VALUES = 4, 2048  # the values of a row that a program reads at once
 MANY_ROWS = 16_384
@@ -198,15 +197,7 @@ def in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:
     read_text(model, caches, text(context, 1))
     layers, table = pack_layers(model, caches, narrow), pack([model.lm_head], narrow)
     del model.layers, model.lm_head
-    ids = torch.zeros(1, 1, dtype=torch.int64, device=context.device)
-    position = torch.full((1,), MIDDLE, device=context.device)  # the warm-up of a capture writes where every step does
-    replay = capture(context, torch.inference_mode()(partial(compute_token, model, layers, table, ids, position)))
-
-    def step(token: Token) -> Tensor:
-        ids.copy_(token.ids, non_blocking=True)
-        position.copy_(token.position, non_blocking=True)
-        return replay()
-
+    step = capture_on_token(context, partial(compute_token, model, layers, table))
     return Side(step, engaged=partial(describe_types, layers, table, narrow))
 
 

@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.llm.caches import UNWRITTEN, StaticCache
-from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Cache, Decoder, draw_ids, dtype, shape
-from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
+from workloads.llm.context import decoder, draw_ids
+from workloads.llm.model import UNWRITTEN, Cache, Decoder, StaticCache
+from workloads.llm.rungs import capture_on_ids, compile_blocks
+from workloads.llm.sizes import dtype, shape
+from workloads.parts.compiled import miscount
 from workloads.parts.random_inputs import generator_of
 
 TOKENS = {"cuda": 8192, "cpu": 1024}  # of each text, with the new one
@@ -119,4 +120,4 @@ def _side(context: Context, model: Decoder, caches: Sequence[Cache]) -> Side:
         return Side(step, model)
     graphs = compile_blocks(model)
     captured = capture_on_ids(context, step, context.items, 1)
-    return Side(captured, engaged=partial(describe_graph_problem, graphs))
+    return Side(captured, engaged=partial(miscount, graphs))

@@ -1,71 +1,21 @@
 """A decoder of the Llama shape: RMSNorm, rotary positions, grouped-query attention, SwiGLU, one table of embeddings.
 
-The model computes logits for its input tokens; a cache stores the keys and values of earlier tokens. At the foot are
-the text that a decoder has read, and the token whose logits a step computes.
+The model computes logits for its input tokens. A cache stores the keys and values of earlier tokens, and computes the
+attention of new ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context
-from workloads.parts.random_inputs import host_generator
+from workloads.llm.sizes import Shape
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The numbers of a decoder. `rope_factor` > 1 stretches rotary positions as Llama 3.1 does."""
-
-    vocabulary: int
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    hidden: int
-    rope_base: float = 500_000.0
-    rope_factor: float = 1.0
-    norm_eps: float = 1e-5
-
-    @property
-    def head(self) -> int:
-        return self.width // self.heads
-
-    @property
-    def kv_width(self) -> int:
-        return self.kv_heads * self.head
-
-    @property
-    def weights(self) -> int:
-        """The values of all matrices, which every token reads once; 0.01 % more are in the norms."""
-        return self.attention_weights + self.layers * 3 * self.width * self.hidden + self.vocabulary * self.width
-
-    @property
-    def attention_weights(self) -> int:
-        """The values of the matrices of attention, in all layers."""
-        return self.layers * 2 * self.width * (self.width + self.kv_width)
-
-    def cached_values(self, tokens: int) -> int:
-        """The keys and values of so many tokens."""
-        return 2 * self.layers * tokens * self.kv_width
-
-    def attention_flops(self, tokens: int) -> float:
-        """The two products of one token with so many tokens."""
-        return 4.0 * self.layers * tokens * self.width
-
-
-LLAMA_1B = Shape(vocabulary=128_256, width=2048, layers=16, heads=32, kv_heads=8, hidden=8192)  # 1.24 B weights
-SMALL = Shape(vocabulary=8192, width=512, layers=6, heads=8, kv_heads=2, hidden=1408)  # 21 M weights, for a CPU
-
-
-PROMPT_TOKENS, NEW_TOKENS = 128, 128
-CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
-MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2  # here a step reads as many keys and values as the average new token
+UNWRITTEN = 100.0  # a step that reads memory that no step wrote gets wrong logits, in any precision
 
 
 class Cache(Protocol):
@@ -195,43 +145,44 @@ def make_decoder(shape: Shape, context_tokens: int, seed: int, dtype: torch.dtyp
     return model.to(dtype).eval().requires_grad_(False)
 
 
-class Token(NamedTuple):
-    """The tokens at one position of all sequences: ids int64 [batch, 1], and their position int64 [1].
+def attention_by_hand(queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+    """Repeats keys and values for each query head, and writes the scores and their shares to memory."""
+    repeats = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
+    scores = queries @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5  # [batch, heads, new, tokens]
+    later = torch.arange(keys.shape[2], device=positions.device) > positions[:, None]
+    shares = torch.softmax(scores.masked_fill(later, -torch.inf).float(), dim=-1).to(values.dtype)
+    return shares @ values
 
-    A growing cache needs the position on the host, other caches need it on the device.
+
+class StaticCache:
+    """Memory for the whole context; new keys and values are written in place, and a mask hides the rest."""
+
+    def __init__(self, shape: Shape, batch: int, context_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        size = (batch, shape.kv_heads, context_tokens, shape.head)
+        self.keys, self.values = (torch.full(size, UNWRITTEN, dtype=dtype, device=device) for _ in range(2))
+        self.tokens = torch.arange(context_tokens, device=device)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        self.keys.index_copy_(2, positions, keys)
+        self.values.index_copy_(2, positions, values)
+        return grouped_attention(queries, self.keys, self.values, self.tokens <= positions[:, None])
+
+
+def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Attention whose query heads share keys and values: the heads of a group are rows of one product.
+
+    `seen` is bool [new, tokens].
     """
-
-    ids: Tensor
-    position: Tensor
-    host_position: Tensor
-
-
-def shape(context: Context) -> Shape:
-    return SMALL if context.device.type == "cpu" else LLAMA_1B
+    batch, heads, new, head = queries.shape
+    group = heads // keys.shape[1]
+    rows = queries.reshape(batch, keys.shape[1], group * new, head)
+    attended = F.scaled_dot_product_attention(rows, keys, values, attn_mask=seen.repeat(group, 1))
+    return attended.reshape(batch, heads, new, head)
 
 
-def dtype(context: Context) -> torch.dtype:
-    return torch.float32 if context.device.type == "cpu" else torch.bfloat16
+class PromptByHand:
+    """No cache: all tokens of the sequence are new."""
 
-
-def draw_ids(context: Context, index: int, sequences: int, tokens: int) -> Tensor:
-    """Random ids of input set `index`: int64 [sequences, tokens] on the context's device."""
-    random = host_generator(context, index)
-    return torch.randint(shape(context).vocabulary, (sequences, tokens), generator=random).to(context.device)
-
-
-def text(context: Context, sequences: int) -> Tensor:
-    """Random ids, int64 [sequences, CONTEXT_TOKENS], on the context's device, equal for all sides."""
-    random = torch.Generator().manual_seed(context.seed)
-    ids = torch.randint(shape(context).vocabulary, (sequences, CONTEXT_TOKENS), generator=random)
-    return ids.to(context.device)
-
-
-def token_at(context: Context, ids: Tensor, position: int) -> Token:
-    host_position = torch.tensor([position])
-    return Token(ids.clone(), host_position.to(context.device, copy=True), host_position)
-
-
-def token(context: Context, index: int) -> Token:
-    """A random token at the position MIDDLE of each sequence: a step overwrites what the step before it has cached."""
-    return token_at(context, draw_ids(context, index, context.items, 1), MIDDLE)
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        return attention_by_hand(queries, keys, values, positions)

@@ -7,14 +7,24 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.llm.caches import PromptByHand, PromptFused
-from workloads.llm.checkpoint import decoder
-from workloads.llm.model import Cache, Decoder, draw_ids, shape
-from workloads.llm.quantized import FP8, replace_linear_layers, round_rows
-from workloads.llm.rungs import capture_on_ids, compile_blocks, describe_graph_problem
+from workloads.llm.context import decoder, draw_ids
+from workloads.llm.model import Cache, Decoder, PromptByHand
+from workloads.llm.quantized import Fp8Linear, replace_linear_layers
+from workloads.llm.rungs import capture_on_ids, compile_blocks
+from workloads.llm.sizes import shape
+from workloads.parts.compiled import miscount
+
+
+class PromptFused:
+    """No cache; attention is PyTorch's fused kernel, which keeps blocks of scores on the chip."""
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        repeats = queries.shape[1] // keys.shape[1]
+        keys, values = keys.repeat_interleave(repeats, dim=1), values.repeat_interleave(repeats, dim=1)
+        return F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
 
 
 def prompt(context: Context, index: int) -> Tensor:
@@ -66,28 +76,7 @@ def _step(context: Context, model: Decoder, attention: Cache) -> Callable[[Tenso
 def _compiled(context: Context, model: Decoder) -> Side:
     graphs = compile_blocks(model)
     step = _step(context, model, PromptFused())
-    engaged = partial(describe_graph_problem, graphs)
+    engaged = partial(miscount, graphs)
     if context.device.type == "cuda":
         return Side(capture_on_ids(context, step, 1, context.items), engaged=engaged)  # cuda only
     return Side(step, model, engaged=engaged)
-
-
-class Fp8Linear(nn.Module):
-    """The product of two fp8 matrices with a scale for each row; those of the activations are chosen in each step."""
-
-    weight: Tensor
-    scale: Tensor
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight, scale = round_rows(linear.weight, FP8)
-        self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale[None])
-
-    def forward(self, x: Tensor) -> Tensor:
-        rows, by_row = x.flatten(0, -2).float(), F.ScalingType.RowWise
-        scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
-        product: Tensor = F.scaled_mm(
-            (rows / scale).to(FP8), self.weight.t(), scale, by_row, self.scale, by_row, output_dtype=x.dtype
-        )
-        return product.reshape(*x.shape[:-1], -1)

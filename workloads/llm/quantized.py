@@ -5,9 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
+
+
+def round_rows(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The weights in int8 or fp8, and the float32 [rows] scales that undo it."""
+    largest = 127.0 if dtype is INT8 else torch.finfo(dtype).max
+    scale = weight.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / largest
+    scaled = weight.float() / scale
+    return (scaled.round() if dtype is INT8 else scaled).to(dtype), scale[:, 0]
+
+
+def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module], kept: str = "") -> None:
+    """Replaces those outside parts named `kept`. The table of embeddings is none: a token reads one row of it."""
+    for name, part in list(model.named_children()):
+        if isinstance(part, nn.Linear):
+            setattr(model, name, replace(part))
+        elif name != kept:
+            replace_linear_layers(part, replace, kept)
 
 
 class Int8Linear(nn.Module):
@@ -27,26 +45,25 @@ class Int8Linear(nn.Module):
         return product.reshape(*x.shape[:-1], -1).to(x.dtype)
 
 
-def round_rows(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The weights in int8 or fp8, and the float32 [rows] scales that undo it."""
-    largest = 127.0 if dtype is INT8 else torch.finfo(dtype).max
-    scale = weight.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / largest
-    scaled = weight.float() / scale
-    return (scaled.round() if dtype is INT8 else scaled).to(dtype), scale[:, 0]
+class Fp8Linear(nn.Module):
+    """The product of two fp8 matrices with a scale for each row; those of the activations are chosen in each step."""
 
+    weight: Tensor
+    scale: Tensor
 
-def quantize(model: nn.Module) -> None:
-    """Replaces every linear layer; the table of embeddings stays: a token reads one row."""
-    replace_linear_layers(model, Int8Linear)
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight, scale = round_rows(linear.weight, FP8)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale[None])
 
-
-def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module], kept: str = "") -> None:
-    """Replaces those outside parts named `kept`."""
-    for name, part in list(model.named_children()):
-        if isinstance(part, nn.Linear):
-            setattr(model, name, replace(part))
-        elif name != kept:
-            replace_linear_layers(part, replace, kept)
+    def forward(self, x: Tensor) -> Tensor:
+        rows, by_row = x.flatten(0, -2).float(), F.ScalingType.RowWise
+        scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
+        product: Tensor = F.scaled_mm(
+            (rows / scale).to(FP8), self.weight.t(), scale, by_row, self.scale, by_row, output_dtype=x.dtype
+        )
+        return product.reshape(*x.shape[:-1], -1)
 
 
 def describe_wide_weights(model: nn.Module) -> str | None:

@@ -7,37 +7,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Side
-from workloads.llm.caches import GrowingCache, PromptByHand, StaticCache
-from workloads.llm.checkpoint import decoder
-from workloads.llm.model import CONTEXT_TOKENS, MIDDLE, Cache, Decoder, Token, draw_ids, dtype, shape, text, token_at
-from workloads.llm.quantized import describe_wide_weights, quantize
-from workloads.parts.compiled import compile_anew
+from workloads.llm.context import Token, decoder, draw_ids, text, token_at
+from workloads.llm.model import Cache, Decoder, PromptByHand, StaticCache, attention_by_hand
+from workloads.llm.quantized import Int8Linear, describe_wide_weights, replace_linear_layers
+from workloads.llm.sizes import CONTEXT_TOKENS, MIDDLE, dtype, shape
+from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 
-Graphs = Sequence[fx.GraphModule]
 POSITIONS = range(MIDDLE, MIDDLE + 16)  # that the proof compares
 SEQUENCES = 16
+
+
+class GrowingCache:
+    """Each token copies all keys and values to a tensor that is longer by one; attention writes all its scores.
+
+    The caller sets `length`, the number of tokens before the new ones: slicing needs it on the host.
+    """
+
+    def __init__(self, context: Context) -> None:
+        size = context.items, shape(context).kv_heads, 0, shape(context).head
+        self.keys = self.values = torch.empty(size, dtype=dtype(context), device=context.device)
+        self.length = 0
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
+        keys = torch.cat((self.keys[:, :, : self.length], keys), dim=2)
+        values = torch.cat((self.values[:, :, : self.length], values), dim=2)
+        if keys.shape[2] > self.keys.shape[2]:
+            self.keys, self.values = keys, values
+        return attention_by_hand(queries, keys, values, positions)
 
 
 def growing(context: Context) -> Side:
     """Every token makes all caches one token longer, by torch.cat."""
     model = decoder(context)
-    caches = [GrowingCache(shape(context), context.items, dtype(context), context.device) for _ in model.layers]
+    caches = [GrowingCache(context) for _ in model.layers]
     read_text(model, caches, text(context, context.items))
+    compute = _step(model, caches)
 
-    @torch.inference_mode()
     def step(token: Token) -> Tensor:
         for cache in caches:
             cache.length = int(token.host_position)
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
+        return compute(token)
 
     return Side(step, model)
 
@@ -46,13 +62,7 @@ def static(context: Context) -> Side:
     """The caches have memory for the whole context, and attention is one fused kernel."""
     model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(model, caches, text(context, context.items))
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
-
-    return Side(step, model)
+    return Side(_step(model, caches), model)
 
 
 def compiled(context: Context) -> Side:
@@ -60,29 +70,22 @@ def compiled(context: Context) -> Side:
     model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(model, caches, text(context, context.items))
     graphs = compile_blocks(model)
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
-
-    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
+    return Side(_step(model, caches), model, engaged=partial(miscount, graphs))
 
 
 def whole_step(context: Context) -> Side:
-    """One launch a token: a CUDA graph; on a CPU, all layers are compiled together."""
+    """One launch a token: a CUDA graph whose layers are compiled once for all layers, and the product with the table
+    apart; on a CPU, all layers are compiled together."""
     model, caches = decoder(context), make_static_caches(context, context.items)
     read_text(model, caches, text(context, context.items))
-    if context.device.type == "cuda":
-        return capture_step(context, model, caches)  # cuda only
-    run, graphs = compile_once(lambda ids, position: model(ids, position, caches))
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        logits: Tensor = run(token.ids, token.position)[:, 0]
-        return logits
-
-    return Side(step, model, engaged=partial(describe_graph_problem, graphs))
+    if context.device.type == "cpu":
+        run, graphs = compile_once(lambda ids, position: model(ids, position, caches), model)
+        step = torch.inference_mode()(lambda token: run(token.ids, token.position)[:, 0])
+        return Side(step, model, engaged=partial(miscount, graphs))
+    layers = compile_blocks(model)  # cuda only
+    model.lm_head.forward, table = compile_once(model.lm_head.forward, model)  # type: ignore[method-assign]  # cuda only
+    step = capture_on_token(context, lambda ids, position: model(ids, position, caches)[:, 0])  # cuda only
+    return Side(step, engaged=lambda: miscount(layers) or miscount(table))  # cuda only
 
 
 def in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:  # cuda only
@@ -95,15 +98,9 @@ def in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:  # c
 def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row, without a compiler."""
     model, caches = decoder(context), make_static_caches(context, context.items)
-    quantize(model)
+    replace_linear_layers(model, Int8Linear)
     read_text(model, caches, text(context, context.items))
-
-    @torch.inference_mode()
-    def step(token: Token) -> Tensor:
-        logits: Tensor = model(token.ids, token.position, caches)[:, 0]
-        return logits
-
-    return Side(step, engaged=partial(describe_wide_weights, model))
+    return Side(_step(model, caches), engaged=partial(describe_wide_weights, model))
 
 
 def make_static_caches(context: Context, batch: int, precision: torch.dtype | None = None) -> list[StaticCache]:
@@ -117,89 +114,56 @@ def read_text(model: Decoder, caches: Sequence[Cache], ids: Tensor) -> None:
     model(ids[:, :MIDDLE], torch.arange(MIDDLE, device=ids.device), caches, last_only=True)
 
 
-def compile_once(work: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Graphs]:
-    """Compiles `work` for one set of argument shapes; returns the compiled function and the list of compiled graphs.
+def _step(model: Decoder, caches: Sequence[Cache]) -> Callable[[Token], Tensor]:
+    """The step that computes one token of each sequence, layer by layer."""
+    return torch.inference_mode()(lambda token: model(token.ids, token.position, caches)[:, 0])
+
+
+def compile_once(work: Callable[..., Tensor], model: Decoder) -> tuple[Callable[..., Tensor], list[bool]]:
+    """Compiles `work` for one set of argument shapes; returns it with a list that gets an entry for each graph.
 
     On a GPU, coordinate descent tuning makes a product with one row a loop of the compiler.
     """
-    from torch._inductor.compile_fx import compile_fx
-
-    graphs: list[fx.GraphModule] = []
-
-    def backend(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Any:
-        graphs.append(graph)
-        return compile_fx(graph, examples, config_patches={"coordinate_descent_tuning": examples[0].is_cuda})
-
-    def run(*arguments: Any) -> Tensor:
-        return work(*arguments)
-
-    return compile_anew(run, backend=backend, dynamic=False, fullgraph=True), graphs
+    graphs, on_gpu = list[bool](), model.cosines.is_cuda
+    tuning = {"coordinate_descent_tuning": on_gpu}
+    return compile_counted(lambda *arguments: work(*arguments), graphs, tuning), graphs
 
 
-def compile_blocks(model: Decoder) -> Graphs:
-    model.run_block, graphs = compile_once(model.run_block)
+def compile_blocks(model: Decoder) -> list[bool]:
+    model.run_block, graphs = compile_once(model.run_block, model)
     return graphs
 
 
-def describe_graph_problem(graphs: Graphs) -> str | None:
-    return None if len(graphs) == 1 else f"{len(graphs)} graphs were compiled, not 1: the step ran eagerly or again"
+def capture(context: Context, compute: Callable[..., Tensor], *captured: Tensor) -> Callable[..., Tensor]:  # cuda only
+    """Captures `compute` of these tensors as a CUDA graph; the returned step copies its arguments to them first.
 
-
-def capture_step(
-    context: Context,
-    model: Decoder,
-    caches: Sequence[StaticCache],
-) -> Side:
-    """The whole step as a CUDA graph that reads its token from memory of its own.
-
-    A layer is compiled once for all layers, and the product with the table apart.
+    Where no graph is to be captured, a step computes.
     """
-    layers = compile_blocks(model)
-    model.lm_head.forward, table = compile_once(model.lm_head.forward)  # type: ignore[method-assign]
-    ids = torch.zeros(context.items, 1, dtype=torch.int64, device=context.device)
-    position = torch.full((1,), MIDDLE, device=context.device)  # the warm-up of a capture writes where every step does
+    compute = torch.inference_mode()(compute)
+    if context.capture_graphs:
+        stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
+        graph, result = recorded(lambda: compute(*captured), stream)
 
-    @torch.inference_mode()
-    def compute() -> Tensor:
-        logits: Tensor = model(ids, position, caches)[:, 0]
-        return logits
-
-    replay = capture(context, compute)
-
-    def step(token: Token) -> Tensor:
-        ids.copy_(token.ids, non_blocking=True)
-        position.copy_(token.position, non_blocking=True)
-        return replay()
-
-    return Side(step, engaged=lambda: describe_graph_problem(layers) or describe_graph_problem(table))
-
-
-def capture(context: Context, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Captures `compute` as a CUDA graph and returns its replay; returns `compute` where no graph is to be captured."""
-    if not context.capture_graphs:
-        return compute
-    graph, result = recorded(compute, torch.cuda.Stream(context.device))  # type: ignore[no-untyped-call]
-    return partial(_replay, graph, result, compute)
-
-
-def capture_on_ids(
-    context: Context, run: Callable[[Tensor], Tensor], rows: int, columns: int
-) -> Callable[[Tensor], Tensor]:
-    """Captures `run` on ids int64 [rows, columns] in memory of its own, to which the returned step copies its ids."""
-    captured_ids = torch.zeros(rows, columns, dtype=torch.int64, device=context.device)
-    replay = capture(context, lambda: run(captured_ids))
-
-    def step(ids: Tensor) -> Tensor:
-        captured_ids.copy_(ids, non_blocking=True)
-        return replay()
+    def step(*given: Tensor) -> Tensor:
+        for memory, value in zip(captured, given, strict=True):
+            memory.copy_(value, non_blocking=True)
+        if not context.capture_graphs:
+            return compute(*captured)  # which also keeps alive what a graph reads
+        graph.replay()
+        return result
 
     return step
 
 
-def _replay(graph: torch.cuda.CUDAGraph, result: Tensor, _captured: Callable[[], Tensor]) -> Tensor:
-    """Replays a graph, which reads the addresses of a model and its caches: `_captured` keeps their memory alive."""
-    graph.replay()
-    return result
+def capture_on_token(context: Context, compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Token], Tensor]:
+    ids = torch.zeros(context.items, 1, dtype=torch.int64, device=context.device)
+    position = torch.full((1,), MIDDLE, device=context.device)  # the warm-up of a capture writes where every step does
+    step = capture(context, compute, ids, position)
+    return lambda token: step(token.ids, token.position)
+
+
+def capture_on_ids(context: Context, compute: Callable[[Tensor], Tensor], *size: int) -> Callable[..., Tensor]:
+    return capture(context, compute, torch.zeros(size, dtype=torch.int64, device=context.device))
 
 
 def batch_of_tokens(context: Context, index: int) -> Tensor:
@@ -246,7 +210,7 @@ def compare_with_fp32(build: Build, largest: float, context: Context) -> str:
 @torch.inference_mode()
 def whole_text_logits(context: Context, ids: Tensor) -> Tensor:
     """float32 [batch, tokens, vocabulary] for ids [batch, tokens], without any cache."""
-    model = decoder(context, dtype=torch.float32)
+    model = decoder(context, precision=torch.float32)
     positions = torch.arange(ids.shape[1], device=context.device)
     logits: Tensor = model(ids, positions, [PromptByHand()] * len(model.layers))
     return logits

@@ -14,18 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
-from workloads.llm.caches import StaticCache
-from workloads.llm.checkpoint import decoder
-from workloads.llm.model import CONTEXT_TOKENS, PROMPT_TOKENS, Decoder, Shape, make_decoder, shape, text
+from workloads.llm.context import decoder, text
+from workloads.llm.model import Decoder, StaticCache, make_decoder
 from workloads.llm.rungs import make_static_caches
+from workloads.llm.sizes import CONTEXT_TOKENS, PROMPT_TOKENS, Shape, shape
 from workloads.parts.random_inputs import host_generator
 
 SPAN_TOKENS = 8  # of one step
 TEXT_TOKENS = PROMPT_TOKENS + 6 * SPAN_TOKENS
 DRAFTED, ACCEPTANCE = 4, 0.8
-PROVED_SPANS = 2
 DRAFT = {"cuda": Shape(128_256, 512, 2, 8, 2, 2048), "cpu": Shape(8192, 128, 2, 2, 1, 352)}
 
 
@@ -44,7 +42,7 @@ def span(context: Context, index: int) -> Span:
 
 def one_by_one(context: Context) -> Side:
     """The model's likeliest token, SPAN_TOKENS times."""
-    model, caches = decoder(context, dtype=torch.float32), make_static_caches(context, 1, torch.float32)
+    model, caches = decoder(context, precision=torch.float32), make_static_caches(context, 1, torch.float32)
     known = continue_greedily(context, model, caches)
 
     @torch.inference_mode()
@@ -61,7 +59,7 @@ def one_by_one(context: Context) -> Side:
 
 def speculative(context: Context) -> Side:
     """The model reads its weights once for a token and all drafts after it."""
-    model, caches = decoder(context, dtype=torch.float32), make_static_caches(context, 1, torch.float32)
+    model, caches = decoder(context, precision=torch.float32), make_static_caches(context, 1, torch.float32)
     known = continue_greedily(context, model, caches)
     small, small_caches = make_draft(context)
     vocabulary = shape(context).vocabulary
@@ -114,13 +112,3 @@ def continue_greedily(context: Context, model: Decoder, caches: list[StaticCache
     for position in range(PROMPT_TOKENS, TEXT_TOKENS):
         ids = torch.cat((ids, pick_likeliest(model(ids[:, -1:], positions[position : position + 1], caches))), dim=1)
     return ids
-
-
-def prove_the_tokens(context: Context) -> str:
-    """Compares the tokens of spans with those of the model alone; raises DisprovedError where one differs."""
-    alone, drafted = one_by_one(context), speculative(context)
-    for index in range(PROVED_SPANS):
-        inputs = span(context, 2**31 + index)
-        if not alone.step(inputs).equal(drafted.step(inputs)):
-            raise DisprovedError(f"span {index} has other tokens than the model alone: drafts were accepted unchecked")
-    return f"{PROVED_SPANS} spans of {SPAN_TOKENS} tokens are those of the model alone"
