@@ -87,7 +87,7 @@ def launch_slowdown(probes: Sequence[Yardstick], recorded: Mapping[str, float]) 
 def impossible_rate(measurement: Measurement, summary: Summary, size: Size) -> Reason | None:
     """The first side whose step is faster than PROBE_RATIO times what this machine's yardsticks allow, or None."""
     for side, step_ms in (("the optimized side", summary.optimized_ms), ("the reference", summary.reference_ms)):
-        for name, rate in _rates(measurement, size, step_ms.median):
+        for name, rate in list_rates(measurement, size, step_ms.median):
             ceiling = measurement.ceilings.get(name)
             if ceiling and rate > PROBE_RATIO * ceiling:
                 beyond: dict[str, Fact] = {"ceiling": ceiling, "times_ceiling": rate / ceiling}
@@ -102,8 +102,8 @@ def slowed_reference(measurement: Measurement) -> Reason | None:
     return Reason(ReasonCode.REFERENCE_SLOWED, {"times": slowdown}) if slowdown > SLOWED else None
 
 
-def _rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
-    """Every yardstick that bounds a step, with the rate of the step's work in its unit."""
+def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
+    """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
     uncached = uncached_bytes(measurement, size)
     for name in measurement.ceilings:
         if name.endswith("_tflops"):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 
 from gpugate import units
 from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling
 from gpugate.machine.environment import Environment
-from gpugate.measurement.derived import BANDWIDTH
 from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
-from gpugate.units import YARDSTICK_RATES, yardstick_label, yardstick_value
+from gpugate.units import yardstick_label, yardstick_value
 
 
 def facts(environment: Environment) -> list[str]:
@@ -67,26 +66,6 @@ def describe_load(measured: Sequence[Measurement]) -> list[str]:
     cores, shares = ([one[name] for one in counters if name in one] for name in ("other_cores", "throttled_periods"))
     busy = [f"other processes kept up to {max(cores):.2g} CPU cores busy"] if cores else []
     return busy + ([describe_throttling(max(shares))] if shares else [])
-
-
-def fastest_matmul(values: Mapping[str, float]) -> tuple[str, float] | None:
-    """Name and FLOP/s of the fastest matmul yardstick: the ceiling of this machine; None without one."""
-    return _fastest(values, "FLOP", ("matmul",))
-
-
-def fastest_copy(values: Mapping[str, float]) -> tuple[str, float] | None:
-    """Name and bytes/s of the copy within the memory of the device, reads and writes together; None without one."""
-    return _fastest(values, "B", tuple(BANDWIDTH.values()))
-
-
-def _fastest(values: Mapping[str, float], wanted: str, prefixes: tuple[str, ...]) -> tuple[str, float] | None:
-    known = {
-        name: value * factor
-        for name, value in values.items()
-        for suffix, factor, unit in YARDSTICK_RATES
-        if unit == wanted and name.startswith(prefixes) and name.endswith(suffix) and value > 0
-    }
-    return max(known.items(), key=lambda pair: pair[1]) if known else None
 
 
 def describe_unfit(case_ids: Sequence[str], noun: str) -> str | None:

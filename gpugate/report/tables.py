@@ -13,9 +13,8 @@ from typing import NamedTuple
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.explaining.state import shorten_names
-from gpugate.judging.machine_state import uncached_bytes
+from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
-from gpugate.report.machine import fastest_copy, fastest_matmul, medians
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of, median_kernels_ms
 from gpugate.results.case import CaseResult, decider
@@ -24,13 +23,11 @@ from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, swe
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import NOT_JUDGED, Outcome, outcome_word
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import yardstick_label
 from gpugate.workload import BASELINE
 
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.03  # however wide the interval is: by more they contradict each other
-FLOPS, COPIED = "", " copy"  # behind the share of a ceiling
 ITEMS: Mapping[str, str] = {
     "kernel_ms": "kernels, time",
     "host_to_device_ms": "copies to the device, time",
@@ -56,15 +53,6 @@ NOTES: Mapping[str, str] = {
 }
 
 
-class Ceiling(NamedTuple):
-    """A rate that no step can exceed: `most` of `unit`, by a yardstick. `mark` is behind a share of it."""
-
-    mark: str
-    unit: str
-    yardstick: str
-    most: float
-
-
 class Row(NamedTuple):
     """One measured case: its cells by the keys of `_columns`."""
 
@@ -85,9 +73,8 @@ def verdict_words(case: CaseResult) -> str:
 
 def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
-    ceilings = _ceilings(run)
     found = [
-        Row(case, _cells(case, case.measurement, decided.summary, ceilings))
+        Row(case, _cells(case, case.measurement, decided.summary))
         for case in run.cases.values()
         if case.measurement and (decided := decider(case))
     ]
@@ -98,20 +85,19 @@ def rows(run: RunResult) -> list[Row]:
 def results_table(run: RunResult) -> Table:
     """All figures: a row for each measured case. A column in which no row has a value is left out."""
     found = rows(run)
-    known = {column: [row.cells[key] for row in found] for key, column in _columns(run, found).items()}
+    known = {column: [row.cells[key] for row in found] for key, column in _columns(found).items()}
     shown = {column: cells for column, cells in known.items() if any(cells)}
     notes = tuple(filter(None, (_describe_compiled(row.case) for row in found)))
     return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes, grouped=True)
 
 
-def _columns(run: RunResult, found: Sequence[Row]) -> dict[str, Column]:
+def _columns(found: Sequence[Row]) -> dict[str, Column]:
     """The columns by the keys of a row's cells."""
     unbounded = any(row.cells["detectable"] == UNDETECTABLE for row in found)
     none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
     mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
     paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
-    rates = [f"{one.unit} over {yardstick_label(one.yardstick)}{one.mark and ' (copy)'}" for one in _ceilings(run)]
-    share = f"ceiling: achieved {' or '.join(rates)}{', the larger share' if len(rates) > 1 else ''}"
+    share = "ceiling: achieved FLOP/s over this machine's matmul, or bytes/s over its copy (copy), the larger share"
     start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
     return {
         "group": Column("workload", left=True),
@@ -135,9 +121,7 @@ def _describe_compiled(case: CaseResult) -> str:
     return f"{case.case_id}: torch.compile: {', '.join(counts)}" if counts else ""
 
 
-def _cells(
-    case: CaseResult, measurement: Measurement, summary: Summary, ceilings: Sequence[Ceiling]
-) -> Mapping[str, str]:
+def _cells(case: CaseResult, measurement: Measurement, summary: Summary) -> Mapping[str, str]:
     versus = "" if case.compared_with == BASELINE else f"\n  vs {case.compared_with}"
     return {
         "group": f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
@@ -149,7 +133,7 @@ def _cells(
         "interval": units.interval(summary.speedup.low, summary.speedup.high),
         "detectable": _detectable(case),
         "verdict": verdict_words(case),
-        "of_ceiling": _share(case, measurement, summary, ceilings),
+        "of_ceiling": _share(case, measurement, summary),
         "compiling": f"{measurement.optimized_cost.compile_s:.1f} s",
     }
 
@@ -169,19 +153,12 @@ def _detectable(case: CaseResult) -> str:
     return UNDETECTABLE if found is None else units.percent(found)
 
 
-def _share(case: CaseResult, measurement: Measurement, summary: Summary, ceilings: Sequence[Ceiling]) -> str:
+def _share(case: CaseResult, measurement: Measurement, summary: Summary) -> str:
     """`40 %` of the matmul or `62 % copy`: the larger share that a step has of a ceiling; empty where none is known."""
-    seconds = summary.optimized_ms.median / 1e3
-    work = {FLOPS: case.size.flops, COPIED: uncached_bytes(measurement, case.size)}
-    shares = [(work[one.mark] / seconds / one.most, one.mark) for one in ceilings if work[one.mark] > 0]
-    return f"{units.percent(max(shares)[0])}{max(shares)[1]}" if shares else ""
-
-
-def _ceilings(run: RunResult) -> list[Ceiling]:
-    """The ceilings of this machine that the run measured."""
-    values = medians(run)
-    known = ((FLOPS, "FLOP/s", fastest_matmul(values)), (COPIED, "bytes/s", fastest_copy(values)))
-    return [Ceiling(mark, unit, *found) for mark, unit, found in known if found is not None]
+    rates = list_rates(measurement, case.size, summary.optimized_ms.median)
+    shares = [(rate / measurement.ceilings[name], name) for name, rate in rates if rate > 0]
+    share, name = max(shares, default=(0.0, ""))
+    return f"{units.percent(share)}{'' if 'matmul' in name else ' copy'}" if name else ""
 
 
 def overview_table(run: RunResult) -> Table:
