@@ -1,6 +1,6 @@
-"""Targets and promises for each GPU beside what was recorded and what a night measured, and the tables of that night.
+"""Targets and promises for each GPU beside what was recorded and what a night measured.
 
-`python -m tools.promises` writes promises.md and gates.md of each machine below results/. It fills in the figures of
+`python -m tools.promises` writes promises.md of each machine below results/. It fills in the figures of
 results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate`
 (items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is
 `current` or `anchor`. The night of a machine is in the folder night/ beside its pages, and single runs are in runs/.
@@ -24,7 +24,6 @@ from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Process
 from gpugate.report.machine import facts
 from gpugate.report.table import Column, Markdown, Table
-from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
@@ -34,7 +33,6 @@ from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.archive import list_files
 from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated, list_cases
-from tools.run_page import results_page
 from tools.simulated_nights import load_entries
 
 NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
@@ -406,38 +404,6 @@ def _night_time(night: Night) -> str:
     return units.duration(taken_s) if taken_s <= NIGHT_S else f"**{units.duration(taken_s)}**"
 
 
-def _describe_run(run: RunResult) -> str:
-    measured = sum(case.measurement is not None for case in run.cases.values())
-    taken = f"{units.number_of(measured, 'case')} in {units.duration(run.wall_s)}"
-    return f"- {_minute(run)}: {taken}, exit status {run.exit_status}"
-
-
-def _minute(run: RunResult) -> str:
-    return f"{run.started_at[:16].replace('T', ' ')} UTC"
-
-
-def write_gates(machine: Machine, night: Night) -> str:
-    """Writes the page of the night, every case with its figures, in Markdown."""
-    runs = "\n".join(f"## The run of {_minute(run)}\n\n{results_page(RunView(run))}" for run in night.runs)
-    facts_of_runs = "\n".join(map(_describe_run, night.runs))
-    strict = any(is_strict(run.started_at) for run in night.runs)
-    reference = "Each row names the reference of its speedup behind `vs`; without a name it is the unoptimized side."
-    return f"""# The newest gate on an {machine.gpu}
-
-`python -m tools.promises` writes this page from [{NIGHT}/]({NIGHT}/summary.md).
-
-{facts_of_runs}
-
-{reference}{
-        f'''
-{describe_strict_fp32("Speedups over a network in FP32 were")}'''
-        if strict
-        else ""
-    }
-
-{runs}"""
-
-
 def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
     columns = (
         *(Column("case", left=True), Column("against", left=True), Column("target"), Column("promise")),
@@ -627,13 +593,11 @@ def _counted(record: Record) -> list[Process]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Writes the pages of promises and gates, and fills in figures.md, from the records and the nights."""
+    """Writes the pages of promises, and fills in figures.md, from the records and the nights."""
     argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
     for machine in MACHINES:
-        night = Night(machine)
-        promises = write_promises(machine, load_cases(machine), night)
+        promises = write_promises(machine, load_cases(machine), Night(machine))
         (machine.results / "promises.md").write_text(promises, encoding="utf-8")
-        (machine.results / "gates.md").write_text(write_gates(machine, night), encoding="utf-8")
     figures = H200.results / "figures.md"
     figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), load_cases(H200)), encoding="utf-8")
 

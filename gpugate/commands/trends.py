@@ -12,8 +12,7 @@ converges, and SPENDING makes it less than e, since splits and looks depend on e
 e, a clear step is marked a few nights later. P-values are exact where one side has at most LONGEST_EXACT_SIDE nights,
 else those of the normal approximation.
 
-`python -m tools.simulated_history --constants` prints the simulation from which SPENDING was chosen, for a horizon of
-365 nights; the figures of docs/nightly.md come from other seeds.
+results/cpu/level-changes.md has the simulation from which SPENDING was chosen, for a horizon of 365 nights.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from tools.promises import (
     load_other_cases,
     load_run_cases,
     speedups,
-    write_gates,
     write_promises,
 )
 
@@ -61,12 +60,6 @@ def test_each_workload_that_changed_waits_for_its_records() -> None:
 def test_the_page_of_promises_is_up_to_date(machine: Machine) -> None:
     page = write_promises(machine, load_cases(machine), Night(machine))
     assert (machine.results / "promises.md").read_text(encoding="utf-8") == page, "run python -m tools.promises"
-
-
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.folder)
-def test_the_page_of_the_gate_is_up_to_date(machine: Machine) -> None:
-    page = (machine.results / "gates.md").read_text(encoding="utf-8")
-    assert page == write_gates(machine, Night(machine)), "run python -m tools.promises"
 
 
 def test_the_marked_figures_are_up_to_date(cases: dict[str, RecordedCase]) -> None:

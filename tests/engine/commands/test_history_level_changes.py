@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from gpugate.commands.trends import (
+    FALSE_MARKS,
     LONGEST_EXACT_SIDE,
     MIN_SIDE,
     SPENDING,
@@ -101,6 +102,16 @@ def test_the_sums_of_splits_are_those_of_counting_pairs() -> None:
         for last in range(before, len(values)):
             pairs = [np.sign(late - early) for early in values[:before] for late in values[before : last + 1]]
             assert sums[before - 1, last] == sum(pairs)
+
+
+@pytest.mark.parametrize("noise", ["normal", "heavy tails", "bad nights"])
+def test_looking_every_night_marks_no_more_unchanged_series_than_promised(noise: str) -> None:
+    draw, shape = np.random.default_rng(20260131), (500, 100)
+    values = draw.standard_t(2, shape) if noise == "heavy tails" else draw.normal(size=shape)
+    if noise == "bad nights":
+        values *= np.where(draw.random(shape) < 0.1, 10.0, 1.0)
+    marked = (np.abs(split_sums(values)) >= critical_sums(shape[1], 0, ALONE)).any(axis=(-1, -2))
+    assert 0 < marked.mean() <= FALSE_MARKS
 
 
 def test_a_mark_stays_as_more_nights_are_seen() -> None:
