@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.faults import sides
+from gpugate.faults import mutate
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
 from gpugate.workload import Build, Context, Side
@@ -179,13 +179,13 @@ def test_outputs_of_inference_mode_can_be_wrong_and_stale_and_half() -> None:
 
 
 def test_a_leak_grows_every_step_and_stays_below_its_bound(monkeypatch) -> None:
-    monkeypatch.setattr(sides, "LEAKED_BYTES_AT_MOST", 8 * sides.LEAKED_BYTES_PER_STEP)
+    monkeypatch.setattr(mutate, "LEAKED_BYTES_AT_MOST", 8 * mutate.LEAKED_BYTES_PER_STEP)
     alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
     allocate = torch.empty
 
     def noted(size: int, **how: Any) -> torch.Tensor:
         tensor = allocate(size, **how)
-        assert tensor.nbytes == sides.LEAKED_BYTES_PER_STEP
+        assert tensor.nbytes == mutate.LEAKED_BYTES_PER_STEP
         alive.add(tensor)
         return tensor
 
