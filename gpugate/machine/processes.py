@@ -66,17 +66,6 @@ def worker_cpu_ns(workers: Collection[int]) -> int:
     return total_ns
 
 
-def ended_children_cpu_ns(workers: Collection[int]) -> int:
-    """Sums the CPU time of the ended children of running worker processes, such as compilers that a compile worker
-    started, in nanoseconds. Linux counts it in ticks."""
-    ticks = 0
-    for worker in workers:
-        with suppress(OSError):  # it has ended since
-            words = Path(f"/proc/{worker}/stat").read_bytes().rpartition(b")")[2].split()
-            ticks += int(words[13]) + int(words[14])  # cutime and cstime of proc_pid_stat(5)
-    return 10**9 * ticks // os.sysconf("SC_CLK_TCK")
-
-
 @contextmanager
 def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
     """Notes the processes that a case starts and that outlive its `close()`: they are ended with the run."""

@@ -21,7 +21,7 @@ import torch
 
 from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.machine.cores import count_periods
-from gpugate.machine.processes import cpu_time_ns, ended_children_cpu_ns, list_descendants, worker_cpu_ns
+from gpugate.machine.processes import cpu_time_ns, list_descendants, worker_cpu_ns
 from gpugate.units import round_stored
 
 _FIELDS = {
@@ -217,8 +217,7 @@ def _others_s() -> float | None:
         lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    below = list_descendants(helpers=True)
-    mine_ns = process_time_ns() + worker_cpu_ns(below) + ended_children_cpu_ns(below)
+    mine_ns = process_time_ns() + worker_cpu_ns(list_descendants(helpers=True))
     wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     cores = (words for line in lines if (words := line.split()) and words[0] in wanted)
     return sum(int(words[field]) for words in cores for field in _BUSY) / os.sysconf("SC_CLK_TCK") - mine_ns / 1e9

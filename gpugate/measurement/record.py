@@ -83,26 +83,20 @@ class Columns:
     @property
     def instances(self) -> tuple[TimedBuild, ...]:
         """Raises ValueError for columns of different lengths."""
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        _check_lengths({name: len(column) for name, column in columns.items()})
-        of_pair = {name: columns.pop(name) for name in _OF_PAIR}
-        found = []
-        for index in range(len(self.discarded)):
-            _check_lengths({f"{name}[{index}]": len(column[index]) for name, column in of_pair.items()})
-            pairs = tuple(map(Pair, *(column[index] for column in of_pair.values())))
-            found.append(TimedBuild(pairs=pairs, **{name: column[index] for name, column in columns.items()}))
-        return tuple(found)
+        try:
+            builds = [
+                dict(zip(_COLUMNS, values, strict=True))
+                for values in zip(*(getattr(self, name) for name in _COLUMNS), strict=True)
+            ]
+            of_pairs = [zip(*(build.pop(name) for name in _OF_PAIR), strict=True) for build in builds]
+            pairs = [tuple(Pair(*values) for values in each) for each in of_pairs]
+        except ValueError:
+            raise ValueError("its lists differ in length") from None
+        return tuple(TimedBuild(pairs=each, **build) for each, build in zip(pairs, builds, strict=True))
 
 
 _COLUMNS = tuple(column.name for column in fields(Columns))
 _OF_PAIR = tuple(column.name for column in fields(Pair))
-
-
-def _check_lengths(lengths: Mapping[str, int]) -> None:
-    first = next(iter(lengths))
-    for name, length in lengths.items():
-        if length != lengths[first]:
-            raise ValueError(f"{name} has {length} values and {first} has {lengths[first]}")
 
 
 def _to_columns(process: Sequence[TimedBuild]) -> Mapping[str, list[Any]]:
