@@ -36,7 +36,4 @@ def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
 
 
 def _tests(request: pytest.FixtureRequest) -> PerfTests:
-    tests = perf_run(request.config).tests
-    if tests is None:
-        pytest.fail("nothing is measured in this session: `gate` serves tests of `workload` or `sweep`", pytrace=False)
-    return tests
+    return perf_run(request.config).tests

@@ -241,7 +241,7 @@ def measure(asked: str) -> Facts:
     load = os.getloadavg()[0]
     from gpugate.measurement.host_counters import OtherWork
     from gpugate.measurement.yardsticks import probe
-    from gpugate.session.opening import choose_device
+    from gpugate.session.perf_session import choose_device
 
     device = choose_device(asked)
     environment, driver_gpus = describe(device), gpu_count()

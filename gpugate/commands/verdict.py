@@ -17,8 +17,7 @@ from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.night import prepare_night, write_night
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
-from gpugate.session.held_verdicts import list_red
-from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
+from gpugate.session.merging import MergeError, ShardRun, check_shard, list_red, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 from gpugate.store.run_file import RunFileError

@@ -1,4 +1,4 @@
-"""The session as perf tests see it: measured and judged cases, and the gate that a verdict passes or fails."""
+"""The session as perf tests see it: measured and judged cases, the gate, and what the gate of each test was given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.results.verdict import Check, Verdict
-from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import cases_of, sweep_of
@@ -70,15 +69,28 @@ class JudgedSweep:
     knee: Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # pytest's plugins must be hashable
 class PerfTests:
-    """The work of the fixtures `workload`, `sweep` and `gate`."""
+    """A plugin of pytest: the work of the fixtures `workload`, `sweep` and `gate`, and the end of every test."""
 
     config: pytest.Config
-    session: PerfSession
-    held: HeldVerdicts
+    opened: PerfSession | None = None  # None: nothing is measured
+    held: dict[str, list[Verdict]] = field(default_factory=dict)  # by the test's node id
+    failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
+    refused: list[str] = field(default_factory=list)  # a sentence for each verdict that is not of this run
     replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
     knees: list[tuple[SweepCases, Verdict]] = field(default_factory=list)
+
+    @property
+    def session(self) -> PerfSession:
+        if self.opened is None:
+            words = "nothing is measured in this session: `gate` serves tests of `workload` or `sweep`"
+            pytest.fail(words, pytrace=False)
+        return self.opened
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
+        self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
@@ -126,15 +138,37 @@ class PerfTests:
             problem = (
                 f"{what} is no verdict that this run made for {test.name}: give `gate` one of its fixture, such as "
             )
-            self.held.refused.append(f"{problem}workload.speedup")
-            pytest.fail(self.held.refused[-1], pytrace=False)
+            self.refused.append(f"{problem}workload.speedup")
+            pytest.fail(self.refused[-1], pytrace=False)
         self._replay(request, verdict.case_id)
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())
-        self.held.add(test, verdict)
+        self.held.setdefault(test.nodeid, []).append(verdict)
         if verdict.bad or (self.session.options.gate and not verdict.good):
-            before = [one for held in self.held.verdicts.values() for one in held]
+            before = [one for held in self.held.values() for one in held]
             pytest.fail(show_controls(sentence(verdict, self.session.result, before)), pytrace=False)
+
+    def problems(self, items: Iterable[pytest.Item]) -> Iterator[str]:
+        """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict.
+
+        Records in every case of the run which of its checks were held.
+        """
+        tests: dict[str, tuple[Case, list[str]]] = {}
+        for item in items:
+            for case in cases_of(item):
+                tests.setdefault(case.id, (case, []))[1].append(item.nodeid)
+        yield from self.refused
+        for case_id, (case, node_ids) in tests.items():
+            result = self.session.result.cases.get(case_id)
+            held = [verdict for node_id in node_ids for verdict in self.held.get(node_id, ())]
+            if result is not None:
+                in_sweep = case.optimization.point is not None
+                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == "knee")]
+                result.held = tuple(dict.fromkeys(one.check for one in held))
+            if not any(self.failed.get(node_id) for node_id in node_ids):
+                accepted = result is not None and result.skipped is not None and self.session.accepts_absence(case)
+                problem = None if accepted else _problem(case_id, result, held)
+                yield from [problem] if problem else []
 
     def _replay(self, request: pytest.FixtureRequest, case_id: str) -> None:
         """Hands the samples of the optimized side to pytest-benchmark, in the first test that gates the case."""
@@ -150,6 +184,23 @@ class PerfTests:
         speedup = next(verdict for verdict in result.verdicts if verdict.check == "speedup")
         params = {"workload": result.workload, "optimization": result.optimization, "device": result.device_kind}
         replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, params)
+
+
+def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> str | None:
+    """The reason against a case none of whose tests failed and whose absence is not accepted; None for a good one."""
+    if result is None:
+        return f"no test measured {case_id}: take away what skips its tests, or deselect them"
+    if result.error is not None:
+        return f"the error of {case_id} failed no test: {result.error}"
+    if result.skipped is not None:
+        return f"the absence of {case_id} failed no test: {result.skipped}"
+    not_good = next((one for one in held if not one.good), None)
+    if not_good is not None:
+        return (
+            f"{not_good.outcome.value} {not_good.check} of {not_good.case_id} failed no test: {not_good.reason}; take "
+            "away what lets its test pass, such as an xfail mark"
+        )
+    return None if held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:

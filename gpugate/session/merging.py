@@ -1,4 +1,4 @@
-"""One night made of its shards: the check that they belong together, and the verdicts of all their cases. Pure."""
+"""The result of a whole run, and one night made of its shards: the check that they belong together. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,50 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.judging.decide_again import decide_again, find_changes
+from gpugate.judging.knee import judge_knee
 from gpugate.machine.environment import differences, machine_key
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import Provenance, RunResult
-from gpugate.session.held_verdicts import list_red, run_problems
+from gpugate.results.series import sweeps
 from gpugate.units import list_names
 
 ALL_GOOD, SOME_BAD = 0, 1  # exit statuses of a merged night, as those of pytest
 MOST_NAMED = 5  # cases in one sentence
+CAUGHT, IMPOSSIBLE = 0, 2  # the exit statuses of a run with a fault; 1 is that of a fault that a case missed
+NOTHING_MEASURED = "the gate measured nothing: select cases that this machine can run"
+
+
+def list_red(run: RunResult) -> list[str]:
+    """The errors and the held verdicts that make a stored gate red, whatever exit status its file has."""
+    swept = {case_id: case for case_id, case in run.cases.items() if "knee" in case.held}
+    judged = [one for case in run.cases.values() for one in case.verdicts if one.check in case.held]
+    judged += [judge_knee(sweep, run.mode) for sweep in sweeps(swept)]
+    errors = [f"the error of {case_id}" for case_id, case in run.cases.items() if case.error is not None]
+    measured = [case for case in run.cases.values() if case.measurement is not None and case.error is None]
+    errors += [f"no held verdict of {case.case_id}" for case in measured if run.gate and not case.held]
+    return errors + [f"{one.outcome.value} {one.check} of {one.case_id}" for one in judged if not one.good]
+
+
+def run_problems(run: RunResult) -> Iterator[str]:
+    """Writes a sentence for a gate that measured nothing at all, and for a fault that nothing caught."""
+    cases = run.cases.values()
+    # The cases of a shard may all be absent: the night that is merged of all shards must have measured something.
+    if run.gate and run.shard is None and not any(case.measurement is not None or case.error for case in cases):
+        yield NOTHING_MEASURED
+    missed = [case.case_id for case in cases if case.verdicts and not any(one.bad for one in case.verdicts)]
+    if run.mutated is not None and missed:
+        yield (
+            f"nothing caught {run.mutated} in {', '.join(missed)}: record a baseline without the fault first, make the "
+            "fault larger, or give more --perf-budget"
+        )
+
+
+def fault_status(run: RunResult) -> int:
+    """The exit status of a run with a fault that no case missed: CAUGHT, or IMPOSSIBLE where a case cannot show it."""
+    cases = run.cases.values()
+    shown = any(case.verdicts for case in cases)
+    return CAUGHT if shown and not any(case.error for case in cases) else IMPOSSIBLE
 
 
 class MergeError(GpugateError):

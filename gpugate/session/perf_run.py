@@ -29,13 +29,11 @@ from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
-from gpugate.session.held_verdicts import NOTHING_MEASURED, HeldVerdicts, fault_status, run_problems
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
-from gpugate.session.merging import MOST_NAMED
-from gpugate.session.opening import open_session
+from gpugate.session.merging import MOST_NAMED, NOTHING_MEASURED, fault_status, run_problems
 from gpugate.session.options import Options
-from gpugate.session.perf_session import PerfSession
+from gpugate.session.perf_session import PerfSession, open_session
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
 from gpugate.session.selection import (
     GPU_MARK,
@@ -70,16 +68,15 @@ class PerfRun:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self.config, self.options = config, options
         self.opened: PerfSession | None = None  # once the session measures
-        self.tests: PerfTests | None = None  # of `opened`
+        self.tests = PerfTests(config)
         self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
-        self._held = HeldVerdicts()
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
         self._lines = [elsewhere] if kept != root else []  # printed at the end
         self._closing = ExitStack()
         self._recorded = False
-        config.pluginmanager.register(self._held)
+        config.pluginmanager.register(self.tests)
 
     @property
     def run(self) -> RunResult | None:
@@ -135,7 +132,7 @@ class PerfRun:
                 self._print_line(line)
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.closing.close)
-        self.opened, self.tests = opened, PerfTests(self.config, opened, self._held)
+        self.opened = self.tests.opened = opened
         if not self.options.gate:
             self._lines.extend(opened.records.describe_unused())
 
@@ -268,9 +265,9 @@ class PerfRun:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
         found: list[str] = []
         if self.options.gate:
-            ran = [item for item in session.items if item.nodeid in self._held.failed]
+            ran = [item for item in session.items if item.nodeid in self.tests.failed]
             items = ran if self._is_worker else session.items
-            found += [*self._held.problems(items, perf.result, perf.accepts_absence), *perf.records.describe_unused()]
+            found += [*self.tests.problems(items), *perf.records.describe_unused()]
         if not self._is_worker:
             found += run_problems(perf.result)
         return found
@@ -293,13 +290,13 @@ class PerfRun:
                 self.run.problems.append(problem)
             self._lines.append(f"ERROR: {problem}")
         # A plugin that ran before this one may have reset the exit status of failed tests.
-        if problems or (self.options.gate and any(self._held.failed.values())):
+        if problems or (self.options.gate and any(self.tests.failed.values())):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:
         """The exit status of a session with a fault, in which a failed test of a case is the fault that was caught."""
         ours = [*run.cases, *(sweep.id for sweep in sweeps(run.cases))]
-        failed = (node_id for node_id, failed in self._held.failed.items() if failed)
+        failed = (node_id for node_id, failed in self.tests.failed.items() if failed)
         others = any(not any(case_id in node_id for case_id in ours) for node_id in failed)
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return

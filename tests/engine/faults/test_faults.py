@@ -27,7 +27,7 @@ from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Check
-from gpugate.session import opening
+from gpugate.session import perf_session
 from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
 from tests.support.tiny_project import ROOT, TinyProject
 
@@ -230,8 +230,8 @@ def test_the_exit_status_of_a_fault_is_0_caught_1_missed_2_impossible(
 
 
 def test_no_time_limit_leaves_out_a_case_with_a_fault(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "LAST_START_S", 0.0)
-    monkeypatch.setattr(opening, "share_time", lambda cases: 0.2)
+    monkeypatch.setattr(perf_session, "LAST_START_S", 0.0)
+    monkeypatch.setattr(perf_session, "share_time", lambda cases: 0.2)
     result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-mutate=wrong:0.5", "--perf-budget=")
     assert (result.status, "not measured in two minutes" in result.text) == (0, False)
 

@@ -11,8 +11,7 @@ import pytest
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
 from gpugate.results.run import Provenance, RunResult
-from gpugate.session.held_verdicts import NOTHING_MEASURED, run_problems
-from gpugate.session.merging import MergeError, ShardRun, check_shard, merge
+from gpugate.session.merging import NOTHING_MEASURED, MergeError, ShardRun, check_shard, merge, run_problems
 from gpugate.store import run_file
 from gpugate.workload import Point
 from tests.support.stored_runs import MACHINE, NO_TENSORRT, RECORDED, case, every_outcome, measured, stored

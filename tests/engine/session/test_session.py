@@ -21,7 +21,6 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.session import recording
-from gpugate.session.held_verdicts import HeldVerdicts
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
@@ -394,5 +393,5 @@ def test_no_knee_is_judged_where_ranks_share_a_cpu_or_the_machine_is_sick(
     monkeypatch.setattr("gpugate.session.measure_case.find_environment_problem", lambda *_: problem)
     results = {case.id: measure_case(session, case) for case in cases}
     monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
-    knee = PerfTests(None, session, HeldVerdicts()).judge_sweep(SweepCases("mb", cases)).knee
+    knee = PerfTests(None, session).judge_sweep(SweepCases("mb", cases)).knee
     assert (knee.outcome, knee.code) == (outcome, code)

@@ -13,7 +13,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
-from gpugate.session import opening
+from gpugate.session import perf_session
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, QUICK, Ended, TinyProject, check_no_traceback
 from tests.support.warm_python import WarmPython
@@ -410,6 +410,6 @@ def test_without_a_budget_a_gate_shares_the_time_as_the_processes_of_a_recording
         asked.append(cases)
         return 0.2
 
-    monkeypatch.setattr(opening, "share_time", share_time)
+    monkeypatch.setattr(perf_session, "share_time", share_time)
     tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-budget=", "-operf_processes=3", *words)
     assert asked == [sharing]

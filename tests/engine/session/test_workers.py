@@ -16,8 +16,8 @@ from gpugate.errors import OptionError
 from gpugate.machine import nvml
 from gpugate.measurement.torch_flags import TorchFlags, set_default_threads
 from gpugate.session import workers as workers_module
-from gpugate.session.opening import choose_device
 from gpugate.session.options import Options
+from gpugate.session.perf_session import choose_device
 from gpugate.session.workers import (
     GPU_VARIABLE,
     WORKERS,
@@ -228,12 +228,12 @@ from pathlib import Path
 import torch
 
 from gpugate.machine import nvml
-from gpugate.session import opening, perf_session
+from gpugate.session import perf_session
 
 plan_case = perf_session.plan_case
 nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
 nvml.read_near_cores = lambda name: frozenset()
-opening.choose_device = lambda asked, worker=None: torch.device("cpu")
+perf_session.choose_device = lambda asked, worker=None: torch.device("cpu")
 perf_session.plan_case = lambda case, *facts: replace(
     plan_case(case, *facts), needs_host=case.optimization.name == "fed"
 )
