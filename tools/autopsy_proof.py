@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.errors import SideError
+from gpugate.errors import GpugateError, SideError
 from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.faults.fault import EXAMPLE, OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.judging.rules import decide
@@ -24,7 +24,6 @@ from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile
 from gpugate.units import percent
-from tools.trust.selection import TrustError
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context
@@ -81,7 +80,7 @@ FILE = JsonFile(
     "gpugate-autopsy-proof",
     1,  # History: 1: per fault and case the kind that was named, and whether the fault may be called so.
     ProofFile,
-    TrustError,
+    GpugateError,
     step="write it again with --json",
     unwritable="give another path",
 )
@@ -171,7 +170,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.of:
         try:
             found.extend(trial for path in arguments.of for trial in FILE.read(path).trials)
-        except TrustError as error:
+        except GpugateError as error:
             parser.error(str(error))
         return _print_table(found)
     with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:

@@ -22,11 +22,10 @@ from tools.archive import RESULTS, list_files
 from tools.trust import duets
 from tools.trust.__main__ import main
 from tools.trust.duet_report import judge_trials
-from tools.trust.duets import FILE, DuetTrial, read_duets
-from tools.trust.selection import Conditions, Selection, TrustError
+from tools.trust.duets import FILE, Conditions, DuetTrial, TrustError, read_duets
 
 ONE, TWO, NET = "toy/one/cpu", "toy/two/cpu", "net/fast/cpu"
-CONDITIONS = Conditions(TWO_CORES, 10.0, {"toy": "0123"})
+CONDITIONS = Conditions(TWO_CORES, 10.0)
 SLOWER, _, SAME, _ = DuetOutcome
 FOLDER = RESULTS / "h100/duets/16-cores"
 
@@ -54,21 +53,19 @@ class MadeUp:
     """Processes that find the seeded slowdown; the comparison number `ends_after` raises `error`."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[float, tuple[str, ...]]] = []
+        self.asked: list[tuple[float, tuple[str, ...] | None]] = []
         self.busy: list[int] = []
         self.ends_after = 99
         self.error: BaseException = KeyboardInterrupt()
 
-    def select(self, words: Sequence[str], budget_s: float) -> Selection:
-        return Selection(replace(CONDITIONS, budget_s=budget_s), (ONE, TWO), {NET: "needs a GPU"})
-
     def measure(self, plan: DuetPlan, head: Version, words: Sequence[str]) -> list[DuetProcess]:
         if len(self.asked) == self.ends_after:
             raise self.error
-        case_ids, percent = plan.case_ids or (), 0.0 if plan.fault is None else plan.fault.amount
-        self.asked.append((percent, case_ids))
+        percent = 0.0 if plan.fault is None else plan.fault.amount
+        self.asked.append((percent, plan.case_ids))
         self.busy.append(len(children(os.getpid())))
-        return [process(dict.fromkeys(case_ids, percent), swapped) for swapped in (False, True, False)]
+        made = [process(dict.fromkeys((ONE, TWO), percent), swapped) for swapped in (False, True, False)]
+        return [replace(one, problems={NET: "needs a GPU"}) for one in made] if plan.case_ids is None else made
 
 
 @pytest.fixture
@@ -76,7 +73,6 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUp:
     """In an empty folder."""
     made = MadeUp()
     monkeypatch.setattr(duets, "measure_duets", made.measure)
-    monkeypatch.setattr(duets, "select", made.select)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -94,11 +90,12 @@ def test_a_run_that_ends_early_reports_and_later_ones_take_what_is_missing(
     said = capsys.readouterr()
     assert "1 comparison of the project with itself in 3 fresh processes" in " ".join(said.out.split())
     assert "the same command goes on from there\n" in said.err
+    assert "not measured: net/fast/cpu: needs a GPU\n" in said.err
     made_up.ends_after = 99
     assert trust("--trials", "1") == 0
-    assert "not measured: net/fast/cpu: needs a GPU\n" in capsys.readouterr().err
-    assert made_up.asked == [(0.0, (ONE, TWO)), (5.0, (ONE, TWO))]
     assert trust("--trials", "2", "--slowdowns", "0,2.5") == 0
+    both = (ONE, TWO)
+    assert made_up.asked == [(0.0, None), (5.0, None), (2.5, None), (0.0, both), (2.5, both)]
     assert sorted(one.slow_percent for one in read_duets(Path("kept"))) == [0.0, 0.0, 2.5, 2.5, 5.0]
     assert "| all 2 cases | 4/4 |" in Path("kept/trust.md").read_text(encoding="utf-8")
 
@@ -118,7 +115,7 @@ def test_cores_are_kept_busy_meanwhile_and_no_loop_outlives_the_command(
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (replace(CONDITIONS, budget_s=0.5, source_hashes={"toy": "ffff"}), "budget 10 s -> 0.5 s; the source of toy"),
+        (replace(CONDITIONS, budget_s=0.5), "budget 10 s -> 0.5 s"),
         (replace(CONDITIONS, environment=replace(TWO_CORES, driver="590")), "driver unknown -> 590"),
         (None, "holds the trial of duets-00.json: it is a copy or was renamed"),
     ],
@@ -153,8 +150,7 @@ def test_a_real_run_catches_a_slowdown_in_both_roles(
     slowed = [(one.swapped, time_ratio(one.measured["tiny/quick/cpu"], one.swapped).median) for one in taken.processes]
     assert slowed == [(number % 2 == 1, pytest.approx(1.2, abs=0.02)) for number in range(len(slowed))]
     assert len(slowed) == 3
-    assert list(taken.conditions.source_hashes) == ["tiny"]
-    assert "process 1 of at most 12: 1 case\n" in said.err
+    assert "process 1 of at most 12: all cases\n" in said.err
 
 
 @pytest.mark.parametrize(

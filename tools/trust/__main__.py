@@ -16,8 +16,7 @@ from gpugate.session.options import device_name, seconds, whole_number
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder
 from tools.trust.duet_report import markdown
-from tools.trust.duets import FILE, DuetOrders, DuetTrial, read_duets, take_duets
-from tools.trust.selection import TrustError
+from tools.trust.duets import FILE, DuetOrders, DuetTrial, TrustError, read_duets, take_duets
 
 DEFAULT_TRIALS = 40
 REPORT = "trust.md"  # in the folder of the trials
@@ -33,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add("paths", nargs="*", default=["perf_tests"], help="perf tests (default: perf_tests)")
     add("-k", metavar="EXPR", help="only cases that pytest's -k would select")
     add("-m", metavar="EXPR", help="only cases that pytest's -m would select")
-    add("--trials", metavar="N", default=str(DEFAULT_TRIALS), help="of each case and slowdown (default: %(default)s)")
+    add("--trials", metavar="N", default=str(DEFAULT_TRIALS), help="of each slowdown (default: %(default)s)")
     add("--slowdowns", metavar="PERCENT", default="0,5", help="comma-separated, 0 is A/A (default: %(default)s)")
     add("--budget", metavar="SECONDS", default=f"{BUDGET_S:g}", help="a process of a trial (default: %(default)s)")
     add("--busy-cores", metavar="N", help="other programs keep N cores busy meanwhile (default: none)")

@@ -39,18 +39,6 @@ class JudgedCase:
         return self.outcome is DuetOutcome.SLOWER or (self.outcome is DuetOutcome.FASTER and not self.slow_percent)
 
 
-@dataclass(frozen=True)
-class DuetTrust:
-    """The trials of one case or of all cases with one slowdown."""
-
-    name: str
-    alarms: int
-    trials: int
-    undecided: int
-    processes: float
-    median_s: float
-
-
 def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:
     """Judges every case of every trial that was measured without a problem."""
     found = []
@@ -65,28 +53,6 @@ def judge_trials(trials: Sequence[DuetTrial]) -> list[JudgedCase]:
     return found
 
 
-def analyse_duets(judged: Sequence[JudgedCase]) -> dict[float, list[DuetTrust]]:
-    """Alarms by slowdown, ascending: of every case, and of all cases."""
-    found = {}
-    for slow_percent in sorted({one.slow_percent for one in judged}):
-        own = [one for one in judged if one.slow_percent == slow_percent]
-        cases = sorted({one.case_id for one in own})
-        rows = [count_alarms(case_id, [one for one in own if one.case_id == case_id]) for case_id in cases]
-        found[slow_percent] = [*rows, *([count_alarms(f"all {len(cases)} cases", own)] if len(cases) > 1 else [])]
-    return found
-
-
-def count_alarms(name: str, judged: Sequence[JudgedCase]) -> DuetTrust:
-    return DuetTrust(
-        name=name,
-        alarms=sum(one.alarm for one in judged),
-        trials=len(judged),
-        undecided=sum(one.outcome is DuetOutcome.UNDECIDED for one in judged),
-        processes=fmean(one.processes for one in judged),
-        median_s=median(one.wall_s for one in judged),
-    )
-
-
 def title(trials: Sequence[DuetTrial], machine: str) -> str:
     """The machine, the number of comparisons, and what else the machine did."""
     first, processes = trials[0], sum(len(trial.processes) for trial in trials)
@@ -96,30 +62,27 @@ def title(trials: Sequence[DuetTrial], machine: str) -> str:
     return f"{machine}: {counted[0]} of the project with itself in {counted[1]}, {budget}{busy}"
 
 
-def tables(judged: Sequence[JudgedCase]) -> list[Table]:
-    return [
-        Table(
-            f"{slow_percent:g} % slower" if slow_percent else "nothing changed",
-            COLUMNS,
-            tuple(map(_row, rows)),
-        )
-        for slow_percent, rows in analyse_duets(judged).items()
-    ]
-
-
 def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
-    blocks = [table.markdown() for table in tables(judge_trials(trials))]
-    notes = "\n".join(f"- {plain(note)}" for note in NOTES)
-    return "\n\n".join([plain(title(trials, machine)), *blocks, notes]) + "\n"
+    """The report in Markdown: a table for each slowdown, ascending, with a row for each case and one for all."""
+    judged, blocks = judge_trials(trials), [plain(title(trials, machine))]
+    for slow_percent in sorted({one.slow_percent for one in judged}):
+        own = [one for one in judged if one.slow_percent == slow_percent]
+        cases = sorted({one.case_id for one in own})
+        rows = [_row(case_id, [one for one in own if one.case_id == case_id]) for case_id in cases]
+        rows += [_row(f"all {len(cases)} cases", own)] if len(cases) > 1 else []
+        name = f"{slow_percent:g} % slower" if slow_percent else "nothing changed"
+        blocks.append(Table(name, COLUMNS, tuple(rows)).markdown())
+    return "\n\n".join([*blocks, "\n".join(f"- {plain(note)}" for note in NOTES)]) + "\n"
 
 
-def _row(trust: DuetTrust) -> tuple[str, ...]:
-    bounds = stats.binomtest(trust.alarms, trust.trials).proportion_ci(0.95, "exact")
+def _row(name: str, judged: Sequence[JudgedCase]) -> tuple[str, ...]:
+    alarms, trials = sum(one.alarm for one in judged), len(judged)
+    bounds = stats.binomtest(alarms, trials).proportion_ci(0.95, "exact")
     return (
-        trust.name,
-        f"{trust.alarms}/{trust.trials}",
-        "" if trust.name.startswith("all ") else f"{100 * bounds.low:.1f}..{100 * bounds.high:.1f}",
-        str(trust.undecided),
-        f"{trust.processes:.1f}",
-        f"{trust.median_s:.3g}",
+        name,
+        f"{alarms}/{trials}",
+        "" if name.startswith("all ") else f"{100 * bounds.low:.1f}..{100 * bounds.high:.1f}",
+        str(sum(one.outcome is DuetOutcome.UNDECIDED for one in judged)),
+        f"{fmean(one.processes for one in judged):.1f}",
+        f"{median(one.wall_s for one in judged):.3g}",
     )

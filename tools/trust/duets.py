@@ -5,30 +5,45 @@ One file per trial, with a random word in its name: the files of several machine
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpugate.errors import GpugateError
 from gpugate.faults.fault import Fault
 from gpugate.machine.children import program_command, start_child
+from gpugate.machine.environment import Environment, compare
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.store.json_file import JsonFile
 from gpugate.store.version import WORKING_TREE, check_out
-from gpugate.units import Count, NotNegative, number_of
+from gpugate.units import Count, NotNegative, Positive
 from tools.archive import list_files
-from tools.trust.selection import Conditions, TrustError, select
 
 BUSY = (sys.executable, "-I", "-S", "-c", "while True: pass")
 _NAME = re.compile(r"duets-([0-9a-f]+)\.json")
 _WORD_BYTES = 4
 _AGAIN = "delete it and take its trial again"
+
+
+class TrustError(GpugateError):
+    """Trials cannot be taken, kept or continued."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions that trials must share to be counted together. `source_hashes` are of older files."""
+
+    environment: Environment
+    budget_s: Positive
+    source_hashes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +83,7 @@ FILE = JsonFile(
 
 @dataclass(frozen=True)
 class DuetOrders:
-    """`trials` of each case by each percentage of `slow_percents`; `words` are pytest's arguments."""
+    """`trials` of all selected cases by each percentage of `slow_percents`; `words` are pytest's arguments."""
 
     trials: int
     slow_percents: tuple[float, ...]
@@ -84,69 +99,61 @@ def read_duets(folder: Path) -> list[DuetTrial]:
         trial = FILE.read(path)
         if trial.path != path.name:
             raise TrustError(f"{path} holds the trial of {trial.path}: it is a copy or was renamed, delete it")
-        _check_same(found, trial.conditions, trial.busy_cores, str(path))
+        check_same(found, trial, str(path))
         found.append(trial)
     return found
 
 
-def _check_same(earlier: Sequence[DuetTrial], conditions: Conditions, busy_cores: int, what: str) -> None:
-    """Raises TrustError with the differences where trials of both must not be counted together."""
-    for trial in earlier:
-        trial.conditions.check_same(conditions, what)
-        if trial.busy_cores != busy_cores:
-            changed = f"--busy-cores {trial.busy_cores} -> {busy_cores}"
-            raise TrustError(f"{what} is of other conditions than earlier trials ({changed}): give another folder")
+def check_same(earlier: Sequence[DuetTrial], trial: DuetTrial, what: str) -> None:
+    """Raises TrustError with the differences where the trial must not be counted together with earlier ones."""
+    for one in earlier:
+        then, now = one.conditions, trial.conditions
+        changed = list(compare(then.environment, now.environment).differences)
+        if then.budget_s != now.budget_s:
+            changed.append(f"budget {then.budget_s:g} s -> {now.budget_s:g} s")
+        if one.busy_cores != trial.busy_cores:
+            changed.append(f"--busy-cores {one.busy_cores} -> {trial.busy_cores}")
+        if changed:
+            differences = "; ".join(changed)
+            raise TrustError(f"{what} is of other conditions than earlier trials ({differences}): give another folder")
 
 
 def take_duets(orders: DuetOrders, folder: Path) -> None:
-    """Takes what is missing, one comparison after another.
+    """Takes what is missing, one comparison after another. Slowdowns take turns, so that what the machine does in the
+    meantime meets all of them.
 
-    A case that cannot be measured in a trial is left out of later ones. Raises TrustError where the selected cases are
-    of other conditions than the trials in the folder, and CompareError where a process measures no case.
+    A case that cannot be measured in a trial is left out of later ones. Raises TrustError for a trial of other
+    conditions than those in the folder, or of no case, and CompareError where a process measures no case.
     """
-    earlier = read_duets(folder)
-    selected = select(orders.words, orders.budget_s)
-    _check_same(earlier, selected.conditions, orders.busy_cores, "this run")
-    counts = Counter((name, trial.slow_percent) for trial in earlier for name in trial.case_ids)
-    left_out: dict[str, str] = dict(selected.skipped)
-    project = Path.cwd()
+    earlier, project = read_duets(folder), Path.cwd()
+    for one in earlier[:1]:  # the environment is known after the first process
+        conditions = replace(one.conditions, budget_s=orders.budget_s)
+        check_same(earlier, replace(one, conditions=conditions, busy_cores=orders.busy_cores), "this run")
+    taken = Counter(trial.slow_percent for trial in earlier)
+    case_ids: tuple[str, ...] | None = None
     with (
         treat_termination_as_ctrl_c(),
         keep_busy(orders.busy_cores),
         check_out(WORKING_TREE, project, project / CACHE) as version,
     ):
-        while (
-            wanted := next_trial(orders, [one for one in selected.case_ids if one not in left_out], counts)
-        ) is not None:
-            slow_percent, case_ids = wanted
-            print(f"{slow_percent:g} % slower: {number_of(len(case_ids), 'case')}", file=sys.stderr)
+        for number, slow_percent in itertools.product(range(orders.trials), orders.slow_percents):
+            if taken[slow_percent] > number:
+                continue
+            print(f"trial {number + 1} of {orders.trials}, {slow_percent:g} % slower", file=sys.stderr)
             fault = Fault("slow", slow_percent) if slow_percent else None
             plan = DuetPlan(str(version.root), orders.budget_s, case_ids=case_ids, fault=fault, count=False)
-            taken = measure_duets(plan, version, orders.words)
-            processes = tuple(map(_keep_times, taken))
+            processes = tuple(map(_keep_times, measure_duets(plan, version, orders.words)))
+            conditions = Conditions(processes[0].environment, orders.budget_s)
             word = secrets.token_hex(_WORD_BYTES)
-            trial = DuetTrial(word, selected.conditions, orders.busy_cores, slow_percent, processes)
-            FILE.write(folder / trial.path, trial)
-            counts.update((name, slow_percent) for name in trial.case_ids)
+            trial = DuetTrial(word, conditions, orders.busy_cores, slow_percent, processes)
+            check_same(earlier, trial, "this run")
             problems = {name: reason for one in processes for name, reason in one.problems.items()}
-            left_out |= {name: problems.get(name, "it has no pairs") for name in case_ids if name not in trial.case_ids}
-    for name, reason in left_out.items():
-        print(f"not measured: {name}: {reason}", file=sys.stderr)
-
-
-def next_trial(
-    orders: DuetOrders, case_ids: Collection[str], counts: Mapping[tuple[str, float], int]
-) -> tuple[float, tuple[str, ...]] | None:
-    """The slowdown of the next trial and the cases that lack it; None where no trial is missing.
-
-    Slowdowns take turns, so that what the machine does in the meantime meets all of them.
-    """
-    for number in range(1, orders.trials + 1):
-        for slow_percent in orders.slow_percents:
-            lacking = tuple(name for name in case_ids if counts.get((name, slow_percent), 0) < number)
-            if lacking:
-                return slow_percent, lacking
-    return None
+            for name, reason in problems.items():
+                print(f"not measured: {name}: {reason}", file=sys.stderr)
+            if not trial.case_ids:
+                raise TrustError(f"no case has pairs: {next(iter(problems.values()), 'none is selected')}")
+            FILE.write(folder / trial.path, trial)
+            case_ids = tuple(sorted(trial.case_ids))
 
 
 @contextmanager
