@@ -15,81 +15,6 @@ from typing import Annotated, Any
 from gpugate import units
 from gpugate.units import NotFinite
 
-
-class ReasonCode(str, Enum):
-    """The finding of a check. `_WORDS` has the words of each code.
-
-    A code of an older run that no rule has any more is read as EARLIER_RULE.
-    """
-
-    EARLIER_RULE = "earlier_rule"
-    # Every check.
-    NOTHING_MEASURED = "nothing_measured"
-    MACHINE_UNFIT = "machine_unfit"
-    OTHER_WORK = "other_work"
-    NOT_CONFIRMED = "not_confirmed"
-    IN_SOME_PROCESSES = "in_some_processes"
-    # Outputs.
-    OUTPUTS_AGREE = "outputs_agree"
-    PROVEN = "proven"
-    OUTPUTS_DIFFER = "outputs_differ"
-    STEPS_WRONG = "steps_wrong"
-    STEPS_LEFT_OUT = "steps_left_out"
-    OUTPUTS_REMEMBERED = "outputs_remembered"
-    DISPROVED = "disproved"
-    # Times that are no result.
-    RANKS_SHARE_CORES = "ranks_share_cores"
-    IMPOSSIBLE_RATE = "impossible_rate"
-    REFERENCE_SLOWED = "reference_slowed"
-    # The speedup against its promise.
-    PROMISE_KEPT = "promise_kept"
-    SPEEDUP_BELOW_PROMISE = "speedup_below_promise"
-    PROMISE_OPEN = "promise_open"
-    INTERVAL_TOO_WIDE = "interval_too_wide"
-    DID_NOTHING = "did_nothing"
-    FRESH_PROCESS = "fresh_process"
-    PAIRS = "pairs"
-    # The bill and the contract.
-    COUNTED = "counted"
-    NOT_ENGAGED = "not_engaged"
-    WORK_NOT_SEEN = "work_not_seen"
-    LIMIT_BROKEN = "limit_broken"
-    ITEM_GREW = "item_grew"
-    BOTH_SIDES_GREW = "both_sides_grew"
-    NO_BILL = "no_bill"
-    # The wall time against the record, and the recorded code.
-    NO_RECORD = "no_record"
-    OTHER_CORES = "other_cores"
-    SLOW_HOST = "slow_host"
-    WALL_AS_RECORDED = "wall_as_recorded"
-    FASTER_THAN_RECORD = "faster_than_record"
-    SLOWER_THAN_RECORD = "slower_than_record"
-    WALL_OPEN = "wall_open"
-    THE_MACHINE = "the_machine"
-    CODE_SLOWER = "code_slower"
-    CODE_NOT_SLOWER = "code_not_slower"
-    CODE_UNDECIDED = "code_undecided"
-    RECORD_DIFFERS = "record_differs"
-    # Sweeps.
-    KNEE = "knee"
-    THROUGHPUT_CURVE = "throughput_curve"
-
-    @classmethod
-    def _missing_(cls, value: object) -> ReasonCode | None:
-        return cls.EARLIER_RULE if isinstance(value, str) and value.isidentifier() else None
-
-
-Fact = Annotated[float | str, NotFinite()]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One part of a reason. The unit of a fact is in its name, or that of the check: a ratio, or milliseconds."""
-
-    code: ReasonCode
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-
-
 Facts = Mapping[str, Any]
 Words = str | Callable[[Facts], str]
 LONGEST_NAME = 40  # characters of a kernel's name, whose templates go on for hundreds
@@ -144,23 +69,6 @@ class _Formatter(string.Formatter):
 
     def format_field(self, value: Any, spec: str) -> str:
         return _FORMATS[spec](value) if spec in _FORMATS else str(super().format_field(value, spec))
-
-
-def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> list[str]:
-    """A sentence for each of the reasons that has words, in their order; the first one has at most 25 words."""
-    others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
-    known = {name: value for name, value in numbers.items() if value is not None}
-    parts = [_describe_one(reason, {**known, **reason.facts, "others": others}) for reason in reasons]
-    return [part for part in parts if part]
-
-
-def _describe_one(reason: Reason, facts: Facts) -> str:
-    """The first words of the code whose facts are all there; an older run has other facts for a code of that name."""
-    words = _WORDS[reason.code]
-    for one in words if isinstance(words, tuple) else (words,):
-        with suppress(KeyError):
-            return one(facts) if callable(one) else _format(one, facts)
-    return _EARLIER
 
 
 def _format(template: str, facts: Facts) -> str:
@@ -281,100 +189,163 @@ _IN_TURNS = (
     "in turns with the recorded code ({commit:.12}), a step takes {change:change} ({change_low:change}.."
     "{change_high:change})"
 )
-_WORDS: Mapping[ReasonCode, Words | tuple[Words, ...]] = {
-    ReasonCode.EARLIER_RULE: _EARLIER,
+
+
+class ReasonCode(str, Enum):
+    """The finding of a check, with its words: the first of them whose facts are all there are those of a reason.
+
+    A code of an older run that no rule has any more is read as EARLIER_RULE.
+    """
+
+    _value_: str
+    words: tuple[Words, ...]
+
+    def __new__(cls, code: str, *words: Words) -> ReasonCode:
+        one = str.__new__(cls, code)
+        one._value_, one.words = code, words
+        return one
+
+    EARLIER_RULE = ("earlier_rule", _EARLIER)
     # Every check.
-    ReasonCode.NOTHING_MEASURED: ("not measured: {problem}", "nothing was compared"),
-    ReasonCode.MACHINE_UNFIT: "times are no evidence now: {problem}",
-    ReasonCode.OTHER_WORK: "other processes kept {cores:.1f} CPU cores busy meanwhile",
-    ReasonCode.NOT_CONFIRMED: "a fresh process could not confirm it ({problem})",
-    ReasonCode.IN_SOME_PROCESSES: "found in {found:.0f} of {processes:.0f} processes",
+    NOTHING_MEASURED = ("nothing_measured", "not measured: {problem}", "nothing was compared")
+    MACHINE_UNFIT = ("machine_unfit", "times are no evidence now: {problem}")
+    OTHER_WORK = ("other_work", "other processes kept {cores:.1f} CPU cores busy meanwhile")
+    NOT_CONFIRMED = ("not_confirmed", "a fresh process could not confirm it ({problem})")
+    IN_SOME_PROCESSES = ("in_some_processes", "found in {found:.0f} of {processes:.0f} processes")
     # Outputs.
-    ReasonCode.OUTPUTS_AGREE: (
+    OUTPUTS_AGREE = (
+        "outputs_agree",
         "the sums of {steps:.0f} further steps agree",
         "{not_finite:,.0f} values are infinite or NaN, at the same places in both outputs",
         "{unequal:,.0f} of {values:,.0f} integers did not match",
         "relative L2 error {relative_l2:.1e} of at most {allowed:.1e} over {compared_outputs:.0f} outputs",
-    ),
-    ReasonCode.OUTPUTS_DIFFER: (
+    )
+    OUTPUTS_DIFFER = (
+        "outputs_differ",
         "on {when}, {problem}",
         "on {when}, {unequal:,.0f} of {values:,.0f} integers did not match",
         _outputs_differ,
-    ),
-    ReasonCode.PROVEN: ("{proof}: {words} (proved on {proved_on})", "{proof}: {words}"),
-    ReasonCode.STEPS_WRONG: (_STEPS_WRONG + "{problem}", _STEPS_WRONG + "it returned {resembles:resembles}"),
-    ReasonCode.STEPS_LEFT_OUT: (
-        "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out"
-    ),
-    ReasonCode.OUTPUTS_REMEMBERED: (
-        "a step takes {times:.3g} times as long on a new input: the side has the outputs of known inputs in store"
-    ),
-    ReasonCode.DISPROVED: "{proof}: {problem}",
+    )
+    PROVEN = ("proven", "{proof}: {words} (proved on {proved_on})", "{proof}: {words}")
+    STEPS_WRONG = ("steps_wrong", _STEPS_WRONG + "{problem}", _STEPS_WRONG + "it returned {resembles:resembles}")
+    STEPS_LEFT_OUT = (
+        "steps_left_out",
+        "a step in a block does {share:percent} of the work of a step by itself: the side leaves steps out",
+    )
+    OUTPUTS_REMEMBERED = (
+        "outputs_remembered",
+        "a step takes {times:.3g} times as long on a new input: the side has the outputs of known inputs in store",
+    )
+    DISPROVED = ("disproved", "{proof}: {problem}")
     # Times that are no result.
-    ReasonCode.RANKS_SHARE_CORES: "the ranks share the cores of one CPU: their times are no evidence about GPUs",
-    ReasonCode.IMPOSSIBLE_RATE: (
+    RANKS_SHARE_CORES = (
+        "ranks_share_cores",
+        "the ranks share the cores of one CPU: their times are no evidence about GPUs",
+    )
+    IMPOSSIBLE_RATE = (
+        "impossible_rate",
         _impossible_rate,
         "no result: the optimized side would carry {times_ceiling:percent} of what page-locked copies carry over the "
         "bus",
-    ),
-    ReasonCode.REFERENCE_SLOWED: (
-        "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built"
-    ),
+    )
+    REFERENCE_SLOWED = (
+        "reference_slowed",
+        "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built",
+    )
     # The speedup against its promise.
-    ReasonCode.PROMISE_KEPT: _promise("holds", "hold"),
-    ReasonCode.SPEEDUP_BELOW_PROMISE: _promise("is below", "are below"),
-    ReasonCode.PROMISE_OPEN: _promise("is not clearly on either side of", "disagree about"),
-    ReasonCode.INTERVAL_TOO_WIDE: (
-        "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}"
-    ),
-    ReasonCode.DID_NOTHING: (
-        "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed"
-    ),
-    ReasonCode.FRESH_PROCESS: "",  # its value stands in the sentence about the promise
-    ReasonCode.PAIRS: _pairs,
+    PROMISE_KEPT = ("promise_kept", _promise("holds", "hold"))
+    SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below", "are below"))
+    PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of", "disagree about"))
+    INTERVAL_TOO_WIDE = (
+        "interval_too_wide",
+        "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}",
+    )
+    DID_NOTHING = (
+        "did_nothing",
+        "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed",
+    )
+    FRESH_PROCESS = "fresh_process", ""  # its value stands in the sentence about the promise
+    PAIRS = ("pairs", _pairs)
     # The bill and the contract.
-    ReasonCode.COUNTED: ("engaged by its own account; not measured: {problem}", _counted),
-    ReasonCode.NOT_ENGAGED: "{problem}",
-    ReasonCode.WORK_NOT_SEEN: (
+    COUNTED = ("counted", "engaged by its own account; not measured: {problem}", _counted)
+    NOT_ENGAGED = ("not_engaged", "{problem}")
+    WORK_NOT_SEEN = (
+        "work_not_seen",
         "PyTorch's operators take {share:percent} of the optimized step and {reference_share:percent} of the "
         "reference's, and nothing declares why",
         "the side runs no kernel, the reference does, and nothing declares why",
-    ),
-    ReasonCode.LIMIT_BROKEN: (_LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured"),
-    ReasonCode.ITEM_GREW: _item_grew,
-    ReasonCode.BOTH_SIDES_GREW: _both_sides_grew,
-    ReasonCode.NO_BILL: "the record has no bill",
+    )
+    LIMIT_BROKEN = ("limit_broken", _LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured")
+    ITEM_GREW = ("item_grew", _item_grew)
+    BOTH_SIDES_GREW = ("both_sides_grew", _both_sides_grew)
+    NO_BILL = ("no_bill", "the record has no bill")
     # The wall time against the record, and the recorded code.
-    ReasonCode.NO_RECORD: (
+    NO_RECORD = (
+        "no_record",
         "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
         "{purpose:purpose}",
-    ),
-    ReasonCode.OTHER_CORES: (
-        "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared"
-    ),
-    ReasonCode.SLOW_HOST: (
-        "slow host: launches take {times:.2g} times the recorded time, so that a longer wall time proves nothing"
-    ),
-    ReasonCode.WALL_AS_RECORDED: _wall(),
-    ReasonCode.FASTER_THAN_RECORD: _wall("faster than recorded: "),
-    ReasonCode.SLOWER_THAN_RECORD: _wall("slower than recorded: "),
-    ReasonCode.WALL_OPEN: _wall("perhaps slower than recorded: "),
-    ReasonCode.THE_MACHINE: (
+    )
+    OTHER_CORES = (
+        "other_cores",
+        "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared",
+    )
+    SLOW_HOST = (
+        "slow_host",
+        "slow host: launches take {times:.2g} times the recorded time, so that a longer wall time proves nothing",
+    )
+    WALL_AS_RECORDED = ("wall_as_recorded", _wall())
+    FASTER_THAN_RECORD = ("faster_than_record", _wall("faster than recorded: "))
+    SLOWER_THAN_RECORD = ("slower_than_record", _wall("slower than recorded: "))
+    WALL_OPEN = ("wall_open", _wall("perhaps slower than recorded: "))
+    THE_MACHINE = (
+        "the_machine",
         "wall {change:change}, {bill:bill}, {code:code}: the machine",
         "wall {change:change}, {bill:bill}: the machine",
-    ),
-    ReasonCode.CODE_SLOWER: f"the code is slower: {_IN_TURNS}",
-    ReasonCode.CODE_NOT_SLOWER: (
+    )
+    CODE_SLOWER = ("code_slower", f"the code is slower: {_IN_TURNS}")
+    CODE_NOT_SLOWER = (
+        "code_not_slower",
         f"the code is not slower: {_IN_TURNS}",
         "the code is that of the record ({commit:.12})",
-    ),
-    ReasonCode.CODE_UNDECIDED: (
+    )
+    CODE_UNDECIDED = (
+        "code_undecided",
         "not compared with the recorded code: {problem}",
         f"{_IN_TURNS}, which decides nothing",
         "no duet was measured",
-    ),
-    ReasonCode.RECORD_DIFFERS: "since the record: {differences}",
+    )
+    RECORD_DIFFERS = ("record_differs", "since the record: {differences}")
     # Sweeps.
-    ReasonCode.KNEE: (_knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with"),
-    ReasonCode.THROUGHPUT_CURVE: _throughput_curve,
-}
+    KNEE = ("knee", _knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with")
+    THROUGHPUT_CURVE = ("throughput_curve", _throughput_curve)
+
+    @classmethod
+    def _missing_(cls, value: object) -> ReasonCode | None:
+        return cls.EARLIER_RULE if isinstance(value, str) and value.isidentifier() else None
+
+
+Fact = Annotated[float | str, NotFinite()]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One part of a reason. The unit of a fact is in its name, or that of the check: a ratio, or milliseconds."""
+
+    code: ReasonCode
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> list[str]:
+    """A sentence for each of the reasons that has words, in their order; the first one has at most 25 words."""
+    others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
+    known = {name: value for name, value in numbers.items() if value is not None}
+    parts = [_describe_one(reason, {**known, **reason.facts, "others": others}) for reason in reasons]
+    return [part for part in parts if part]
+
+
+def _describe_one(reason: Reason, facts: Facts) -> str:
+    """The words of a reason; an older run has other facts for a code of that name."""
+    for one in reason.code.words:
+        with suppress(KeyError):
+            return one(facts) if callable(one) else _format(one, facts)
+    return _EARLIER
