@@ -21,10 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from gpugate.errors import GpugateError, OptionError
@@ -43,6 +42,7 @@ from gpugate.profiling.export import (
     safe_name,
 )
 from gpugate.report.terminal import terminal_columns
+from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Profiling
 from gpugate.store.json_file import write_atomically
 from gpugate.store.writable_folder import lock_folder
@@ -73,81 +73,78 @@ ELSEWHERE = "run it as root, where user namespaces are allowed, or in a containe
 MOST_SHOWN = 6  # reports: of more the terminal only shows where they are
 
 
-def keep_reports(run: ProfiledRun, print_line: Callable[[str], None], isolated: bool) -> list[str]:
-    """Moves all reports of the run into its folder, prints their names, and returns their problems. Where nsys was not
-    `isolated` from other processes, only the summaries are kept. An error costs no other capture."""
-    folder, captures, problems = run.profiling.folder, run.index.captures, list[str]()
+def keep_reports(run: ProfiledRun) -> Iterator[str]:
+    """Moves all reports of nsys into the folder, prints their names, and yields their problems. An error costs no other
+    capture."""
     kept: list[tuple[Capture, Path, list[str]]] = []
-    for capture in captures:
+    for capture in run.index.captures:
         stem = f"{safe_name(capture.case_id)}.{capture.label}"
         try:
             for ending in (REPORT, EXPORT, SUMMARY):
-                (folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
+                (run.profiling.folder / f"{stem}{ending}").unlink(missing_ok=True)  # of an earlier run
             if capture.complete:  # a side that failed has failed its test already
-                kept.append((capture, *_keep(run, capture, stem, isolated, problems)))
+                report, brief, problem = _keep(run, capture, stem)
+                kept.append((capture, report, brief))
+                yield from filter(None, [problem])
         except GpugateError as error:
-            problems.append(str(error))
+            yield str(error)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            problems.append(f"{stem} was not kept ({cause}): move what is in its way, or report this")
-    print_line(f"nsys: {len(kept)} reports in {folder}; under a profiler: timings are not judged")
+            yield f"{stem} was not kept ({cause}): move what is in its way, or report this"
+    say(f"nsys: {len(kept)} reports in {run.profiling.folder}; under a profiler: timings are not judged")
     for capture, report, brief in kept:
-        print_line(f"  {capture.window} ({capture.side}), {capture.steps} steps: {report.name}")
-        for line in brief if len(captures) <= MOST_SHOWN else ():
-            print_line(f"    {line}")
+        say(f"  {capture.window} ({capture.side}), {capture.steps} steps: {report.name}")
+        for line in brief if len(run.index.captures) <= MOST_SHOWN else ():
+            say(f"    {line}")
     if kept:
-        print_line(f"all of it: the {SUMMARY} beside each, or `gpugate profile {kept[0][1]}`")
-    return list(dict.fromkeys(problems))
+        say(f"all of it: the {SUMMARY} beside each, or `gpugate profile {kept[0][1]}`")
 
 
-def _keep(run: ProfiledRun, capture: Capture, stem: str, isolated: bool, problems: list[str]) -> tuple[Path, list[str]]:
-    """Keeps what nsys left of one capture; returns the report, and its summary in a few lines.
-
-    Where nothing can be summarized, the list `problems` gets the reason, and the report stays.
-    """
+def _keep(run: ProfiledRun, capture: Capture, stem: str) -> tuple[Path, list[str], str | None]:
+    """Keeps what nsys left of one capture; returns the report, its summary in a few lines, and the reason where there
+    is none. Where nsys was not isolated from other processes, only the summary is kept, and that is an error."""
     from gpugate.profiling.summary import brief, markdown
 
-    folder, left = run.profiling.folder, _find(run, capture)
+    # nsys numbers the reports, a single one perhaps not.
+    stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
+    left = next((path for one in stems if (path := run.folder / f"{one}{REPORT}").exists()), None)
     if left is None:
         raise export.ProfileError(
             f"nsys wrote no report of {capture.window}: look at its output, its importer may need libdw1"
         )
-    report = left.replace((folder if isolated else run.folder) / f"{stem}{REPORT}")
-    lines = list[str]()
+    folder, lines, problem = run.profiling.folder, list[str](), None
+    report = left.replace((folder if run.isolated else run.folder) / f"{stem}{REPORT}")
     try:
         found = export.read_export(export.export_report(report, run.environment), capture.steps, capture.window)
         write_atomically(folder / f"{stem}{SUMMARY}", markdown(found))
         lines = brief(found)
     except (GpugateError, OSError) as error:
-        problems.append(f"{report.name} was not summarized: {error}")
-    if not isolated:
+        problem = f"{report.name} was not summarized: {error}"
+    if not run.isolated:
         raise export.ProfileError(f"{report.name} was not kept, as {MAY_READ}: {ELSEWHERE}")
-    return report, lines
+    return report, lines, problem
 
 
-def _find(run: ProfiledRun, capture: Capture) -> Path | None:
-    """The report of the capture's range: nsys numbers them, a single one perhaps not."""
-    stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
-    named = (run.folder / f"{stem}{REPORT}" for stem in stems)
-    return next((path for path in named if path.exists()), None)
-
-
-def _keep_of_ncu(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:
-    """Keeps the report of a run that captured a side; returns the reason where ncu made none."""
+def keep_kernels(run: ProfiledRun) -> Iterator[str]:
+    """Keeps the report of ncu where a run captured a side; yields the reason where ncu made none."""
     if not any(capture.complete for capture in run.index.captures):
-        return []
+        return
     report, kept = run.folder / f"{REPORT_STEM}.ncu-rep", run.profiling.folder / NCU_REPORT
     if report.exists():
         report.replace(kept)
-        print_line(f"ncu: open {kept} in Nsight Compute; under a profiler: not judged")
-        return []
-    log = run.folder / "log"
-    output = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        say(f"ncu: open {kept} in Nsight Compute; under a profiler: not judged")
+        return
+    output = (run.folder / "log").read_text(encoding="utf-8", errors="replace")
     if "ERR_NVGPUCTRPERM" in output:
-        return [f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {export.PERMISSION}"]
+        yield f"ncu may not read hardware counters (ERR_NVGPUCTRPERM): {export.PERMISSION}"
+        return
     of_kind = (line for kind in ("ERROR", "WARNING") for line in output.splitlines() if kind in line[:12])
     first = next((line.partition("== ")[2][:200] for line in of_kind), "it said no error")
-    return [f"ncu made no report ({first}): run it by hand to see more"]
+    yield f"ncu made no report ({first}): run it by hand to see more"
+
+
+def say(line: str) -> None:
+    print(show_controls(line), flush=True)
 
 
 FAILED, INTERRUPTED = 1, 2  # pytest's exit statuses
@@ -157,29 +154,29 @@ _UNFINISHED = ".capturing-"
 
 @dataclass(frozen=True)
 class ProfiledRun:
-    """A run under a profiler that has ended. `folder` is removed when its captures have been kept."""
+    """A run under a profiler that has ended. `folder` is removed when its captures have been kept; `isolated` where the
+    profiler could not look into other processes."""
 
     profiling: Profiling
     folder: Path
     environment: Mapping[str, str]
     index: CaptureIndex
+    isolated: bool = True
 
 
-def run_under_profiler(profiling: Profiling, arguments: Sequence[str], print_line: Callable[[str], None]) -> int:
+def run_under_profiler(profiling: Profiling, arguments: Sequence[str]) -> int:
     """Runs pytest with `arguments` under nsys or ncu, keeps the reports in the folder and prints what they are; returns
     the exit status, 1 where a problem with a report is all that failed.
 
     Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
     """
-    tool = profiling.tool
-    keep: Callable[[ProfiledRun, Callable[[str], None]], list[str]]
+    tool, isolating = profiling.tool, isolating_words() if profiling.tool == "nsys" else []
     if tool == "nsys":
-        profile, isolated = export.nsys_profile(allowed_variables(os.environ)), isolating_words()
-        words, files = [*(isolated or []), *profile, *NSYS_OPTIONS], {"--output": REPORT_STEM}
-        keep = partial(keep_reports, isolated=isolated is not None)
+        profile = export.nsys_profile(allowed_variables(os.environ))
+        words, files = [*(isolating or []), *profile, *NSYS_OPTIONS], {"--output": REPORT_STEM}
     else:
         words = [export.require("ncu"), *NCU_OPTIONS, f"--launch-count={profiling.kernels}"]
-        files, keep = {"--log-file": "log", "--export": REPORT_STEM}, _keep_of_ncu
+        files = {"--log-file": "log", "--export": REPORT_STEM}
     try:
         with treat_termination_as_ctrl_c(), hold_folder(profiling.folder, f"--{tool}") as folder:
             environment = {**allowed_variables(os.environ), "COLUMNS": str(terminal_columns())}
@@ -189,16 +186,17 @@ def run_under_profiler(profiling: Profiling, arguments: Sequence[str], print_lin
             written = (f"{option}={folder / name}" for option, name in files.items())
             ended = run_profiled([*words, *written, *pytest], folder, environment)
             index = read_index(folder)
-            problems = keep(ProfiledRun(profiling, folder, environment, index), print_line)
+            run = ProfiledRun(profiling, folder, environment, index, isolating is not None)
+            problems = list(keep_reports(run) if tool == "nsys" else keep_kernels(run))
     except KeyboardInterrupt:
-        print_line(f"--{tool} was interrupted: not all of its reports are kept")
+        say(f"--{tool} was interrupted: not all of its reports are kept")
         return INTERRUPTED
     if index.status is None:
         problems.append(f"pytest did not end by itself under {tool}, which ended with status {ended}")
     elif index.status == 0 and ended:
         problems.append(f"{tool} ended with status {ended}, after all tests had passed")
-    for problem in problems:
-        print_line(f"ERROR: {problem}")
+    for problem in dict.fromkeys(problems):
+        say(f"ERROR: {problem}")
     # What pytest says counts; the profiler's own status only where pytest could say nothing, or all went well.
     return index.status or (ended if ended >= 0 else 128 - ended) or (FAILED if problems else 0)
 

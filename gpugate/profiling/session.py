@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpugate.errors import OptionError
-from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import usage_errors
@@ -37,8 +36,7 @@ def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int
     if os.environ.get(FOLDER_VARIABLE):
         return None
 
-    words = [fspath(argument) for argument in arguments]
-    return run_under_profiler(profiling, words, lambda line: print(show_controls(line), flush=True))
+    return run_under_profiler(profiling, [fspath(argument) for argument in arguments])
 
 
 class ProfilePlugin:

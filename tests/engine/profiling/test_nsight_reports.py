@@ -1,12 +1,13 @@
 """Runs under nsys or ncu: what is kept of them, what they may show, and that a profiler ends with what it started."""
 
+import io
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,9 +50,12 @@ class Kept:
         shared.mkdir()
         for ending in left:
             (shared / f"capture.{ending}").write_text(ending)
-        run = ProfiledRun(Profiling("nsys", self.folder), shared, dict(os.environ), CaptureIndex(captures, 0))
-        self.lines: list[str] = []
-        self.problems = keep_reports(run, self.lines.append, isolated)
+        index = CaptureIndex(captures, 0)
+        run = ProfiledRun(Profiling("nsys", self.folder), shared, dict(os.environ), index, isolated)
+        said = io.StringIO()
+        with redirect_stdout(said):
+            self.problems = list(keep_reports(run))
+        self.lines = said.getvalue().splitlines()
         self.names = sorted(path.name for path in self.folder.iterdir())
 
 
@@ -151,9 +155,9 @@ def under_ncu(project: Path, log: str = "", reports: bool = True, captured: bool
     capture = {"number": 1, "case_id": "a/fused/cuda", "label": "reference", "side": "baseline", "steps": 1}
     whole = {**capture, "items": 64, "complete": True}
     install(project, log, reports, {"captures": [whole] if captured else [], "status": 0 if captured else 5})
-    lines: list[str] = []
-    status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), ["-k", "x"], lines.append)
-    return status, "\n".join(lines), sorted(path.name for path in (project / "found").iterdir())
+    with redirect_stdout(io.StringIO()) as said:
+        status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), ["-k", "x"])
+    return status, said.getvalue().removesuffix("\n"), sorted(path.name for path in (project / "found").iterdir())
 
 
 def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,18 +173,13 @@ def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, m
     assert words[-4:] == ["-m", "pytest", "-k", "x"]
 
 
-def test_an_interrupted_run_says_so_and_leaves_nothing_unfinished(project: Path) -> None:
+def test_an_interrupted_run_says_so_and_leaves_nothing_unfinished(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     install(project, "", True, {"captures": [], "status": 0})
-    lines: list[str] = []
-
-    def interrupt(run: ProfiledRun, print_line: Callable[[str], None]) -> list[str]:
-        os.kill(os.getpid(), signal.SIGTERM)  # which becomes Ctrl-C
-        raise AssertionError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nsight_reports, "_keep_of_ncu", interrupt)
-        status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), [], lines.append)
-    assert (status, lines) == (2, ["--ncu was interrupted: not all of its reports are kept"])
+    monkeypatch.setattr(nsight_reports, "keep_kernels", lambda run: os.kill(os.getpid(), signal.SIGTERM))
+    assert run_under_profiler(Profiling("ncu", project / "found", kernels=30), []) == 2
+    assert capsys.readouterr().out == "--ncu was interrupted: not all of its reports are kept\n"
     assert sorted(path.name for path in (project / "found").iterdir()) == LEFT
 
 
