@@ -24,58 +24,44 @@ class ReplayClock:
     """
 
     shown_s: float | None = None
+    __name__ = "replay_of_recorded_samples"  # of a test's timer, which pytest-benchmark prints and stores
 
     def __call__(self) -> float:
         return time.perf_counter() if self.shown_s is None else self.shown_s
 
-    @property
-    def __name__(self) -> str:
-        """The name of a test's timer, which pytest-benchmark prints and stores."""
-        return "replay_of_recorded_samples"
-
-    def show(self, seconds: float | None) -> None:
-        self.shown_s = seconds
-
-
-REPLAY_CLOCK = ReplayClock()
-
 
 def replay(
-    benchmark: Any,
+    request: pytest.FixtureRequest,
     samples_s: Sequence[float],
-    clock: ReplayClock,
     extra_info: Mapping[str, Any],
     name: str,
     params: Mapping[str, str],
 ) -> None:
     """Gives `samples_s`, in seconds per step, to pytest-benchmark as the rounds of a benchmark of this name.
 
-    --benchmark-group-by groups by the strings `params`, by default by `workload`. The test must carry
-    `@pytest.mark.benchmark(timer=clock)`, which `benchmark_or_none` gives it. `extra_info` must be JSON-ready. Where
-    pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and
-    records nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
+    Does nothing without pytest-benchmark, and without one of its options: its table would only say again, in more
+    columns, what ours says. --benchmark-group-by groups by the strings `params`, by default by `workload`; `extra_info`
+    must be JSON-ready. Where pytest-benchmark is disabled (--benchmark-disable, xdist) it runs one round and records
+    nothing; --benchmark-cprofile runs one more round than there are samples, of 0 s, which it does not record.
     """
+    config, clock = request.config, ReplayClock()
+    if not config.pluginmanager.hasplugin(PLUGIN) or not any(config.getoption(one, None) for one in ASKED_BY):
+        return
+    if config.getoption("benchmark_skip"):  # the fixture would skip our test
+        return
+    request.node.add_marker(pytest.mark.benchmark(timer=clock), append=False)
+    benchmark = request.getfixturevalue("benchmark")
     benchmark.name = benchmark.fullname = name
     benchmark.group = params["workload"]
     benchmark.params = {**(benchmark.params or {}), **params}
     benchmark.extra_info.update(extra_info)
     left = iter(samples_s)
-    clock.show(0.0)
+
+    def show(seconds: float | None) -> None:
+        clock.shown_s = seconds
+
+    show(0.0)
     try:
-        benchmark.pedantic(
-            lambda: clock.show(next(left, 0.0)), setup=lambda: clock.show(0.0), rounds=len(samples_s), iterations=1
-        )
+        benchmark.pedantic(lambda: show(next(left, 0.0)), setup=lambda: show(0.0), rounds=len(samples_s), iterations=1)
     finally:
-        clock.show(None)
-
-
-def benchmark_or_none(request: pytest.FixtureRequest) -> Any:
-    """The fixture `benchmark` of the running test, whose timer is REPLAY_CLOCK; None without pytest-benchmark, and
-    without one of its options: its table would only say again, in more columns, what ours says."""
-    config = request.config
-    if not config.pluginmanager.hasplugin(PLUGIN) or not any(config.getoption(name, None) for name in ASKED_BY):
-        return None
-    if config.getoption("benchmark_skip"):  # the fixture would skip our test
-        return None
-    request.node.add_marker(pytest.mark.benchmark(timer=REPLAY_CLOCK), append=False)
-    return request.getfixturevalue("benchmark")
+        show(None)

@@ -14,7 +14,7 @@ from rich.console import Console
 from gpugate.errors import GpugateError
 from gpugate.judging.knee import judge_knee
 from gpugate.measurement.progress import Report, silent
-from gpugate.report.benchmark_bridge import REPLAY_CLOCK, benchmark_or_none, replay
+from gpugate.report.benchmark_bridge import replay
 from gpugate.report.live import LiveLine
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.view import describe_absence
@@ -177,13 +177,10 @@ class PerfTests:
         if result is None or not pairs or case_id in self.replayed:
             return
         self.replayed.add(case_id)
-        benchmark = benchmark_or_none(request)
-        if benchmark is None:
-            return
         samples_s = [pair.optimized_ms / 1e3 for pair in pairs]
         speedup = next(verdict for verdict in result.verdicts if verdict.check == "speedup")
         params = {"workload": result.workload, "optimization": result.optimization, "device": result.device_kind}
-        replay(benchmark, samples_s, REPLAY_CLOCK, properties(speedup), case_id, params)
+        replay(request, samples_s, properties(speedup), case_id, params)
 
 
 def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> str | None:
