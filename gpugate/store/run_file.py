@@ -11,7 +11,6 @@ A session removes the file of an earlier one at its start: where it dies, the ea
 from __future__ import annotations
 
 import datetime
-import errno
 import fcntl
 import json
 import os
@@ -122,25 +121,15 @@ def _beside(path: Path, ending: str) -> Path:
 def _append(path: Path, head: Mapping[str, Any], part: Mapping[str, Any]) -> None:
     """Appends a part as a line; the first line of a file is the head of its session."""
     first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
-    with FILE.writing(path):
-        descriptor = os.open(_lines_beside(path), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # which ends with the process, even a killed one
-            before = _drop_cut_off(descriptor)
-            line = line if before else first + line
-            try:
-                if os.write(descriptor, line) < len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(descriptor)
-            except BaseException:
-                os.ftruncate(descriptor, before)
-                raise
-        finally:
-            os.close(descriptor)
+    with FILE.writing(path), _lines_beside(path).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
+        file.write(line if _drop_cut_off(file.fileno()) else first + line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _drop_cut_off(descriptor: int) -> int:
-    """Removes the beginning of a line whose writer was killed, and returns the size of the lines before it."""
+    """Removes the beginning of a line whose writer ended early, and returns the size of the lines before it."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         size = os.pread(descriptor, size, 0).rfind(b"\n") + 1

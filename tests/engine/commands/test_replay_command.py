@@ -73,7 +73,7 @@ def test_bad_files_are_named_and_the_others_decided(nights: Path, capsys: pytest
     assert main(["replay", str(nights)]) == 2
     said, complaints = capsys.readouterr()
     c, g = complaints.splitlines()
-    assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (line ")
+    assert c.startswith(f"gpugate replay: {nights}/c.json cannot be used because it is cut off or not JSON (")
     assert f"{nights}/g.json cannot be read (Is a directory)" in g
     assert "2 runs: 0 verdicts now other" in said
     assert contents(nights) == before

@@ -42,7 +42,7 @@ def test_a_damaged_baseline_is_named_and_kept(tiny: TinyProject, recorded_projec
         assert result.status == pytest.ExitCode.USAGE_ERROR
         sentence = refusal(result.text)
         assert str(tiny.baseline) in sentence
-        assert "it is cut off or not JSON (line " in sentence
+        assert "it is cut off or not JSON (" in sentence
         assert tiny.files() == before
 
 

@@ -19,22 +19,10 @@ class Body:
 FILE = JsonFile("ours", 3, Body, BaselineError, "mend", "make room", oldest_version=2)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ('{"a": NaN}', "it contains NaN, which is not a number"),
-        ('{"a": -Infinity}', "it contains -Infinity, which is not a number"),
-        ('{"a": 1, "a": 2}', "the field 'a' is there twice"),
-        ('{"a": ', "it is cut off or not JSON (line 1, column 7: Expecting value)"),
-        ("", "it is cut off or not JSON (line 1, column 1: Expecting value)"),
-        pytest.param("[" * 100_000, "it is nested too deeply, or has a number of too many digits", id="nested"),
-        pytest.param("1" * 5_000, "it is nested too deeply, or has a number of too many digits", id="digits"),
-    ],
-)
-def test_text_that_is_no_strict_json(text: str, sentence: str) -> None:
-    with pytest.raises(FormatError) as refused:
+@pytest.mark.parametrize("text", ['{"a": ', "", "[" * 100_000, "1" * 5_000], ids=["cut off", "empty", "deep", "digits"])
+def test_text_that_is_no_json(text: str) -> None:
+    with pytest.raises(FormatError, match=r"^it is cut off or not JSON \(.*\)$"):
         parse(text)
-    assert str(refused.value) == sentence
 
 
 def test_a_file_is_read_back(tmp_path: Path) -> None:
@@ -68,6 +56,10 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         (
             b'{"format": "ours", "format_version": 2, "a": 1.5}',
             "cannot be used because a is 1.5, not a valid integer: mend",
+        ),
+        (
+            b'{"format": "ours", "format_version": 2, "a": NaN}',
+            "cannot be used because a is nan, not a valid integer: mend",
         ),
     ],
 )

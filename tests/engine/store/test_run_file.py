@@ -19,6 +19,7 @@ from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.store import run_file
 from gpugate.store.run_file import RunFileError
 from gpugate.workload import Size
+from tests.support.full_disk import files_up_to
 
 PARENT = os.getpid()
 SIZE = Size(items=64, flops=1e9, bytes=1e6)
@@ -183,17 +184,16 @@ def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) ->
     assert str(refused.value).endswith("give a file that --perf-json wrote, or measure again")
 
 
-def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
     run_file.write(path, empty(run))
     first, second, _ = run.cases.values()
     run_file.append(path, first, [], run)
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
-    with pytest.raises(RunFileError) as refused:
+    lines = path.with_name("run.json.cases")
+    with files_up_to(lines.stat().st_size + 20), pytest.raises(RunFileError) as refused:
         run_file.append(path, second, [], run)
-    monkeypatch.undo()
-    assert str(refused.value) == f"{path} cannot be written (No space left on device): give --perf-json another path"
+    assert str(refused.value) == f"{path} cannot be written (File too large): give --perf-json another path"
+    assert list(run_file.read(path).cases.values()) == [first]
     run_file.append(path, second, [], run)
     assert list(run_file.read(path).cases.values()) == [first, second]
 
