@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,7 +37,7 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
 from gpugate.store.json_file import JsonFile, parse
-from gpugate.store.writable_folder import hide_own_files, lock_folder
+from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored
 from gpugate.workload import CaseKey, WorkloadName
 
@@ -300,14 +300,10 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
     return dict(zip(entries, zip(shrink_records(current), anchors, strict=True), strict=True))
 
 
-@contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> AbstractContextManager[None]:
     """Locks the folder for this process. Raises BaselineError where another process has the lock, or where the folder
     cannot be written."""
-    with lock_folder(folder, BaselineError, is_committed=True):
-        with FILE.writing(folder):
-            hide_own_files(folder.parent)
-        yield
+    return lock_folder(folder, BaselineError, is_committed=True)
 
 
 def _load(folder: Path, workload: str) -> BaselineFile:

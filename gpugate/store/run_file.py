@@ -82,7 +82,6 @@ def reserve(path: Path) -> Iterator[None]:
             for each in (path, _lines_beside(path)):
                 each.unlink(missing_ok=True)
         yield
-        lock.unlink(missing_ok=True)
 
 
 def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: RunResult) -> None:

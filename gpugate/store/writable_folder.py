@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.machine.cores import read_or_empty
 
 LOCK_NAME = ".lock"
 
@@ -50,7 +51,9 @@ def make_writable(folder: Path) -> None:
 def lock_folder(
     folder: Path, error: type[GpugateError], name: str = "", is_committed: bool = False, lock_name: str = LOCK_NAME
 ) -> Iterator[None]:
-    """Makes the folder and locks it until the block ends. The kernel unlocks the folder of a process that is killed.
+    """Makes the folder and locks it by a file in it until the block ends.
+
+    The kernel unlocks the folder of a process that is killed, whose file stays and does not matter.
 
     Git ignores the files of a folder that is made, unless it `is_committed`. Raises `error` where another process has
     the lock or the folder cannot be written. `name` (default: the path) begins the sentence.
@@ -66,7 +69,7 @@ def lock_folder(
             stack.enter_context(FileLock(path).acquire(blocking=False))
             path.write_text(str(os.getpid()), encoding="utf-8")
         except Timeout:
-            holder = path.read_text(encoding="utf-8", errors="replace") or "unknown"
+            holder = read_or_empty(path) or "unknown"
             raise error(f"{name} is in use by another process (pid {holder}): wait for its end") from None
         except OSError as problem:
             raise error(f"{name} cannot be written ({problem.strerror}): give another folder") from problem
@@ -74,7 +77,7 @@ def lock_folder(
             yield
         finally:
             with suppress(OSError):
-                os.truncate(path, 0)
+                path.unlink()
 
 
 def is_running(process: int) -> bool:
@@ -86,10 +89,3 @@ def is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
-
-
-def hide_own_files(folder: Path) -> None:
-    """Makes git ignore locks and unfinished files in a folder that is committed. Raises OSError as writing does."""
-    path = folder / ".gitignore"
-    if not path.exists():
-        path.write_text(".*\n", encoding="utf-8")  # which ignores this file, too

@@ -139,7 +139,7 @@ def test_a_file_in_the_way_costs_no_other_report(keep: Callable[..., Kept], tmp_
 
 # --- ncu --------------------------------------------------------------------------------------------------------------
 
-LEFT = [".gitignore", ".lock"]
+LEFT = [".gitignore"]
 
 
 @pytest.fixture

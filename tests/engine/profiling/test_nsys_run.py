@@ -95,8 +95,7 @@ def test_one_report_per_side_and_no_secret_in_anything(
     check_no_traceback(said)
     assert [name for name in artifacts(profiled, "found here") if name.endswith(".nsys-rep")] == REPORTS
     assert artifacts(profiled, "found here") == sorted(
-        [".lock"]
-        + [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
+        [f"tiny+quick+cpu.{label}.{ending}" for label in ("optimized", "reference")
            for ending in ("nsys-rep", "sqlite", "summary.md")]
     )  # fmt: skip
     every = {path: path.read_bytes() for path in (profiled.path / "found here").iterdir()}

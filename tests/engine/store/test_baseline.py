@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline, profiles_file
-from gpugate.store.baseline import BaselineFile, Recording, exclusive, find_unused, load_all, write
+from gpugate.store.baseline import BaselineFile, Recording, find_unused, load_all, write
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import parse
 from gpugate.workload import Size
@@ -436,16 +434,3 @@ def test_a_committed_file_is_written_as_it_was_read(path: Path) -> None:
     file = profiles_file.FILE if "profiles" in path.parts else baseline.FILE
     text = path.read_text(encoding="utf-8")
     assert file.encode(file.decode(parse(text))) == text
-
-
-def test_git_sees_records_alone_in_a_project_without_settings_of_ours(tmp_path: Path) -> None:
-    folder = tmp_path / "baselines/nvidia-h200"
-    with exclusive(folder):
-        (folder / "video").mkdir()
-        for name in ("net.json", ".net.json.1234.tmp", "video/decode.json", "video/.decode.json.1234.tmp"):
-            (folder / name).touch()
-    git = shutil.which("git") or "git"
-    subprocess.run([git, "init", "-q"], cwd=tmp_path, check=True)
-    listed = [git, "ls-files", "--others", "--exclude-standard"]
-    found = subprocess.run(listed, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.split()
-    assert found == [f"baselines/nvidia-h200/{name}" for name in ("net.json", "video/decode.json")]
