@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.video.clip import clip as clip_module
 from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path, rendered
 from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.scene import scene
@@ -22,12 +21,6 @@ CODECS = ("h264", "hevc")
 def decoded(path: Path) -> list:
     with av.open(path) as container:
         return list(container.decode(video=0))
-
-
-def luma_of(frames: list) -> torch.Tensor:
-    """uint8 [n, H, W]."""
-    height = frames[0].height
-    return torch.from_numpy(np.stack([frame.to_ndarray()[:height] for frame in frames]))
 
 
 @pytest.mark.parametrize("clip", [FULL, SMALL, TINY, replace(SMALL, seed=7)], ids=["full", "small", "tiny", "seed 7"])
@@ -48,55 +41,32 @@ def test_a_frame_depends_on_its_arguments_alone() -> None:
     assert np.array_equal(mask, mask_again)
     assert not np.array_equal(rgb, rendered(TINY, 6)[0])
     assert not np.array_equal(rgb, rendered(replace(TINY, seed=1), 5)[0])
-    assert np.array_equal(rgb, rendered(replace(TINY, frames=3, codec="hevc"), 5)[0])
+    assert replace(TINY, seed=1).file_name != TINY.file_name
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache_dir: Path, codec) -> None:
     clip = replace(TINY, codec=codec)
     path = clip_path(cache_dir, clip)
+    assert path.stat() == clip_path(cache_dir, clip).stat(), "made once"
     info = examine(path)
     assert (info.width, info.height, info.frames, info.frames_per_second) == (160, 96, 36, 30)
     assert (info.codec, info.matrix, info.keyframes) == (codec, "bt601", (0, 30))
     frames = decoded(path)
     assert {(each.colorspace, each.color_range, each.format.name) for each in frames} == {(6, 1, "yuv420p")}
-    assert read_numbers(luma_of(frames)).tolist() == list(range(36))
+    luma = torch.from_numpy(np.stack([frame.to_ndarray()[:96] for frame in frames]))
+    assert read_numbers(luma).tolist() == list(range(36))
     for number in (0, 17, 35):
         found = frames[number].to_ndarray(format="rgb24").astype(float)
         drawn = rendered(clip, number)[0]
         assert 10 * np.log10(255**2 / np.square(found - drawn).mean()) > 25  # dB; chroma has a quarter of the samples
 
 
-def test_a_clip_is_made_once(tmp_path: Path) -> None:
-    clip = replace(TINY, frames=4)
-    made = clip_path(tmp_path, clip).stat().st_mtime_ns
-    assert clip_path(tmp_path, clip).stat().st_mtime_ns == made
-    assert [*tmp_path.iterdir()] == [clip_path(tmp_path, clip)]
-
-
-def test_clips_with_other_parameters_have_other_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    clips = [
-        TINY,
-        replace(TINY, width=162),
-        replace(TINY, height=98),
-        replace(TINY, frames=35),
-        replace(TINY, codec="hevc"),
-        replace(TINY, seed=1),
-        replace(TINY, frames_per_second=25),
-    ]
-    names = {each.file_name for each in clips}
-    assert len(names) == len(clips)
-    monkeypatch.setattr(clip_module, "FORMAT", clip_module.FORMAT + 1)
-    assert TINY.file_name not in names
-
-
 @pytest.mark.parametrize(
     ("size", "message"),
     [
         ((161, 96, 4), "161x96 pixels: take even numbers"),
-        ((160, 97, 4), "160x97 pixels: take even numbers"),
         ((80, 96, 4), "80x96 pixels: take even numbers, 88x48 or more"),
-        ((160, 96, 0), "0 frames: take 1 to 65536"),
         ((160, 96, 65537), "65537 frames: take 1 to 65536"),
     ],
 )

@@ -15,7 +15,6 @@ from workloads.video.clip.colour import LOST_LEVELS, Matrix, nv12_from_rgb, plan
 
 WIDTH, HEIGHT, FRAMES = 162, 98, 6  # no multiple of what swscale works on at a time
 UNTAGGED, BT709, BT601 = 2, 1, 6
-SWSCALE = {"bt601": 5, "bt709": 1}  # its own numbers
 
 
 def photographs() -> list[np.ndarray]:
@@ -71,19 +70,6 @@ def test_a_clip_decoded_to_nv12_gets_the_colours_that_opencv_shows(tmp_path: Pat
     assert psnr_db(ours, theirs) >= 45
     other = {"bt601": "bt709", "bt709": "bt601"}[matrix]
     assert psnr_db(rgb_from_nv12(decoded_nv12(path), other), theirs) < 42, "the matrix matters"
-
-
-@pytest.mark.parametrize("matrix", ["bt601", "bt709"])
-def test_nv12_from_rgb_agrees_with_swscale(matrix: str) -> None:
-    rgb = np.stack(photographs())
-    ours = nv12_from_rgb(torch.from_numpy(rgb).permute(0, 3, 1, 2).contiguous(), matrix)
-    frames = [av.VideoFrame.from_ndarray(each, "rgb24") for each in rgb]
-    theirs = torch.stack([nv12_of(each.reformat(format="yuv420p", dst_colorspace=SWSCALE[matrix])) for each in frames])
-    difference = ours.float() - theirs.float()
-    assert difference[:, :HEIGHT].abs().max() <= 1
-    assert difference[:, :HEIGHT].mean().abs() < 0.05, "both round to the nearest"
-    assert difference[:, HEIGHT:].mean().abs() < 0.2
-    assert psnr_db(ours[:, HEIGHT:], theirs[:, HEIGHT:]) >= 50
 
 
 @pytest.mark.parametrize("matrix", ["bt601", "bt709"])

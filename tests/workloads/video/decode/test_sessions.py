@@ -53,16 +53,15 @@ class FakeReader:
         self.closed = True
 
 
-class Readers:
-    """Makes readers and knows them all."""
+class Readers(list[FakeReader]):
+    """All readers that it made."""
 
     def __init__(self, make: Callable[[], FakeReader] = lambda: FakeReader(3)) -> None:
-        self.made: list[FakeReader] = []
         self._make = make
 
     def __call__(self) -> FakeReader:
-        self.made.append(self._make())
-        return self.made[-1]
+        self.append(self._make())
+        return self[-1]
 
 
 def session_threads() -> list[threading.Thread]:
@@ -81,7 +80,7 @@ def read(made: Sessions[FakeSlot], frames: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("slots", "batch"), [(1, 1), (2, 4), (9, 100)])
-@pytest.mark.parametrize("sessions", [1, 2, 3, 20])
+@pytest.mark.parametrize("sessions", [1, 3, 20])
 def test_everything_comes_once_and_in_order(sessions: int, slots: int, batch: int) -> None:
     readers = Readers(partial(FakeReader, slots))
     made = Sessions(INFO, readers, sessions)
@@ -91,21 +90,11 @@ def test_everything_comes_once_and_in_order(sessions: int, slots: int, batch: in
     assert numbers == list(range(23))
     assert read(made, batch) == [], "and so it stays"
     made.close()
-    assert len(readers.made) == min(sessions, 5), "one session for a segment is enough"
-    assert all(reader.closed for reader in readers.made)
+    assert len(readers) == min(sessions, 5), "one session for a segment is enough"
+    assert all(reader.closed for reader in readers)
 
 
-def test_what_nobody_reads_is_decoded_as_far_as_there_are_slots() -> None:
-    readers = Readers(partial(FakeReader, 2))
-    made = Sessions(INFO, readers, sessions=3, loop=True)
-    ahead = [0, 1, 5, 6, 7, 20]  # two of each: the second segment is one frame, after it comes the fifth
-    wait_until(lambda: sorted(frame for each in readers.made for frame in each.decoded) == ahead)
-    time.sleep(0.02)
-    assert sorted(frame for each in readers.made for frame in each.decoded) == ahead
-    made.close()
-
-
-@pytest.mark.parametrize("lost", [0, 5, 13, 22])
+@pytest.mark.parametrize("lost", [0, 13])
 @pytest.mark.parametrize(("loop", "batch"), [(False, 1), (True, 4), (False, 100)])
 def test_frames_that_are_missing_are_told_after_those_that_are_there(lost: int, loop: bool, batch: int) -> None:
     made = Sessions(INFO, Readers(partial(FakeReader, 3, lost)), 3, loop)
@@ -135,8 +124,7 @@ def failing_reader(at: int) -> FakeReader:
     return Failing(3)
 
 
-@pytest.mark.parametrize("sessions", [1, 3, 5])
-@pytest.mark.parametrize("at", [0, 7, 22])
+@pytest.mark.parametrize(("sessions", "at"), [(1, 0), (3, 7), (5, 22)])
 def test_what_a_thread_raises_ends_all_and_comes_out(sessions: int, at: int) -> None:
     readers = Readers(partial(failing_reader, at))
     made = Sessions(INFO, readers, sessions)
@@ -150,13 +138,13 @@ def test_what_a_thread_raises_ends_all_and_comes_out(sessions: int, at: int) -> 
         soon(run)
     assert numbers == list(range(len(numbers)))
     assert session_threads() == []
-    assert all(reader.closed for reader in readers.made)
+    assert all(reader.closed for reader in readers)
     with pytest.raises(OSError, match=f"frame {at} broke"):
         read(made, 1)
     made.close()
 
 
-def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame() -> None:
+def test_closing_ends_whoever_waits_for_a_frame() -> None:
     begun, closing = threading.Event(), threading.Event()
 
     class Slow(FakeReader):
@@ -167,19 +155,15 @@ def test_closing_ends_readers_that_wait_for_a_slot_and_whoever_waits_for_a_frame
             yield from super().read(segment, free_slot)
 
     made = Sessions(INFO, Readers(partial(Slow, 1)), sessions=5)
-    with ThreadPoolExecutor(1, "watched") as watched:
+    with ThreadPoolExecutor(2, "watched") as watched:
         reading = watched.submit(read, made, 23)
         assert begun.wait(HANGS_S)
-        watched_close = threading.Thread(target=made.close)
-        watched_close.start()
+        closed = watched.submit(made.close)
         wait_until(lambda: made._failure is not None)
         closing.set()
-        watched_close.join(HANGS_S)
+        closed.result(HANGS_S)
         with pytest.raises(ValueError, match="the decoder is closed: make another one"):
             reading.result(HANGS_S)
-    made.close()
-    with pytest.raises(ValueError, match="the decoder is closed"):
-        read(made, 1)
 
 
 @pytest.mark.parametrize(("sessions", "spare"), [(1, 0), (3, 0), (3, 3)])
@@ -189,7 +173,7 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(sessions: in
     soon(made.settle)
 
     def decoded() -> int:
-        return sum(len(reader.decoded) for reader in readers.made)
+        return sum(len(reader.decoded) for reader in readers)
 
     assert decoded() == 4 * sessions - spare
     before = decoded()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +15,7 @@ pytest.importorskip("av")
 import av
 
 from tests.support.full_disk import files_up_to
-from tests.support.patience import HANGS_S, wait_until
+from tests.support.patience import HANGS_S
 from workloads.video.encode import on_cpu
 from workloads.video.encode.encoding import EncodingError, PendingFrames, VideoFormat
 from workloads.video.encode.on_cpu import KEPT_FRAMES, X264, Mp4v, X264Settings
@@ -24,14 +23,6 @@ from workloads.video.encode.quality import quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
-
-
-def test_more_frames_than_libx264_looks_ahead_are_all_flushed(tmp_path, nv12):
-    path = tmp_path / "out.mp4"
-    with X264(path, VIDEO, X264Settings(preset="ultrafast", threads=2), batch=5) as encoder:
-        for _ in range(6):
-            encoder.write(nv12)
-    assert quality(path, {}, "nv12").numbers == tuple(range(12)) * 6
 
 
 @pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
@@ -77,42 +68,6 @@ def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12
     assert quality(path, {}, "nv12").numbers == tuple(range(12))
 
 
-def test_the_caller_waits_only_while_everything_is_in_flight(tmp_path, nv12):
-    """Three slots: one is encoded and two wait; the fourth frame waits for the first to be over."""
-    gate, put = threading.Event(), []
-    encoder = X264(tmp_path / "out.mp4", VIDEO, slots=3)
-
-    def write() -> None:
-        for number in range(4):
-            encoder.wait_for_room()
-            encoder.put(PendingFrames(nv12[number : number + 1], gate.wait))
-            put.append(number)
-
-    caller = threading.Thread(target=write)
-    caller.start()
-    wait_until(lambda: len(put) == 3)
-    caller.join(0.1)
-    assert put == [0, 1, 2]
-    gate.set()
-    caller.join(HANGS_S)
-    assert put == [0, 1, 2, 3]
-    assert encoder.close().frames == 4
-
-
-def test_an_error_in_the_thread_comes_out_of_the_next_write_and_ends_everything(tmp_path, nv12):
-    def fail() -> None:
-        raise ArithmeticError("the copy failed")
-
-    encoder = X264(tmp_path / "out.mp4", VIDEO)
-    encoder.write(nv12[:4])
-    encoder.put(PendingFrames(nv12[4:8], fail))
-    with pytest.raises(ArithmeticError, match="the copy failed"):
-        _forever(lambda: encoder.write(nv12))
-    with pytest.raises(ArithmeticError, match="the copy failed"):
-        encoder.close()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("threads", [2, 5])
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
     """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
@@ -138,14 +93,6 @@ def test_settled_it_has_room_for_a_batch_and_may_have_frames_in_hand(tmp_path, n
     settled.join(HANGS_S)
     assert not settled.is_alive()
     encoder.close()
-
-
-def _forever(write) -> None:
-    """Writes until it raises."""
-    end = time.monotonic() + HANGS_S
-    while time.monotonic() < end:
-        write()
-        time.sleep(0.001)
 
 
 def test_a_full_disk_that_nobody_told_of_comes_out_and_leaves_nothing(tmp_path, capfd):
