@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +43,6 @@ def cache_dir(kept: Frames, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_scene_depends_on_seed_and_number_alone() -> None:
-    pictures, command, waypoints = scene(RIG, 3, 1)
-    again = scene(RIG, 3, 1)
-    assert np.array_equal(pictures, again[0])
-    assert (command, waypoints.tolist()) == (again[1], again[2].tolist())
-    for other in (scene(RIG, 3, 2), scene(RIG, 4, 1)):
-        assert not np.array_equal(pictures, other[0])
-        assert not np.array_equal(waypoints, other[2])
-
-
 def test_what_is_stored_is_what_was_drawn(kept: Frames) -> None:
     assert len(kept) == COUNT
     for frame in range(COUNT):
@@ -74,14 +62,6 @@ def test_the_jpegs_show_the_same_and_are_smaller(kept: Frames) -> None:
         assert sum(jpeg.numel() for jpeg in kept.jpegs(frame)) < 0.7 * RIG.frame_bytes
 
 
-def test_frames_are_made_once(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw_again(*_: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(driving_frames, "scene", draw_again)
-    assert len(stored_frames(cache_dir, RIG, COUNT, seed=3)) == COUNT
-
-
 def _scrambled(path: Path) -> None:
     """A decoder takes this for a picture."""
     content = bytearray(path.read_bytes())
@@ -91,56 +71,42 @@ def _scrambled(path: Path) -> None:
 
 
 OF_ANOTHER_SIZE = encode_jpeg(torch.zeros(3, 8, 8, dtype=torch.uint8)).numpy().tobytes()
-DAMAGE: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "noise": lambda path: path.write_bytes(b"\x00\x01\x02" * 100),
-    "the header alone": lambda path: path.write_bytes(path.read_bytes()[:40]),
-    "scrambled": _scrambled,
-    "another size": lambda path: path.write_bytes(OF_ANOTHER_SIZE),
-    "missing": Path.unlink,
-    "half": lambda path: os.truncate(path, path.stat().st_size // 2),
-}
 
 
-@pytest.mark.parametrize("damage", [DAMAGE[name] for name in DAMAGE if name != "half"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        _scrambled,
+        lambda path: path.write_bytes(b"\x00\x01\x02" * 100),
+        lambda path: path.write_bytes(path.read_bytes()[:40]),
+        lambda path: path.write_bytes(OF_ANOTHER_SIZE),
+    ],
+    ids=["missing", "scrambled", "noise", "the header alone", "another size"],
+)
 def test_a_corrupt_jpeg_is_named(cache_dir: Path, damage) -> None:
     frames = stored_frames(cache_dir, RIG, COUNT, seed=3)
-    path = frames.jpeg_paths(4)[1]
-    damage(path)
-    with pytest.raises(ValueError, match=r"frame0004-camera1\.jpg") as raised:
+    damage(frames.jpeg_paths(4)[1])
+    with pytest.raises(ValueError, match=rf"{frames.folder}.*frame0004-camera1\.jpg") as raised:
         frames.decoded(4)
     assert "\n" not in str(raised.value)
-    assert str(frames.folder) in str(raised.value)
     assert frames.decoded(3).shape == (2, 3, 32, 64)
 
 
+def _objects(path: Path) -> None:
+    """What would be unpickled, in place of numbers."""
+    with path.open("wb") as file:
+        np.savez(file, commands=np.array([Path("/")], dtype=object))
+
+
 @pytest.mark.parametrize("name", [driving_frames.RAW, driving_frames.LABELS])
-@pytest.mark.parametrize("damage", [DAMAGE[name] for name in ("half", "empty", "missing")])
+@pytest.mark.parametrize("damage", [Path.unlink, _objects, lambda path: os.truncate(path, path.stat().st_size // 2)])
 def test_an_incomplete_folder_is_named(cache_dir: Path, name: str, damage) -> None:
     (folder,) = cache_dir.iterdir()
     damage(folder / name)
-    with pytest.raises(ValueError, match="delete the folder") as raised:
+    with pytest.raises(ValueError, match=f"{folder}.*delete the folder") as raised:
         stored_frames(cache_dir, RIG, COUNT, seed=3)
-    assert str(folder) in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_labels_are_never_unpickled(cache_dir: Path) -> None:
-    (folder,) = cache_dir.iterdir()
-    np.savez(folder / driving_frames.LABELS, commands=np.array([Path("/")], dtype=object))
-    with pytest.raises(ValueError, match="cannot be used"):
-        stored_frames(cache_dir, RIG, COUNT, seed=3)
-
-
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(driving_frames.np, "savez", full)
-    with pytest.raises(OSError, match=r"No space left on device.*make room") as raised:
-        stored_frames(tmp_path, RIG, COUNT, seed=3)
-    assert "driving-v" in str(raised.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_epoch_is_another_permutation() -> None:
@@ -188,14 +154,10 @@ def test_a_single_byte_that_is_off_is_noticed(delivered, as_float) -> None:
     assert delivery.record(changed, FINE).tolist() == [[1, 1, 1], [1, 0, 1], [1, 1, 1]]
 
 
-def test_swapped_cameras_are_noticed(delivered) -> None:
+def test_swapped_cameras_and_a_loss_that_is_no_number_are_noticed(delivered) -> None:
     delivery, batch = delivered
-    assert delivery.record(batch._replace(images=batch.images.flip(1)), FINE)[:, 1].tolist() == [0, 0, 0]
-
-
-def test_a_loss_that_is_no_number_is_noticed(delivered) -> None:
-    delivery, batch = delivered
-    assert delivery.record(batch, torch.tensor(float("nan"))).tolist() == [[1, 1, 0]] * 3
+    swapped = batch._replace(images=batch.images.flip(1))
+    assert delivery.record(swapped, torch.tensor(float("nan")))[:, 1:].tolist() == [[0, 0]] * 3
 
 
 def test_another_decoder_may_round_otherwise_and_no_more(kept: Frames) -> None:

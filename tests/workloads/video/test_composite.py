@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -13,21 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workloads.video.clip.clip import FULL, SMALL, Clip, rendered
-from workloads.video.clip.colour import nv12_from_rgb, planes, rgb_from_nv12
+from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.composite import (
     OnDevice,
     alpha_of,
     blur_pixels,
-    gaussian_sigma,
-    gaussian_weights,
-    halved,
     on_host,
 )
 from workloads.video.preprocess import input_size
 
 CPU = torch.device("cpu")
-LITTLE = 96, 160
-SURE = 40.0  # a logit whose probability is 1 in FP32
 
 
 def random(seed: int = 0) -> torch.Generator:
@@ -45,18 +39,6 @@ def clip_frames(clip: Clip = SMALL, numbers: tuple[int, ...] = (3, 40)) -> tuple
     return nv12_from_rgb(rgb, "bt601"), torch.cat([-sureness, sureness], 1)
 
 
-def little_frames(frames: int = 8) -> tuple[Tensor, Tensor]:
-    height, width = LITTLE
-    nv12 = torch.randint(16, 236, (frames, height * 3 // 2, width), dtype=torch.uint8, generator=random())
-    coarse = 6 * torch.randn(frames, 2, 4, 6, generator=random(1))
-    return nv12, F.interpolate(coarse, input_size(*LITTLE), mode="bilinear")
-
-
-def surely(foreground: bool, frames: int) -> Tensor:
-    sign = 1 if foreground else -1
-    return torch.tensor([-sign * SURE, sign * SURE]).view(1, 2, 1, 1).expand(frames, 2, *input_size(*LITTLE))
-
-
 def shown(nv12: Tensor) -> np.ndarray:
     """BGR as OpenCV decodes it."""
     return np.ascontiguousarray(rgb_from_nv12(nv12, "bt601").flip(1).movedim(1, 3).numpy())
@@ -71,19 +53,9 @@ def psnr_db(one: Any, other: Any) -> float:
     return float(10 * torch.log10(255**2 / difference.square().mean()))
 
 
-def opencv_filter(image: np.ndarray, weights: tuple[float, ...]) -> np.ndarray:
-    kernel = np.array(weights)
-    return cv2.sepFilter2D(image.astype(np.float64), -1, kernel, kernel, borderType=cv2.BORDER_REFLECT_101)
-
-
 def test_the_blur_grows_with_the_frame_and_stays_odd() -> None:
     heights = (1080, 2160, 720, 360, 96, 48)
     assert [blur_pixels(height) for height in heights] == [31, 61, 21, 11, 3, 3]
-
-
-@pytest.mark.parametrize("pixels", [11, 21, 31])
-def test_weights_are_those_that_opencv_takes_where_no_sigma_is_given(pixels: int) -> None:
-    assert gaussian_weights(pixels) == pytest.approx(cv2.getGaussianKernel(pixels, 0, cv2.CV_64F)[:, 0].tolist())
 
 
 def test_alpha_is_what_is_not_background() -> None:
@@ -108,18 +80,3 @@ def test_the_composite_is_opencvs(clip: Clip, dtype: torch.dtype, least_db: floa
     assert psnr_db(ours, hidden(theirs)) >= 47.5, "48 dB, as documented"
     per_frame = [psnr_db(*pair) for pair in zip(shown(ours), theirs, strict=True)]
     assert min(per_frame) >= least_db
-
-
-def test_certain_foreground_is_the_frame_and_certain_background_is_the_blur() -> None:
-    nv12, _ = little_frames(3)
-    composite = OnDevice(*LITTLE, CPU)
-    assert torch.equal(composite(nv12, surely(True, 3)), nv12)
-    pixels = blur_pixels(LITTLE[0])
-    filters = gaussian_weights(pixels), halved(gaussian_weights(pixels))
-    for ours, given, weights in zip(planes(composite(nv12, surely(False, 3))), planes(nv12), filters, strict=True):
-        blurry = np.stack([opencv_filter(each, weights) for each in given.numpy()])
-        assert np.abs(ours.numpy() - blurry).max() < 0.5001, "rounded to the nearest"
-    bgr = shown(nv12)
-    assert np.array_equal(on_host(bgr, surely(True, 3)), bgr)
-    blurry = [cv2.GaussianBlur(frame, (pixels, pixels), gaussian_sigma(pixels)) for frame in bgr]
-    assert np.array_equal(on_host(bgr, surely(False, 3)), np.stack(blurry))

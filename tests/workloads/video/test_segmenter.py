@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 pytest.importorskip("torchvision")
 from torchvision.models import get_model
@@ -24,13 +24,10 @@ from workloads.video.segmenter import (
     ARCHITECTURES,
     FITTED,
     Segmenter,
-    calibrate,
-    coarse_targets,
     fit_numbers,
     fitted_weights,
     foreground,
     frames_with_truth,
-    ridge,
     seeded_network,
     segmenter,
     stored_weights,
@@ -83,47 +80,15 @@ def test_the_logits_are_torchvisions_own(kind):
 
 
 def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
-    first = _fitted(context)
+    first = {**fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)}
     (folder,) = (context.cache_dir / "video-segmenter").iterdir()
     assert {path.name for path in folder.iterdir()} == {FITTED}
     assert (folder / FITTED).stat().st_size < 2**20, "the seeded weights are not stored"
-    monkeypatch.setattr(fitting, "fit", _must_not_be_called)
-    _equal(_fitted(context), first)
-
-
-@torch.inference_mode()
-def test_calibration_is_what_training_mode_sees():
-    """In eval mode, every BatchNorm then gives on the same frames what it gave while it looked at them."""
-    torch.manual_seed(0)
-    layers = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4))
-    layers.eval()
-    frames = 5 + 3 * torch.randn(8, 3, 20, 20)
-    calibrate(layers, frames)
-    out = layers(frames)
-    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(4), atol=1e-3, rtol=0)
-    torch.testing.assert_close(out.var((0, 2, 3)), torch.ones(4), atol=1e-3, rtol=0)
-    assert not any(module.training for module in layers)
-    assert layers[1].momentum == 0.1
-
-
-def test_ridge_finds_the_plane_behind_the_features():
-    torch.manual_seed(1)
-    features = torch.randn(3, 5, 4, 6) * torch.tensor([1.0, 3, 0.5, 1, 2]).view(1, 5, 1, 1) + 7
-    truth = torch.tensor([0.3, -1.0, 2.0, 0.0, 0.5], dtype=torch.float64)
-    targets = torch.einsum("nchw,c->nhw", features.double(), truth) - 11
-    weights, intercept = ridge(features, targets, penalty=0.0)
-    torch.testing.assert_close(weights, truth)
-    assert float(intercept) == pytest.approx(-11)
-    shrunk, _ = ridge(features, targets, penalty=1.0)
-    assert shrunk.norm() < weights.norm()
-
-
-def test_targets_change_sign_at_the_outline():
-    masks = torch.zeros(1, 16, 16, dtype=torch.bool)
-    masks[:, :, :6] = True
-    targets = coarse_targets(masks, torch.zeros(1, 3, 2, 4))
-    assert targets.shape == (1, 2, 4)
-    assert targets[0, 0].tolist() == [1, 0, -1, -1], "the outline runs through the middle of the second cell"
+    fitted_weights.cache_clear()  # as in another process
+    monkeypatch.setattr(fitting, "fit", None)
+    again = fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)
+    assert again.keys() == first.keys()
+    assert all(torch.equal(again[name], value) for name, value in first.items())
 
 
 def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
@@ -153,21 +118,6 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     assert "fcn_resnet101" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "ran").exists(), "a checkpoint cannot run code"
-
-
-def _fitted(context: Context, clip: Clip = TINY) -> dict[str, Tensor]:
-    """Gets the weights as another process does, without the cache."""
-    fitted_weights.cache_clear()
-    return {**fitted_weights("cpu", clip, context.seed, context.device, context.cache_dir)}
-
-
-def _equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
-
-
-def _must_not_be_called(*_: object) -> None:
-    raise AssertionError("fitted again")
 
 
 @functools.cache
