@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.parts.compiled import NHWC
-from workloads.parts.prefetcher import Prefetcher
 from workloads.parts.trainer import Recipe
 from workloads.resnet18_training import proofs as training_proofs
 from workloads.resnet18_training import training
@@ -67,25 +66,6 @@ def test_batches_that_arrive_whole_are_shown() -> None:
     assert "0 were still being copied" in said, "on a CPU"
 
 
-class FlipsABit(Prefetcher):
-    """A prefetcher whose third batch has one wrong bit."""
-
-    taken = 0
-
-    def take(self, ahead: bool = True) -> tuple[Tensor, ...]:
-        self.taken += 1
-        images, told = super().take(ahead)
-        if self.taken == 3:
-            images[0, 0, 0, 0] ^= 1
-        return images, told
-
-
-def test_one_wrong_bit_of_one_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_proofs, "Prefetcher", FlipsABit)
-    with pytest.raises(DisprovedError, match="1 of 12 batches are not what the host sent"):
-        training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
-
-
 def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     train = PictureTrainer.__call__
 
@@ -97,35 +77,6 @@ def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.Mo
     monkeypatch.setattr(PictureTrainer, "__call__", overwriting)
     with pytest.raises(DisprovedError, match="12 of 12 batches"):
         training_proofs.batches_arrive(CONTEXT, COPY_STREAM)
-
-
-def weights_of(model: nn.Module) -> Tensor:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-
-
-@pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
-    """The models whose accuracy was asked for, of which all is right; few pictures."""
-    models: list[nn.Module] = []
-    monkeypatch.setattr(training_proofs, "PICTURES", 1024)
-    monkeypatch.setattr(training_proofs, "accuracy", lambda loop, model, pictures: models.append(model) or 1.0)
-    return models
-
-
-def test_what_is_judged_is_the_mean_of_the_second_halfs_weights(
-    judged: list[nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    iterate, weights = TrainingLoop.iterate, []
-
-    def noting(loop: TrainingLoop) -> tuple[Tensor, Tensor]:
-        done = iterate(loop)
-        weights.append(weights_of(loop.trainer.model))
-        return done
-
-    monkeypatch.setattr(TrainingLoop, "iterate", noting)
-    training_proofs.learns_pictures(CONTEXT, replace(TINY, batch=16, resident=True), iterations=8)
-    torch.testing.assert_close(weights_of(judged[0]), torch.stack(weights[4:]).mean(0))
-    assert not torch.equal(weights[6], weights[7])
 
 
 def test_a_training_that_learned_is_told_from_one_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:

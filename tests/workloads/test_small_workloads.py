@@ -1,0 +1,59 @@
+"""Facts of single small workloads, beyond the contract of all."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpugate.workload import Context
+from workloads import requests, slow_storage, two_layer_net
+from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
+
+CONTEXT = Context(torch.device("cpu"), items=8, seed=3, cache_dir=Path())
+
+
+def test_the_two_layer_net_states_the_bytes_of_all_tensors_and_its_ring_is_odd() -> None:
+    model, inputs = two_layer_net.net(CONTEXT), two_layer_net.host_inputs(CONTEXT, 0)
+    assert two_layer_net.size(8).bytes == sum(each.nbytes for each in (inputs, model(inputs), *model.parameters()))
+    assert two_layer_net.SLOTS % 2, "the engine alternates between two sets: an even ring would hide a stale output"
+
+
+def test_host_preparation_states_the_bytes_read_and_written() -> None:
+    one_sample = samples_of(replace(EXPENSIVE, samples=1), 3)
+    assert EXPENSIVE.size.bytes == 64 * one_sample.nbytes + 16 * EXPENSIVE.new_batch().nbytes
+
+
+@pytest.mark.parametrize(("batches", "engaged"), [(1, "only 1 of 2 threads prepared anything"), (40, None)])
+def test_idle_threads_are_no_speedup_to_be_proud_of(batches: int, engaged: str | None) -> None:
+    context = replace(CONTEXT, items=batches * EXPENSIVE.batch)
+    side = threads(EXPENSIVE, 2, context)
+    side.step(sample_numbers(EXPENSIVE, context, 0))
+    assert side.engaged() == engaged
+    side.close()
+
+
+def test_int8_names_a_layer_that_kept_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.ao.quantization.quantize_dynamic", lambda model, layers, dtype: model)
+    assert requests.int8(CONTEXT).engaged() == "0, 2 has float weights"
+
+
+@pytest.mark.parametrize(("name", "at_once"), [("baseline", 1), ("prefetch", 1), ("parallel-reads", 4)])
+def test_a_slow_storage_has_as_many_reads_at_once_as_the_name_says(
+    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, most, all_wait = set[int](), list[int](), threading.Barrier(at_once)
+
+    def wait(_: float) -> None:
+        waiting.add(threading.get_ident())
+        most.append(len(waiting))
+        all_wait.wait(timeout=20)
+        waiting.discard(threading.get_ident())
+
+    monkeypatch.setattr(slow_storage, "sleep", wait)
+    (workload,) = slow_storage.WORKLOADS
+    side = (workload.baseline if name == "baseline" else workload.optimization(name).build)(CONTEXT)
+    side.step(slow_storage.numbers(CONTEXT, 0))
+    side.close()
+    assert max(most) == at_once
