@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from apps.video_segmentation.announced_end import announced_frames
-from tests.workloads.video.clip.test_video_file import cut, make
+from tests.workloads.video.clip.test_video_file import make
 from workloads.video.clip.video_file import examine
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 
 NTSC = Fraction(30_000, 1001)
+
+
+def cut(path: Path, share: float) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[: round(len(content) * share)])
+    return path
 
 
 @pytest.mark.parametrize(
