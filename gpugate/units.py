@@ -71,21 +71,6 @@ def round_stored(value: float) -> float:
     return value if float(value).is_integer() else float(f"{value:.6g}")
 
 
-def parse_count(text: str) -> int | None:
-    """Parses a whole number from 1 to MOST_PROCESSES; None for anything else."""
-    fits = text.isdecimal() and len(text) <= len(str(MOST_PROCESSES)) and 1 <= int(text) <= MOST_PROCESSES
-    return int(text) if fits else None
-
-
-def parse_seconds(text: str) -> float | None:
-    """Parses seconds, above 0 and at most MOST_SECONDS; None for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 < value <= MOST_SECONDS else None
-
-
 def milliseconds(value_ms: float) -> str:
     """Writes a time as `35.9 ms` or `0.0652 ms`: three significant digits, never an exponent."""
     digits = 3 if value_ms < 0.1 else 2 if value_ms < 1 else 1 if value_ms < 100 else 0

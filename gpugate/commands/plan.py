@@ -1,4 +1,4 @@
-"""`gpugate plan`: which GPU or shard measures which cases of a night, and how long the night takes."""
+"""`gpugate plan`: which GPU of a host measures which cases of a night, and how long the night takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
-from gpugate.results.fleet_plan import FleetPlan, PlannedCase, group_cases, plan_host, plan_shards, total_s
+from gpugate.results.fleet_plan import FleetPlan, PlannedCase, group_cases, plan_host, total_s
 from gpugate.results.run import CaseNight
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
@@ -23,13 +23,12 @@ from gpugate.units import duration, number_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
-    fleet = parser.add_mutually_exclusive_group(required=True)
-    fleet.add_argument(
+    parser.add_argument(
         "--gpus",
         metavar="N",
+        required=True,
         help="plan one host with N GPUs: cases that need the host or span GPUs run alone, after the others",
     )
-    fleet.add_argument("--shards", metavar="N", help="plan the N shards of --perf-shard, each on a host of its own")
     parser.epilog = (
         "A case has the duration of its newest run on the machine that measured last. The plan of a host is for as "
         "many cores for each GPU as that machine had. The points of a sweep are planned one by one, and measured by "
@@ -39,15 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises as `make_plan` does."""
-    one = "GPU" if arguments.shards is None else "shard"
-    print_parts(_parts(make_plan(arguments), one, terminal_columns()))
+    print_parts(_parts(make_plan(arguments), terminal_columns()))
     return 0
 
 
 def make_plan(arguments: argparse.Namespace) -> Planned:
     """Raises OptionError for a number that cannot be used, and HistoryError as `select_nights` does."""
-    option, text = ("--gpus", arguments.gpus) if arguments.shards is None else ("--shards", arguments.shards)
-    count, plan = whole_number(option, text, example=4), plan_host if arguments.shards is None else plan_shards
+    gpus = whole_number("--gpus", arguments.gpus, example=4)
     found, refused = select_nights(arguments)
     for sentence in refused:
         print(f"gpugate plan: {sentence}", file=sys.stderr)
@@ -59,7 +56,7 @@ def make_plan(arguments: argparse.Namespace) -> Planned:
     known_s = {name: taken_s for name, taken_s in seconds if taken_s}
     groups = group_cases(cases.values(), known_s)
     left_out = tuple(dict.fromkeys(name for night in nights for name in night.unfit if name not in cases))
-    return Planned(machine, len(cases), len(known_s), plan(groups, count), left_out)
+    return Planned(machine, len(cases), len(known_s), plan_host(groups, gpus), left_out)
 
 
 def _plan_case(case: CaseNight) -> PlannedCase:
@@ -80,18 +77,18 @@ class Planned:
     left_out: tuple[str, ...] = ()
 
 
-def _parts(planned: Planned, one: str, width: int) -> Iterator[RenderableType]:
+def _parts(planned: Planned, width: int) -> Iterator[RenderableType]:
     plan = planned.plan
     rows = [(str(number), share) for number, share in enumerate(plan.gpus, 1)]
     rows += [("alone", plan.alone)] if plan.alone else []
-    columns = Column(one, left=True), Column("time"), Column("cases", left=True)
+    columns = Column("GPU", left=True), Column("time"), Column("cases", left=True)
     cells = tuple((name, duration(total_s(share)), "\n".join(group.name for group in share)) for name, share in rows)
     yield from Table("", columns, cells).rich(width)
     yield Text()
-    yield from (Text(words, overflow="fold") for words in _describe(planned, one))
+    yield from (Text(words, overflow="fold") for words in _describe(planned))
 
 
-def _describe(planned: Planned, one: str) -> Iterator[str]:
+def _describe(planned: Planned) -> Iterator[str]:
     plan, unknown = planned.plan, planned.cases - planned.known
     yield f"{number_of(planned.cases, 'case')} of {planned.machine}, without the start of their processes"
     if unfit := describe_unfit(planned.left_out, "case"):
@@ -100,7 +97,7 @@ def _describe(planned: Planned, one: str) -> Iterator[str]:
         yield f"{number_of(unknown, 'case')} without a known duration: each counts as the others' median, else as 1 s"
     if plan.makespan_s:
         over = f"{plan.makespan_s / plan.bound_s:.2f} times the bound of {duration(plan.bound_s)}"
-        larger = f"the larger one of the longest case and the sum over {one}s"
+        larger = "the larger one of the longest case and the sum over GPUs"
         yield f"side by side {duration(plan.makespan_s)}, {over}, {larger}"
     if plan.alone:
         yield (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpugate.units import Natural
 from gpugate.workload import CaseId, Point
@@ -149,10 +149,3 @@ def plan_host(groups: Sequence[Group], gpus: int) -> FleetPlan:
     """The plan of one host with several GPUs: groups that run alone come after the others, which run side by side."""
     alone = tuple(group for group in groups if group.alone)
     return FleetPlan(divide([group for group in groups if not group.alone], gpus), alone)
-
-
-def plan_shards(groups: Sequence[Group], count: int) -> FleetPlan:
-    """The plan of `--perf-shard`, which divides the cases by their number. Each shard has a host and a GPU."""
-    counted = [replace(group, duration_s=EQUAL_S * len(group.cases)) for group in groups]
-    known = {group.name: group for group in groups}
-    return FleetPlan(tuple(tuple(known[each.name] for each in share) for share in divide(counted, count)))

@@ -8,6 +8,7 @@ import re
 import reprlib
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,9 +27,9 @@ from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
 from gpugate.store.store_url import VARIABLE, choose_url, find_file, find_root, proofs_folder
 from gpugate.store.version import STORE_FOLDER
-from gpugate.units import MOST_PROCESSES, MOST_SECONDS, parse_count, parse_seconds
+from gpugate.units import MOST_PROCESSES, MOST_SECONDS
 
-MOST_SEED_DIGITS = 18  # what 64 bits hold
+MOST_SEED = 10**18  # less than 64 bits hold
 DEFAULT_PROCESSES, DEFAULT_ON_SEVERAL_GPUS = 5, 11
 DEFAULT_BASELINES = "baselines"
 AUTO, OFF = "auto", "off"  # values of --against; any other value is a git ref
@@ -243,7 +244,7 @@ def read_options(config: pytest.Config) -> Options:
         reason=value("update_baselines") or "",
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
-        seed=_digits("perf_seed", seed, MOST_SEED_DIGITS, "the whole number that a run printed") if seed else None,
+        seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
         budget_s=Settings.budget_s if budget == "" else seconds(budget_name, budget),
         budget_given=budget != "",
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
@@ -251,7 +252,7 @@ def read_options(config: pytest.Config) -> Options:
         report_path=_path(config, value("perf_report")),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
-        proof_days=_digits("perf_proof_days", config.getini("perf_proof_days"), 4, "whole days, such as 7, or 0"),
+        proof_days=whole_number("perf_proof_days", config.getini("perf_proof_days"), example=7, least=0, most=9999),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),
@@ -379,7 +380,10 @@ def _settings(config: pytest.Config) -> dict[str, str]:
 
 def _baselines(config: pytest.Config) -> Path:
     """The folder of baselines: a given path is relative to the working folder, the default to the project."""
-    return _path(config, config.getoption("perf_baselines")) or _own_baselines(config)
+    found = _path(config, config.getoption("perf_baselines")) or _own_baselines(config)
+    if found.is_file():
+        raise OptionError(f"--perf-baselines {found} is a file: give the folder with the baselines of all machines")
+    return found
 
 
 def _own_baselines(config: pytest.Config) -> Path:
@@ -392,33 +396,26 @@ def _are_the_default(config: pytest.Config) -> bool:
 
 def seconds(option: str, text: str) -> float:
     """A number of seconds. Raises OptionError, naming the option, for anything else."""
-    value = parse_seconds(text)
-    if value is None:
-        raise OptionError(
-            f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6"
-        )
-    return value
+    with suppress(ValueError):
+        if 0 < (value := float(text)) <= MOST_SECONDS:
+            return value
+    raise OptionError(f"{option} is {reprlib.repr(text)}: give seconds above 0, {MOST_SECONDS:g} at most, such as 6")
 
 
-def whole_number(option: str, text: str, example: int = DEFAULT_PROCESSES) -> int:
-    """From 1 to MOST_PROCESSES. Raises OptionError, naming the option, for anything else."""
-    number = parse_count(text)
-    if number is None:
-        allowed = f"a whole number from 1 to {MOST_PROCESSES}"
-        raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
-    return number
+def whole_number(
+    option: str, text: str, example: int = DEFAULT_PROCESSES, least: int = 1, most: int = MOST_PROCESSES
+) -> int:
+    """A whole number in these bounds. Raises OptionError, naming the option, for anything else."""
+    if text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most:
+        return int(text)
+    allowed = f"a whole number from {least} to {most}"
+    raise OptionError(f"{option} is {reprlib.repr(text)}: give {allowed}, such as {example}")
 
 
 def _proofs_path(config: pytest.Config, store_url: str | None) -> Path | None:
     """The folder of remembered proofs. A fault is no proof, and nothing shows that a user's own data did not change."""
     own = config.getoption("perf_mutate") is not None or config.getoption("perf_set")
     return None if store_url is None or own else proofs_folder(store_url, config.rootpath)
-
-
-def _digits(name: str, text: str, most: int, advice: str) -> int:
-    if not text.isdecimal() or len(text) > most:
-        raise OptionError(f"{name} is {reprlib.repr(text)}: give {advice}")
-    return int(text)
 
 
 def device_name(text: str) -> str:

@@ -221,6 +221,10 @@ class PerfRun:
         self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes)])
         dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)
         self._lines.extend([] if is_due else dropped)
+        lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
+        if accepted - lacking and lacking - accepted:
+            needless, lacked = (list_names(sorted(names), MOST_NAMED) for names in (accepted - lacking, lacking))
+            self._lines.append(f"--allow-missing {needless}: no selected case lacks it; they lack {lacked}")
         if not interrupted and not recording:
             self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
             self._end_with_fault(session, run)

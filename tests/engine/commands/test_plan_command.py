@@ -1,4 +1,4 @@
-"""`gpugate plan`: the cases of stored runs on several GPUs or shards."""
+"""`gpugate plan`: the cases of stored runs on several GPUs."""
 
 import argparse
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def plan(*words: str) -> Planned:
 
 
 def share(groups: Sequence[Group]) -> tuple[float, list[str]]:
-    """The seconds and the cases of one GPU, one shard or the host."""
+    """The seconds and the cases of one GPU or the host."""
     return total_s(groups), [case_id for group in groups for case_id in group.cases]
 
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_planned_is_one_sentence(
     tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty = night(tmp_path, 0, [case("skipped", None, skipped="no")])
-    assert [main(["plan", *words]) for words in ([str(nights), "--gpus", "0"], [str(empty), "--shards", "2"])] == [2, 2]
+    assert [main(["plan", *words]) for words in ([str(nights), "--gpus", "0"], [str(empty), "--gpus", "2"])] == [2, 2]
     assert capsys.readouterr().err.splitlines() == [
         "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
         f"gpugate plan: no measured case of {empty} is selected: measure first, give other nights, or leave out "

@@ -13,7 +13,6 @@ from gpugate.results.fleet_plan import (
     group_cases,
     group_name,
     plan_host,
-    plan_shards,
     total_s,
 )
 from gpugate.workload import Point
@@ -63,12 +62,6 @@ def test_cases_that_need_the_host_run_alone_after_the_others() -> None:
     plan = plan_host(groups(3, 2, 9, 1, alone=[2]), 2)
     assert names([*plan.gpus, plan.alone]) == ["a", "bd", "c"]
     assert (plan.makespan_s, plan.bound_s, plan.night_s) == (3, 3, 12)
-
-
-def test_a_shard_has_a_host_of_its_own_so_that_no_case_waits_for_it() -> None:
-    plan = plan_shards(groups(3, 2, 9, 1, alone=[2]), 2)
-    assert names(plan.gpus) == ["ac", "bd"], "as --perf-shard divides them, which knows no durations"
-    assert (plan.alone, plan.night_s) == ((), 12)
 
 
 def test_the_points_of_a_sweep_stay_together_and_all_need_the_host_where_one_does() -> None:

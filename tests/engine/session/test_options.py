@@ -84,9 +84,10 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
         ),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
         ("-operf_budget", "soon", "give seconds above 0"),
-        *(("-operf_proof_days", value, "give whole days, such as 7, or 0") for value in ("-1", "1.5", TOO_LONG)),
-        *(("-operf_seed", value, "give the whole number that a run printed") for value in ("-1", "x", TOO_LONG)),
+        *(("-operf_proof_days", value, "give a whole number from 0 to 9999") for value in ("-1", "1.5", TOO_LONG)),
+        *(("-operf_seed", value, "give a whole number from 0 to 1") for value in ("-1", "x", TOO_LONG)),
         *(("--perf-json", value, "give a file name in a folder that can") for value in ("no/run.json", "perf_tests")),
+        ("--perf-baselines", "a.json", "is a file: give the folder with the baselines of all machines"),
         *(("--perf-set", value, "is no NAME=VALUE: give both") for value in ("video", "video=", "=mine.mp4")),
     ],
 )
@@ -94,6 +95,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
     pytester: pytest.Pytester, option: str, value: str, next_step: str
 ) -> None:
     pytester.mkdir("perf_tests")
+    (pytester.path / "a.json").touch()
     with pytest.raises(OptionError) as refused:
         read_options(pytester.parseconfig("-p", "gpugate.plugin", f"{option}={value}"))
     sentence = str(refused.value)

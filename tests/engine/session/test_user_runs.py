@@ -96,8 +96,9 @@ def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyP
 
 def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> None:
     assert tiny.run("-m", "gpu").status == 0
-    strict = tiny.run("-m", "gpu", "--gate", "-v")
+    strict = tiny.run("-m", "gpu", "--gate", "-v", "--allow-missing=cdua")
     assert strict.status == 1
+    assert "--allow-missing cdua: no selected case lacks it; they lack cuda" in strict.text
     assert len(passed(strict.text, "FAILED")) == len(PROMISES)
     assert f"tiny/quick/cuda was not measured: {NO_GPU}; --allow-missing cuda lets a gate pass" in strict.text
     check_no_traceback(strict.text)
