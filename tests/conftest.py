@@ -166,9 +166,7 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_childr
         tiny_project.kept(monkeypatch)
         for name, value in tiny_project.environment(pytester.path).items():
             monkeypatch.setenv(name, value)
-        project = tiny_project.TinyProject(pytester.path, pytester)
-        yield project
-        project.stop()
+        yield tiny_project.TinyProject(pytester.path, pytester)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -31,10 +31,5 @@ def interpret(code: str) -> tuple[Any, ...]:
     return ended.messages
 
 
-def start_code(code: str) -> children.Child:
-    """Starts the code, which may send messages to this process, until the end of the block."""
-    return children.Child(__name__, task=code, folder=ROOT)
-
-
 if __name__ == "__main__":
     exec(children.task, {"__name__": "__main__"})  # noqa: S102

@@ -10,11 +10,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -135,7 +133,6 @@ class TinyProject:
     def __init__(self, path: Path, pytester: pytest.Pytester | None = None) -> None:
         self.path = path
         self._pytester = pytester
-        self._started: list[subprocess.Popen[str]] = []
         self.write("conftest.py", CONFTEST)
         self.write("perf_tests/test_promises.py", (ROOT / "perf_tests/test_promises.py").read_text(encoding="utf-8"))
         self.workload()
@@ -162,31 +159,21 @@ class TinyProject:
         result = self._pytester.runpytest_inprocess(*_arguments(self.path, options), no_reraise_ctrlc=True)
         return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
 
-    def start(self, *options: str, output: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-        """pytest in a process, and a process group, of its own."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *_arguments(self.path, options)],
-            cwd=self.path,
-            env={**os.environ, **environment(self.path)},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._started.append(process)
-        return process
+    @contextmanager
+    def start_on(self, terminal: int, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """pytest in a process of its own whose output is a pseudo-terminal, until the end of the block."""
+        command = [sys.executable, "-m", "pytest", *_arguments(self.path, options)]
+        variables = {**os.environ, **environment(self.path)}
+        with subprocess.Popen(command, cwd=self.path, env=variables, stdout=terminal, stderr=terminal) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def begin(self, *options: str) -> Child:
         """pytest in a process of its own, as `run_apart` starts it, from the start to the end of a `with` block."""
         words = _arguments(self.path, options)
         return Child("pytest", words, environment=environment(self.path), folder=self.path)
-
-    def stop(self) -> None:
-        """Kills what a failed test has left running, its children too."""
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
     def run_apart(self, *options: str) -> Ended:
         """pytest in a process of its own, which begins with torch imported where the tests have warm children."""
@@ -280,40 +267,6 @@ def await_end(child: Child) -> Ended:
     found = child.await_end(HANGS_S)
     assert found.status is not None, found.output
     return Ended(found.status, found.output)
-
-
-def ended(process: "subprocess.Popen[str]", seconds: float = HANGS_S) -> Ended:
-    """Waits for the end of a process; one that does not end is killed and fails the test."""
-    try:
-        text, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return Ended(process.returncode, text or "")
-
-
-class Terminal:
-    """A pseudo-terminal of 140 columns; a thread reads and keeps all that is written to `descriptor`."""
-
-    def __init__(self) -> None:
-        self._reading, self.descriptor = os.openpty()
-        self._parts: list[bytes] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                self._parts.append(os.read(self._reading, 65536))
-            except OSError:  # nobody has it open for writing any more
-                return
-
-    def text(self) -> str:
-        """Returns all that was written, once the writing processes have ended."""
-        os.close(self.descriptor)
-        self._reader.join(HANGS_S)
-        os.close(self._reading)
-        return b"".join(self._parts).decode(errors="replace")
 
 
 def recorded(path: Path) -> TinyProject:

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,15 +12,13 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.results.verdict import Outcome
 from gpugate.store import run_file
-from tests.support.patience import wait_until
+from tests.support.patience import HANGS_S, wait_until
 from tests.support.tiny_project import (
     PROMISE,
     QUICK,
-    Terminal,
     TinyProject,
     await_end,
     check_no_traceback,
-    ended,
     running,
 )
 
@@ -195,22 +195,35 @@ def test_ctrl_c_in_a_step_leaves_valid_json_and_the_baselines(tiny: TinyProject,
     assert "ERROR: no baseline was written because the session ended early: record again" in result.text
 
 
+def read_terminal(descriptor: int) -> str:
+    """Reads all that is written to a pseudo-terminal, until nobody has it open for writing any more."""
+    parts: list[bytes] = []
+    with suppress(OSError):
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")
+
+
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
     blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(3600))'
     before = tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
-    terminal = Terminal()
-    process = tiny.start("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json", output=terminal.descriptor)
-    wait_until((tiny.path / "blocking").exists)
-    assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
-    assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
-    os.kill(process.pid, signal.SIGTERM)
-    assert ended(process).status == pytest.ExitCode.INTERRUPTED
+    reading, terminal = os.openpty()
+    command = ("--perf-device=cpu", "-k", "outputs", "--perf-json=run.json")
+    with ThreadPoolExecutor(1) as reader, tiny.start_on(terminal, *command) as process:
+        os.close(terminal)
+        shown = reader.submit(read_terminal, reading)
+        wait_until((tiny.path / "blocking").exists)
+        assert run_file.read(tiny.path / "run.json").cases["tiny/right/cpu"].measurement is not None
+        assert run_file.read(tiny.path / "run.json").interrupted, "a process that is killed now leaves this file"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANGS_S) == pytest.ExitCode.INTERRUPTED
     assert run_file.read(tiny.path / "run.json").interrupted
     assert tiny.baseline.read_bytes() == before
-    text = terminal.text()
+    text = shown.result()
     assert "interrupted; not finished: tiny/quick/cpu" in text
     assert re.search(r"tiny/right/cpu.* \d+ pairs", text), "no live line"
     check_no_traceback(text)
