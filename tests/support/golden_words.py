@@ -28,7 +28,7 @@ from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
-from tests.conftest import H200, cpu_session, gpu_session
+from tests.conftest import H200
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS
 from tests.support.judged_cases import billed, case, code, measured, with_bill
@@ -50,7 +50,8 @@ def texts() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in RUNS}
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
-    runs |= {"gpu": gpu_session(), "cpu": cpu_session(), "busy": _busy(), "night": _night()}
+    runs |= {name: run_file.read(FOLDER / f"{name}.json") for name in ("gpu", "cpu")}
+    runs |= {"busy": _busy(), "night": _night()}
     last = {
         "faulty": ("clean-night", runs["clean"]),
         "night": ("2026-11-22", _of_few_workloads(recorded_night(0, Faults(absent={LOST}), commit="a" * 40))),
