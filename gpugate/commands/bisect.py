@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 
 import numpy as np
 import numpy.typing as npt
@@ -67,9 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         search = Search(arguments.case, good, commits, words, budget_s)
         culprits = search.find()
         if not search.bisection.ends_differ:
-            print(
-                f"{arguments.case} is not slower in {arguments.bad} than in {arguments.good}: {search.describe_end()}"
-            )
+            change = f"{write_change(search.end_ratio)} per step"
+            print(f"{arguments.case} is not slower in {arguments.bad} than in {arguments.good}: {change}")
             return SLOWER
         if len(culprits) != 1:
             print(f"no commit is certain: {', '.join(map(search.name, culprits)) or 'none can be measured'}")
@@ -102,7 +101,7 @@ class Search:
     words: Sequence[str]
     budget_s: float | None
     bisection: Bisection = field(init=False)
-    ends: list[Estimate] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     measured: int = 0
 
     def __post_init__(self) -> None:
@@ -117,23 +116,33 @@ class Search:
     def name(self, commit: int) -> str:
         return self.commits[commit - 1][:SHORT_COMMIT]
 
-    def describe_end(self) -> str:
-        return f"{write_change(self._mean_of_ends())} per step"
+    @property
+    def end_ratio(self) -> float:
+        """The time of the bad end over that of the good one, the mean of all measurements."""
+        return geometric_mean(self.ends)
 
     def _measure(self, commit: int) -> None:
-        """Counts one measurement of the commit; one that cannot be measured is left out of the search."""
-        border = self._border(commit)
+        """Counts one measurement of the commit; one that cannot be measured is left out of the search.
+
+        The border between slower and not is half of the change between the ends; for the end itself it is half of the
+        smallest change that a duet tests for.
+        """
+        is_end, place = commit == len(self.commits), f"{self.name(commit)} ({commit} of {len(self.commits)})"
+        border = 1 + ALTERNATIVE / 2 if is_end or not self.ends else math.sqrt(self.end_ratio)
         with check_out(self.commits[commit - 1], Path.cwd(), Path.cwd() / CACHE) as head:
             found = self._time(head)
         if isinstance(found, str):
-            self._leave_out(commit, found)
+            if is_end:
+                problem = f"{self.case_id} cannot be measured in {self.name(commit)} ({found})"
+                raise CompareError(f"{problem}: give another --bad")
+            self.bisection.unmeasurable.add(commit)
+            print(f"{place}: left out: {found}", file=sys.stderr)
             return
-        if commit == len(self.commits):
-            self.ends.append(found)
+        self.ends += [found.median] if is_end else []
         slower = found.median > border
         self.bisection.add(commit, slower)
         words = f"{write_change(found.median)} ({write_interval(found)})"
-        print(f"{self._place(commit)}: {words}: {'slower' if slower else 'not slower'}", file=sys.stderr)
+        print(f"{place}: {words}: {'slower' if slower else 'not slower'}", file=sys.stderr)
 
     def _time(self, head: Version) -> Estimate | str:
         """The time of the case over that of the good end, from a fresh process, or the reason why it has none.
@@ -156,26 +165,6 @@ class Search:
         if not found.pairs:
             return "its outputs differ in form"
         return time_ratio(found, process.swapped)
-
-    def _place(self, commit: int) -> str:
-        return f"{self.name(commit)} ({commit} of {len(self.commits)})"
-
-    def _border(self, commit: int) -> float:
-        """Half of the change between the ends; for the end itself half of the smallest change that a duet tests for."""
-        if commit == len(self.commits) or not self.ends:
-            return 1 + ALTERNATIVE / 2
-        return math.sqrt(self._mean_of_ends())
-
-    def _mean_of_ends(self) -> float:
-        return math.exp(fmean(math.log(one.median) for one in self.ends))
-
-    def _leave_out(self, commit: int, problem: str) -> None:
-        if commit == len(self.commits):
-            raise CompareError(
-                f"{self.case_id} cannot be measured in {self.name(commit)} ({problem}): give another --bad"
-            )
-        self.bisection.unmeasurable.add(commit)
-        print(f"{self._place(commit)}: left out: {problem}", file=sys.stderr)
 
     def confirm(self, commit: int) -> int:
         """Compares the culprit with the commit before it, and prints its change with the likely cause."""
