@@ -96,31 +96,22 @@ def _unwritable(folder: Path, error: OSError) -> NightReportError:
 def describe_moves(before: Night, now: Night) -> list[str]:
     """The lines about the cases that both runs measured; none where they have no case in common."""
     changes = Changes(facts_of_night(before), facts_of_night(now))
-    new, shared = len(changes.gained), len(now.cases) - len(changes.gained)
+    shared, found = len(now.cases) - len(changes.gained), changes.moved
     if not shared:
         return []
-    found = changes.moved
-    head = f"since the last run here, {_describe_night(before)}:"
-    rest = [f"{units.number_of(new, 'case')} not measured then"] if new else []
+    counts = {
+        f"inside {'its' if shared - len(found) == 1 else 'their'} noise": shared - len(found),
+        "moved less far (gpugate history has all)": len(found[MOST_MOVED:]),
+        "not measured then": len(changes.gained),
+    }
+    rest = "; ".join(f"{units.number_of(count, 'case')} {words}" for words, count in counts.items() if count)
+    branch = f" on {before.provenance.branch}" if before.provenance.branch is not None else ""
+    commit = "an unknown commit" if before.version == UNKNOWN else f"{before.version}{branch}"
+    head = f"since the last run here, {before.started:%Y-%m-%d %H:%M} of {commit}:"
     if not found:
-        one = shared == 1
-        inside = "its case is inside its noise" if one else f"all {shared} cases are inside their noise"
-        return [f"{head} {'; '.join([inside, *rest])}"]
+        return [f"{head} {rest}"]
     lines = [f"  {moved.case_id}: {_describe_move(moved)}, outside its noise" for moved in found[:MOST_MOVED]]
-    if len(found) > MOST_MOVED:
-        rest.insert(0, f"{len(found) - MOST_MOVED} more moved (gpugate history has all)")
-    others = shared - len(found)
-    if others:
-        inside = "the other case is inside its noise" if others == 1 else f"the other {others} are inside their noise"
-        rest.insert(0, inside)
-    return [head, *lines, *([f"  {'; '.join(rest)}"] if rest else [])]
-
-
-def _describe_night(night: Night) -> str:
-    branch = night.provenance.branch
-    on = f" on {branch}" if branch is not None else ""
-    commit = "of an unknown commit" if night.version == UNKNOWN else f"of {night.version}{on}"
-    return f"{night.started:%Y-%m-%d %H:%M} {commit}"
+    return [head, *lines, *([f"  {rest}"] if rest else [])]
 
 
 def _describe_move(moved: Moved) -> str:

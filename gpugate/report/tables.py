@@ -5,7 +5,7 @@ A bill is what a step of each side costs, beside the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import NOT_JUDGED, Outcome, outcome_word
+from gpugate.results.verdict import NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE
 
@@ -60,15 +60,22 @@ class Row(NamedTuple):
     cells: Mapping[str, str]
 
 
+def checks_by_outcome(verdicts: Iterable[Verdict]) -> dict[str, str]:
+    """`speedup, throughput` by the outcome that these checks have, the most severe outcome first."""
+    named: dict[Outcome, list[str]] = {}
+    for one in sorted(verdicts, key=lambda one: SEVERITY.index(one.outcome)):
+        named.setdefault(one.outcome, []).append(one.check)
+    return {outcome.value: ", ".join(checks) for outcome, checks in named.items()}
+
+
 def verdict_words(case: CaseResult) -> str:
     """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
     NO_BASELINE is of both times."""
-    outcome = case.worst
-    if outcome is None:
+    checks = checks_by_outcome(case.verdicts)
+    if not checks:
         return NOT_JUDGED
-    checks = [one.check for one in case.verdicts if one.outcome is outcome]
-    named = len(checks) < len(case.verdicts) and outcome is not Outcome.NO_BASELINE
-    return f"{outcome.value} {', '.join(checks)}" if named else str(outcome.value)
+    outcome, named = next(iter(checks.items()))
+    return f"{outcome} {named}" if len(checks) > 1 and outcome != Outcome.NO_BASELINE else outcome
 
 
 def rows(run: RunResult) -> list[Row]:

@@ -16,7 +16,7 @@ from gpugate.measurement.derived import whole_run
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
-from gpugate.report.tables import bill_table, overview_table, results_table, series_tables
+from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
@@ -49,10 +49,7 @@ class Finding:
     @property
     def checks(self) -> str:
         """`throughput, counters; INCONCLUSIVE speedup`: checks of another outcome stand behind it."""
-        by_outcome: dict[Outcome, list[str]] = {}
-        for one in self.verdicts:
-            by_outcome.setdefault(one.outcome, []).append(one.check)
-        rows = [f"{outcome.value} {', '.join(checks)}" for outcome, checks in by_outcome.items()]
+        rows = [f"{outcome} {checks}" for outcome, checks in checks_by_outcome(self.verdicts).items()]
         return "; ".join(rows).removeprefix(f"{self.outcome.value} ")
 
     @property
@@ -190,6 +187,14 @@ class RunView:
         return {case.case_id: case.autopsy.sentences for case in self.cases if case.autopsy is not None}
 
     @cached_property
+    def found(self) -> list[Finding]:
+        """The finding of each case with a verdict that is not PASS, the worst first."""
+        verdicts = [[one for one in case.verdicts if one.outcome is not Outcome.PASS] for case in self.cases]
+        ordered = [sorted(some, key=lambda one: SEVERITY.index(one.outcome)) for some in verdicts if some]
+        made = [Finding(tuple(one), (one[0].case_id,), describe_next_step(one[0], self.run)) for one in ordered]
+        return sorted(made, key=lambda finding: SEVERITY.index(finding.outcome))
+
+    @cached_property
     def findings(self) -> list[Finding]:
         """Everything that is not PASS, the worst first; equal words about several cases are said once."""
         return self._merge(lambda one: tuple(one.sentences))
@@ -207,22 +212,11 @@ class RunView:
     def _merge(self, key: Callable[[Finding], Hashable]) -> list[Finding]:
         """The findings of the cases; those with equal checks, steps and keys as one, with one command for all."""
         merged: dict[Hashable, list[Finding]] = {}
-        for found in (one for case in self.cases if (one := self.find_in_case(case)) is not None):
-            step = advised_step(found.verdicts[0], self.run)
-            merged.setdefault((found.outcome, found.checks, step, key(found)), []).append(found)
-        whole = []
-        for first, *others in merged.values():
-            case_ids = (*first.case_ids, *(case_id for one in others for case_id in one.case_ids))
-            whole.append(Finding(first.verdicts, case_ids, describe_next_step(first.verdicts[0], self.run, case_ids)))
-        return sorted(whole, key=lambda finding: SEVERITY.index(finding.outcome))
-
-    def find_in_case(self, case: CaseResult) -> Finding | None:
-        """The finding of a case; None where every verdict is PASS."""
-        found = sorted(
-            (one for one in case.verdicts if one.outcome is not Outcome.PASS),
-            key=lambda one: SEVERITY.index(one.outcome),
-        )
-        return Finding(tuple(found), (case.case_id,), describe_next_step(found[0], self.run)) if found else None
+        for one in self.found:
+            step = advised_step(one.verdicts[0], self.run)
+            merged.setdefault((one.outcome, one.checks, step, key(one)), []).append(one)
+        whole = [(alike[0].verdicts, tuple(one.case_ids[0] for one in alike)) for alike in merged.values()]
+        return [Finding(some, ids, describe_next_step(some[0], self.run, ids)) for some, ids in whole]
 
     # --- its optimizations: they gain by their intervals, and are bounded by a device, a bus or the host ------------
 

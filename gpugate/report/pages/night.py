@@ -11,11 +11,12 @@ from typing import Any
 from gpugate import units
 from gpugate.report.pages.rendering import Scale, Strip, fill, reach_of, render
 from gpugate.report.table import code, plain
+from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Decider, decider
 from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import SEVERITY, Outcome, outcome_word
+from gpugate.results.verdict import SEVERITY, outcome_word
 from gpugate.store.night_files import PAGE
 
 NO_RECORD = "no record"
@@ -74,16 +75,12 @@ def _rest(view: RunView) -> str:
 
 def _case_row(case: CaseResult, decided: Decider | None) -> dict[str, Any]:
     """A measured case: its verdicts by outcome, and its figures against its record."""
-    by_outcome: dict[Outcome, list[str]] = {}
-    for verdict in case.verdicts:
-        by_outcome.setdefault(verdict.outcome, []).append(verdict.check)
-    checks = tuple((one.value, ", ".join(by_outcome[one])) for one in SEVERITY if one in by_outcome)
     allowed, detectable = case.number("time_tolerance"), case.detectable_slowdown
     then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
     return {
         "case_id": case.case_id,
         "verdict": outcome_word(case.worst),
-        "checks": checks,
+        "checks": checks_by_outcome(case.verdicts),
         "strip": _speedup_strip(case, decided),
         "figures": (
             units.ratio(now.speedup.median) if now else "",
@@ -109,18 +106,15 @@ def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
 
 def _failures(view: RunView) -> list[dict[str, Any]]:
     """The cases that failed, then those with a verdict other than PASS, the worst first."""
-    run = view.run
-    judged = [one for case in run.cases.values() if case.error is None and (one := view.find_in_case(case)) is not None]
-    judged.sort(key=lambda one: SEVERITY.index(one.outcome))
-    entries = [(case_id, view.find_in_case(run.cases[case_id])) for case_id in view.errors]
+    found, errors = {one.case_ids[0]: one for one in view.found}, view.errors
     return [
         {
             "case_id": case_id,
-            "worst": "FAILED" if case_id in view.errors or found is None else found.outcome.value,
-            "error": view.errors.get(case_id),
-            "found": found,
+            "worst": "FAILED" if case_id in errors else found[case_id].outcome.value,
+            "error": errors.get(case_id),
+            "found": found.get(case_id),
         }
-        for case_id, found in [*entries, *((one.case_ids[0], one) for one in judged)]
+        for case_id in dict.fromkeys([*errors, *found])
     ]
 
 
