@@ -181,11 +181,8 @@ def summary(duets: Sequence[Duet]) -> str:
 
 def _table(compared: Comparison) -> Table:
     """The table without the columns that no case has: a start-up of one process, and items of the bill."""
-    rows = [_row(duet) for duet in compared.duets]
-    shown = [number for number in range(len(COLUMNS)) if any(row[number] for row in rows)]
-    cells = tuple(tuple(row[number] for number in shown) for row in rows)
-    columns = tuple(COLUMNS[number] for number in shown) if rows else COLUMNS
-    return Table(f"{compared.base.label} -> {compared.head.label}", columns, cells)
+    table = Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS, tuple(map(_row, compared.duets)))
+    return table.drop_empty() if table.rows else table
 
 
 def _row(duet: Duet) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gpugate.errors import BaselineError, OptionError
@@ -34,8 +33,7 @@ from gpugate.measurement.record import Yardstick
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of
-from gpugate.report.terminal import render_text, stdout_takes_colour, terminal_columns
-from gpugate.report.visible_text import Rendered
+from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.session.options import DEFAULT_BASELINES, device_name, find_baselines
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
@@ -101,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = device_name(arguments.device)
     with Console(stderr=True).status("looking at this machine"):
         findings = diagnose(device, find_baselines(arguments.baselines))
-    sys.stdout.write(_text(findings))
+    print_parts(_list_parts(findings))
     return NOT_TRUSTWORTHY if list_bad(findings) else 0
 
 
@@ -122,13 +120,13 @@ def list_bad(findings: Sequence[Finding]) -> list[str]:
     return [finding.name for finding in findings if finding.state == "bad"]
 
 
-def _text(findings: Sequence[Finding]) -> str:
+def _list_parts(findings: Sequence[Finding]) -> list[RenderableType]:
     """A line for each finding, and a last line that sums up."""
     rows, bad = tuple((one.name, one.state, one.sentence) for one in findings), list_bad(findings)
-    table, width = Table("", (Column("", left=True),) * 3, rows), terminal_columns()
+    table = Table("", (Column("", left=True),) * 3, rows)
     sentence = f"would not be trustworthy: {', '.join(bad)}" if bad else "would be trustworthy"
     end = Text(f"a gate run here {sentence}", style=style_of("bad" if bad else "ok"))
-    return Rendered(render_text([*table.rich(width), Text(), end], width, stdout_takes_colour()))
+    return [*table.rich(terminal_columns()), Text(), end]
 
 
 # --- the findings -----------------------------------------------------------------------------------------------------

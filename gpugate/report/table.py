@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rich.box import Box
@@ -90,6 +90,12 @@ class Table:
     notes: tuple[str, ...] = ()
     grouped: bool = False
     gap: int = 2
+
+    def drop_empty(self) -> Table:
+        """The table without the columns in which no row has a word."""
+        kept = [number for number, cells in enumerate(zip(*self.rows, strict=True)) if any(cells)]
+        rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
 
     def markdown(self) -> str:
         title = [f"### {plain(self.title)}"] if self.title else []

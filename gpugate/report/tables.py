@@ -92,10 +92,9 @@ def rows(run: RunResult) -> list[Row]:
 def results_table(run: RunResult) -> Table:
     """All figures: a row for each measured case. A column in which no row has a value is left out."""
     found = rows(run)
-    known = {column: [row.cells[key] for row in found] for key, column in _columns(found).items()}
-    shown = {column: cells for column, cells in known.items() if any(cells)}
-    notes = tuple(filter(None, (_describe_compiled(row.case) for row in found)))
-    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)), notes, grouped=True)
+    columns, notes = _columns(found), tuple(filter(None, (_describe_compiled(row.case) for row in found)))
+    cells = tuple(tuple(row.cells[key] for key in columns) for row in found)
+    return Table("", tuple(columns.values()), cells, notes, grouped=True).drop_empty()
 
 
 def _columns(found: Sequence[Row]) -> dict[str, Column]:
@@ -177,7 +176,7 @@ def overview_table(run: RunResult) -> Table:
         for rung in ladder.rungs
         if rung.total is not None
     }
-    cells = [
+    cells = tuple(
         (
             name,
             " -> ".join(filter(None, (row.cells["reference"].removesuffix(" ms"), row.cells["optimized"]))),
@@ -188,7 +187,7 @@ def overview_table(run: RunResult) -> Table:
             outcome_word(row.case.worst),
         )
         for name, row in zip(_names([row.case for row in found]), found, strict=True)
-    ]
+    )
     headings = (
         Column("case", left=True),
         Column("time per step"),
@@ -198,8 +197,7 @@ def overview_table(run: RunResult) -> Table:
         Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=2),
         Column("verdict", left=True),
     )
-    shown = {column: each for column, each in zip(headings, zip(*cells, strict=True), strict=False) if any(each)}
-    return Table("", tuple(shown), tuple(zip(*shown.values(), strict=True)))
+    return Table("", headings, cells).drop_empty()
 
 
 def _names(cases: Sequence[CaseResult]) -> Iterator[str]:
