@@ -65,7 +65,7 @@ class DuetTaker:
         base = read_layout(Path(self.plan.base), session)
         try:
             tree = OtherTree(base, PREFIX)
-            with tree.importable(Path(self.plan.temporary)):
+            with tree.importable():
                 self._measure_all(perf, cases, tree.cases())
         except GpugateError as error:
             raise pytest.UsageError(show_controls(str(error))) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +36,6 @@ class DuetPlan:
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
     count: bool = True  # the work of a step, which is the same in every process
-    temporary: str = ""  # a folder that `run_process` removes
     project: str = ""  # whose search path this process has; by default the folder of the command
 
     @property
@@ -95,9 +93,8 @@ def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
 def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None = None) -> DuetProcess:
     """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case, or
     does not end within `timeout_s`."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-duets-") as folder:
-        task = to_json(replace(plan, temporary=folder, project=plan.project or str(Path.cwd())))
-        ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, folder=head.root)
+    task = to_json(replace(plan, project=plan.project or str(Path.cwd())))
+    ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, folder=head.root)
     if ended.status is None:
         raise CompareError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
     if not ended.messages:  # it ended before its first case: the cause is that of the command

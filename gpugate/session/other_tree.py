@@ -97,13 +97,12 @@ class OtherTree(MetaPathFinder):
         return found
 
     @contextmanager
-    def importable(self, temporary: Path | None = None) -> Iterator[None]:
+    def importable(self) -> Iterator[None]:
         """The modules can be imported inside the block, and are forgotten at its end.
 
-        The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too. A
-        process that is killed leaves this file in `temporary`, which its parent removes.
+        The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too.
         """
-        with tempfile.TemporaryDirectory(prefix="gpugate-tree-", dir=temporary) as folder:
+        with tempfile.TemporaryDirectory(prefix="gpugate-tree-") as folder:
             package = Path(folder, self.prefix)
             package.mkdir()
             package.joinpath("__init__.py").write_text(_PACKAGE.format(self.layout, self.prefix), encoding="utf-8")

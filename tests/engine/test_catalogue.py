@@ -248,16 +248,6 @@ def test_one_name_for_two_workloads_is_refused_in_two_folders_too(fresh, tmp_pat
         fresh.load()
 
 
-def test_a_conftest_that_was_not_read_may_have_further_workloads(fresh, tmp_path: Path) -> None:
-    for name, imported in (("read", "gpugate"), ("other", "gpugate"), (".cache", "gpugate"), ("plain", "pytest")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "conftest.py").write_text(f"import {imported}\n")
-    run_module(fresh, tmp_path / "read" / "conftest.py", NET)
-    assert fresh.is_partial(tmp_path)
-    run_module(fresh, tmp_path / "other" / "conftest.py", replace(NET, name="other"))
-    assert not fresh.is_partial(tmp_path)
-
-
 def test_cases_are_every_optimization_on_every_device_that_both_name(fresh) -> None:
     fresh.register(NET)
     fresh.register(replace(NET, name="host", sizes={"cpu": SIZES["cpu"]}))

@@ -109,6 +109,7 @@ def test_a_process_that_ends_with_0_leaves_no_green_night(
     night = tiny.path / "night"
     gate = ("--gate", "--perf-device=cpu", "-k", "outputs", f"--perf-report={night}")
     assert tiny.run(*gate).status == 0
+    assert main(["verdict", str(night)]) == 0, "the stored samples give the verdicts of the session, digit for digit"
     tiny.write("tiny.py", "import os\n\nos._exit(0)")
     assert tiny.run_apart(*gate).status == 0
     assert main(["verdict", str(night)]) == 2

@@ -131,31 +131,9 @@ def test_an_edited_file_proves_nothing(folder: Path, edit: dict[str, Any]) -> No
     assert list(folder.rglob("*.json")) == []
 
 
-def test_a_damaged_file_proves_nothing(folder: Path) -> None:
-    file_of(folder).write_text("{")
-    assert proofs_in(folder).recall(a_case()) == ()
-
-
 def test_a_failed_proof_beside_a_good_one_is_not_remembered(tmp_path: Path) -> None:
     proofs_in(tmp_path).keep(a_case(), (*LEARNED, ProofResult("it keeps up", problem="12 %")))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_a_folder_nothing_is_remembered() -> None:
-    proofs = proofs_in(None)
-    proofs.keep(a_case(), LEARNED)
-    assert proofs.recall(a_case()) == ()
-
-
-def test_code_that_cannot_be_read_is_proved_and_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(case: Case) -> str:
-        raise SyntaxError
-
-    monkeypatch.setattr("gpugate.session.remembered_proofs.proof_hash", fail)
-    proofs = proofs_in(folder)
-    assert proofs.recall(a_case()) == ()
-    proofs.keep(a_case(), LEARNED)
-    assert list(folder.rglob("*.json")) == []
 
 
 # Whole runs of a project whose proof counts how often it is shown.

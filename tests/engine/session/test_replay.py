@@ -1,40 +1,19 @@
 """A stored run decided again: the same bytes, without measuring."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from gpugate.errors import ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
-from gpugate.machine.environment import describe
-from gpugate.measurement import run as measuring
-from gpugate.measurement.record import Yardstick
-from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, Verdict
-from gpugate.session.measure_case import measure_case
-from gpugate.session.perf_session import PerfSession
-from gpugate.session.records import Records
 from gpugate.store import run_file
-from gpugate.store.codec import to_json
-from gpugate.workload import Case, Context, Optimization, Side, Size, Workload
-from tests.engine.session.test_workers import OPTIONS
-from tests.support.stored_runs import PROMISE, case, every_outcome, measured, stored
+from tests.support.stored_runs import case, every_outcome, stored
 
-CPU = torch.device("cpu")
 UNTIMED = {"unmeasured", "skipped", "failed"}  # of every_outcome()
-
-
-def build(context: Context) -> Side:
-    return Side(lambda inputs: inputs)
-
-
-QUICK = Optimization("quick", build, {"cpu": PROMISE.min_speedup or 1.0})
-CASE = Case(Workload("tiny", build, lambda _, index: index, {"cpu": Size(1, 1, 1)}, (QUICK,)), QUICK, "cpu")
 
 
 def throughput(run: RunResult, name: str) -> Outcome:
@@ -57,51 +36,6 @@ def test_every_outcome_is_decided_again_byte_for_byte(tmp_path: Path) -> None:
     spoiled = {name: replace(one, verdicts=[], summary=None) for name, one in run.cases.items()}
     run_file.write(again, decide_again(replace(run, cases=spoiled)))
     assert again.read_bytes() == path.read_bytes()
-
-
-def made_up_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
-    """Writes `run.json` there; its yardsticks are made up."""
-    monkeypatch.setattr(
-        PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
-    )
-    options = replace(OPTIONS, processes=2, json_path=folder / "run.json", command="pytest 'my tests'")
-    run = RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", seed=1, command=options.command)
-    return PerfSession(options, CPU, folder, run, {CASE.id: "test_it.py::test_it"})
-
-
-@pytest.mark.parametrize(
-    "name", ["regressed", "inconclusive", "undecided", "no-baseline", "wrong", "not-engaged", "env-invalid"]
-)
-def test_what_a_session_decided_is_decided_again_from_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """A session judges 15 digits of a clock and the file keeps six of them: both must be the same six."""
-    model = next(one for one in every_outcome() if one.optimization == name)
-    found = replace(model.measurement or measured(CASE.id, 3.0), case_id=CASE.id)
-    monkeypatch.setattr(measuring, "measure", lambda *_: found)
-    monkeypatch.setattr(Records, "find", lambda self, case: model.remembered)
-    monkeypatch.setattr("gpugate.session.measure_case.find_environment_problem", lambda *_: model.environment_problem)
-
-    def run_fresh(
-        options: object, device: object, root: object, nodes: object, json_path: Path, *_: object
-    ) -> RunResult:
-        fresh = CaseResult(CASE.id, "tiny", "quick", "baseline", CASE.size, measured(CASE.id, 2.81))
-        run_file.write(json_path, RunResult(describe(CPU), "2030-01-01T00:00:00+00:00", 2, cases={CASE.id: fresh}))
-        return run_file.read(json_path)
-
-    monkeypatch.setattr("gpugate.session.confirm.run_fresh", run_fresh)
-    session = made_up_session(tmp_path, monkeypatch)
-    judged = measure_case(session, CASE)
-    session.finish(interrupted=False)
-    assert Outcome(name.replace("-", "_").upper()) in [verdict.outcome for verdict in judged.verdicts]
-    assert (name in ("regressed", "inconclusive")) is bool(judged.attempts)
-    extended = ("inconclusive", "undecided")
-    assert any(was_extended(one) for one in judged.verdicts) is (name in extended)
-    again = decide_again(run_file.read_to_decide_again(tmp_path / "run.json"))
-    document = json.loads((tmp_path / "run.json").read_text())["cases"][CASE.id]
-    for verdicts in (again.cases[CASE.id].verdicts, judged.verdicts):
-        assert json.loads(json.dumps(to_json(verdicts))) == document["verdicts"]
-    assert to_json(again.cases[CASE.id].summary) == document["summary"]
 
 
 def test_a_recording_stays_one(tmp_path: Path) -> None:

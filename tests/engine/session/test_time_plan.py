@@ -2,7 +2,6 @@
 
 import pytest
 
-from gpugate.session import time_plan
 from gpugate.session.time_plan import (
     CASE_DOUBT_S,
     LAST_START_S,
@@ -87,17 +86,6 @@ def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
     assert doubt.affords(2 * CASE_DOUBT_S, CASE_DOUBT_S)
     assert doubt.affords(CASE_DOUBT_S - 20.0 - START_S, CASE_DOUBT_S - 20.0)
     assert not doubt.affords(CASE_DOUBT_S - 20.0, CASE_DOUBT_S - 20.0)
-
-
-def test_spent_time_is_that_of_the_case_and_of_the_night(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 5.0, 10.0, 17.0])
-    monkeypatch.setattr(time_plan, "perf_counter", lambda: next(clock))
-    doubt = DoubtTime(2)
-    for _ in range(2):
-        doubt.begin_case(has_changed=False)
-        with doubt.spend():
-            pass
-    assert (doubt.begun, doubt.spent_s, doubt.of_case_s) == (2, 12.0, 7.0)
 
 
 def test_cases_that_were_left_out_are_counted_and_named_in_one_line() -> None:
