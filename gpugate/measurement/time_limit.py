@@ -110,14 +110,6 @@ def limit_time(seconds: float, end_run: EndRun) -> Iterator[None]:
         signal.signal(_SIGNAL, before)
 
 
-def end_limits() -> None:
-    """Ends all time limits of the session: a user in a debugger may take any time."""
-    global _watch
-    if _watch is not None:
-        _watch.limit = None
-        _watch = None
-
-
 @contextmanager
 def limit(side: str, doing: str, share: float) -> Iterator[None]:
     """Limits the time of the code inside for this thread; the limit around it does not count that time."""
@@ -130,10 +122,9 @@ def limit(side: str, doing: str, share: float) -> Iterator[None]:
     try:
         yield
     finally:
-        if watch.limit is not None:  # else a debugger ended all limits
-            if before is not None:
-                before.due_s += monotonic() - now
-            watch.limit = before
+        if before is not None:
+            before.due_s += monotonic() - now
+        watch.limit = before
 
 
 def _sentence(limit: TimeLimit, first: int) -> str:

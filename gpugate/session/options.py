@@ -66,8 +66,8 @@ SETTINGS = {
     "perf_step_timeout": (
         f"{time_limit.DEFAULT_S:g}",
         "seconds: a block of steps, finish, engaged or close that takes longer is an error of its case, with the "
-        f"stacks of all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long, "
-        "and a debugger ends the limits",
+        f"stacks of all threads; a build, its first step and a proof may take {time_limit.BUILD_SHARE} times as long; "
+        "give more for a debugger",
     ),
 }
 # Options that need timings, which a profiler disturbs.

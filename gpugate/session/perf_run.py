@@ -21,7 +21,7 @@ from pluggy import Result
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children, treat_termination_as_ctrl_c
-from gpugate.measurement.time_limit import end_limits, limit_time
+from gpugate.measurement.time_limit import limit_time
 from gpugate.report.night import describe_moves, prepare_night, write_night
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text, terminal_columns
@@ -162,9 +162,6 @@ class PerfRun:
             print(show_controls("\n".join(lines)), flush=True)
         end_children()
         os._exit(pytest.ExitCode.INTERRUPTED)
-
-    def pytest_enter_pdb(self) -> None:
-        end_limits()
 
     def pytest_runtestloop(self) -> None:
         """Writes the start of the run; of several workers, the first one that begins does."""
