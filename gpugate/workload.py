@@ -305,7 +305,6 @@ class Workload:
     or the baseline for the first) and over the baseline. `settings` declares each name that `--perf-set` may give, with
     its meaning in one line. `writes_inputs`: steps write to their inputs, as an optimizer does. The engine gives the
     sets their contents back before each block, outside of the timed window, and compares what the steps wrote.
-    `expects_nan`: outputs contain NaN on purpose, which is equal to NaN at the same place.
     """
 
     name: str
@@ -319,7 +318,6 @@ class Workload:
     ladder: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     writes_inputs: bool = False
-    expects_nan: bool = False
 
     def optimization(self, name: str) -> Optimization:
         for optimization in self.optimizations:

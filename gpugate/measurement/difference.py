@@ -18,14 +18,14 @@ When = Literal["fresh inputs", "timed steps"]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def differences(output: Parts, expected: Parts, when: When, expects_nan: bool = False) -> list[Difference]:
+def differences(output: Parts, expected: Parts, when: When, nan_is_equal: bool = False) -> list[Difference]:
     """Compares each tensor of an output, in FP64: ||output - expected|| / ||expected||, max|output - expected| /
     max|expected|, top-1 agreement, and of integers and booleans the number of values that differ.
 
     An output that cannot be compared has one difference, with the problem. Infinity is equal to the same infinity at
-    the same place, and with `expects_nan` NaN to NaN.
+    the same place, and with `nan_is_equal` NaN to NaN.
     """
-    problem = problem_with(output, expected, expects_nan)
+    problem = problem_with(output, expected, nan_is_equal)
     if problem is not None:
         return [Difference(math.inf, math.inf, None, when, problem)]
     tensors = [(name, part) for name, part in expected.items() if isinstance(part, torch.Tensor) and part.numel()]
@@ -106,7 +106,7 @@ def codes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
 
 
-def problem_with(output: Parts, expected: Parts, expects_nan: bool = False) -> str | None:
+def problem_with(output: Parts, expected: Parts, nan_is_equal: bool = False) -> str | None:
     """Returns the reason why the output cannot be compared with the expected one, or None."""
     problem = form_problem(output, expected)
     if problem is not None:
@@ -114,14 +114,14 @@ def problem_with(output: Parts, expected: Parts, expects_nan: bool = False) -> s
     tensors = {name: part for name, part in output.items() if isinstance(part, torch.Tensor) and part.numel()}
     if not tensors:
         return "it returned an empty tensor, with nothing to compare"
-    problems = (_value_problem(name, part, expected[name], expects_nan) for name, part in tensors.items())
+    problems = (_value_problem(name, part, expected[name], nan_is_equal) for name, part in tensors.items())
     problem = next(filter(None, problems), None)
     if problem is None and not any(bool(are_finite(part).any()) for part in tensors.values()):
         return "it returned no finite value, with nothing to compare"
     return problem
 
 
-def _value_problem(name: str, output: torch.Tensor, expected: torch.Tensor, expects_nan: bool) -> str | None:
+def _value_problem(name: str, output: torch.Tensor, expected: torch.Tensor, nan_is_equal: bool) -> str | None:
     """Counts the values that are not finite, where they are not as expected or not declared."""
     if bool(are_finite(output).all()) and bool(are_finite(expected).all()):
         return None
@@ -131,8 +131,8 @@ def _value_problem(name: str, output: torch.Tensor, expected: torch.Tensor, expe
     differ = int((special & (out != ref) & ~(out.isnan() & ref.isnan())).sum())
     if differ:
         return f"{found}, and the baseline {_count_not_finite(ref)}: {differ:,} of the values differ"
-    if bool(out.isnan().any()) and not expects_nan:
-        return f"{found}: where NaN is meant, declare Workload(expects_nan=True)"
+    if bool(out.isnan().any()) and not nan_is_equal:
+        return f"{found}: where NaN is meant, return a number in its place"
     return None
 
 

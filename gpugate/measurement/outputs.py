@@ -29,16 +29,15 @@ EXPECTED_BYTES, EXPECTED_SHARE = 2**28, 0.5  # of the timed sets' outputs, and o
 class Expected:
     """The baseline's outputs on the host: for every fresh input set, and for timed sets by the number of the content.
 
-    Some timed sets have none where the outputs are large or take long. `expects_nan` is that of the workload.
+    Some timed sets have none where the outputs are large or take long.
     """
 
     fresh: Sequence[Parts]
     timed: Mapping[int, Parts]
-    expects_nan: bool = False
 
     def compare(self, output: Parts, content: int) -> list[Difference]:
         """Compares the output of a timed step with the one expected for this content."""
-        return differences(output, self.timed[content], "timed steps", self.expects_nan)
+        return differences(output, self.timed[content], "timed steps")
 
 
 def expected_outputs(case: Case, context: Context, inputs: Inputs, budget_s: float, draw: random.Random) -> Expected:
@@ -49,11 +48,11 @@ def expected_outputs(case: Case, context: Context, inputs: Inputs, budget_s: flo
     """
     order = draw.sample(range(len(inputs.timed)), len(inputs.timed))
     with closing(build_side(BASELINE, case.workload.baseline, context, inputs.fresh[0], inputs.restore)) as baseline:
-        fresh = outputs_of(baseline, inputs, case.workload.expects_nan).fresh
+        fresh = outputs_of(baseline, inputs).fresh
         timed: dict[int, Parts] = {}
         held_bytes, until = 0, perf_counter() + EXPECTED_SHARE * budget_s
         for number in order:
-            output = _baseline_output(baseline, inputs.timed[number], case.workload.expects_nan)
+            output = _baseline_output(baseline, inputs.timed[number])
             timed[inputs.content_of(number)] = output
             held_bytes += byte_size(output)
             if len(timed) >= HOT_SETS and (held_bytes > EXPECTED_BYTES or perf_counter() > until):
@@ -61,22 +60,22 @@ def expected_outputs(case: Case, context: Context, inputs: Inputs, budget_s: flo
         check_untouched(inputs, BASELINE)
     del baseline
     release(context.device)
-    return Expected(fresh, timed, case.workload.expects_nan)
+    return Expected(fresh, timed)
 
 
-def outputs_of(baseline: BuiltSide, inputs: Inputs, expects_nan: bool) -> Expected:
+def outputs_of(baseline: BuiltSide, inputs: Inputs) -> Expected:
     """Computes the outputs of a live baseline for the fresh inputs.
 
     Raises SideError when the baseline writes to its inputs, returns an output that cannot be compared, or returns
     another output for the same input.
     """
-    fresh = [_baseline_output(baseline, one, expects_nan) for one in inputs.fresh]
-    again = _baseline_output(baseline, inputs.fresh[0], expects_nan)
+    fresh = [_baseline_output(baseline, one) for one in inputs.fresh]
+    again = _baseline_output(baseline, inputs.fresh[0])
     check_untouched(inputs, BASELINE)
     problem = repeat_problem(again, fresh[0], SAME_BASELINE_L2)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
-    return Expected(fresh, {}, expects_nan)
+    return Expected(fresh, {})
 
 
 def repeat_problem(again: Parts, before: Parts, tolerated: float) -> str | None:
@@ -92,7 +91,7 @@ def repeat_problem(again: Parts, before: Parts, tolerated: float) -> str | None:
 
 def _error_of(output: Parts, expected: Parts) -> float:
     """Computes the largest relative L2 error over all parts, also of parts with NaN."""
-    return max(one.relative_l2 for one in differences(output, expected, "fresh inputs", expects_nan=True))
+    return max(one.relative_l2 for one in differences(output, expected, "fresh inputs", nan_is_equal=True))
 
 
 def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float) -> str | None:
@@ -102,12 +101,12 @@ def hidden_state_problem(optimized: BuiltSide, inputs: Inputs, tolerated: float)
     kind.
     """
     _, before, again = (optimized.output_for(inputs.fresh[-1]) for _ in range(3))
-    return None if problem_with(again, before, expects_nan=True) else repeat_problem(again, before, tolerated)
+    return None if problem_with(again, before, nan_is_equal=True) else repeat_problem(again, before, tolerated)
 
 
-def _baseline_output(baseline: BuiltSide, inputs: Any, expects_nan: bool) -> Parts:
+def _baseline_output(baseline: BuiltSide, inputs: Any) -> Parts:
     output = baseline.output_for(inputs, expected=True)
-    problem = problem_with(output, output, expects_nan)
+    problem = problem_with(output, output)
     if problem is not None:
         raise SideError(BASELINE, "computing an output", ValueError(problem))
     return {name: part.cpu() if isinstance(part, torch.Tensor) else part for name, part in output.items()}
@@ -123,7 +122,7 @@ def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expec
 
 def check_same_baseline(case: Case, baseline: BuiltSide, inputs: Inputs, expected: Expected) -> None:
     """Checks like `check_baseline_unchanged`, with a live baseline that was built after the optimization."""
-    again = _baseline_output(baseline, inputs.fresh[0], expected.expects_nan)
+    again = _baseline_output(baseline, inputs.fresh[0])
     if not _error_of(again, expected.fresh[0]) <= SAME_BASELINE_L2:
         problem = ValueError("the baseline gives other outputs since then: build from a copy of the model")
         raise SpoiledProcessError(case.optimization.name, "being measured", problem)
@@ -140,7 +139,7 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
     found = [
         difference
         for output, wanted in zip(optimized, expected.fresh, strict=True)
-        for difference in differences(output, wanted, "fresh inputs", expected.expects_nan)
+        for difference in differences(output, wanted, "fresh inputs")
     ]
     if both.optimized.side.engaged is not no_engagement_problem:
         return found, False
@@ -155,7 +154,7 @@ def mismatch(optimized: BuiltSide, inputs: Inputs, expected: Expected) -> Mismat
     """Compares the last fresh output with the output of the step before, and its worst part row by row."""
     *_, before, last = expected.fresh
     *_, output = (optimized.output_for(one) for one in inputs.fresh[-2:])
-    found = differences(output, last, "fresh inputs", expects_nan=True)
+    found = differences(output, last, "fresh inputs", nan_is_equal=True)
     if found[0].problem is not None:
         return Mismatch(None, None)
     off = _error_of(output, before)
@@ -196,7 +195,7 @@ def compare_timed(
 
 
 def _same_bits(ours: Parts, theirs: Parts) -> bool:
-    if problem_with(ours, theirs, expects_nan=True) is not None:
+    if problem_with(ours, theirs, nan_is_equal=True) is not None:
         return False
     tensors = [(part, theirs[name]) for name, part in ours.items() if isinstance(part, torch.Tensor)]
     return all(torch.equal(bytes_of(part), bytes_of(other)) for part, other in tensors)

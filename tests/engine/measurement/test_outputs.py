@@ -241,14 +241,3 @@ def test_a_share_of_integers_may_differ_where_it_is_declared(bench: Bench) -> No
     optimization = replace(case.optimization, tolerance=allowed)
     measured = bench.measure(replace(case, optimization=optimization), **FEW)
     assert judged(measured, optimization.tolerated).outcome is Outcome.PASS
-
-
-def test_nan_that_a_workload_declares_is_equal_and_else_the_baseline_is_refused(bench: Bench) -> None:
-    def with_nan(inputs: torch.Tensor) -> torch.Tensor:
-        return product(inputs).masked_fill(MASK, math.nan)
-
-    measured = bench.measure(case_of(bench, with_nan, with_nan, expects_nan=True), **FEW)
-    assert judged(measured).outcome is Outcome.PASS
-    assert any("not_finite" in reason.facts for reason in judged(measured).reasons)
-    with pytest.raises(SideError, match=r"2 NaN and 0 infinite of 6 values: where NaN is meant, declare"):
-        bench.measure(case_of(bench, with_nan, with_nan), **FEW)
