@@ -24,6 +24,7 @@ from gpugate.results.case import CaseResult, Promise
 from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile
 from gpugate.units import percent
+from tools.machines import list_cases
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context
@@ -86,18 +87,18 @@ FILE = JsonFile(
 )
 
 
-def take_trials(cases: Sequence[Case], context_of: Mapping[str, Context], budget_s: float) -> Iterator[FaultTrial]:
+def take_trials(selected: Iterable[tuple[Case, Context]], budget_s: float) -> Iterator[FaultTrial]:
     """Puts every fault into every case, one after another."""
-    for case in cases:
+    for case, context in selected:
         try:
-            sound = _measure(case, context_of[case.id], budget_s, None)
+            sound = _measure(case, context, budget_s, None)
         except SideError as error:
             yield FaultTrial("none", case.id, failed=str(error))
             continue
         for kind in KINDS:
             fault = Fault.parse(SIZES.get(kind, kind))
             try:
-                faulty = _measure(case, context_of[case.id], budget_s, fault)
+                faulty = _measure(case, context, budget_s, fault)
             except SideError as error:
                 # A side that cannot show a fault refuses it with a ValueError.
                 refused = isinstance(error.cause, ValueError)
@@ -155,7 +156,6 @@ def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 where at least 90 % of the named causes are right, else 1."""
     about = "counts the known faults whose autopsy names the right cause"
     parser = argparse.ArgumentParser(prog="python -m tools.autopsy_proof", description=about)
-    parser.add_argument("modules", nargs="*", default=["workloads"], help="modules with workloads (default: workloads)")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N (default: auto)")
     parser.add_argument(
         "--budget", type=float, default=3.0, metavar="SECONDS", help="sampling time of a measurement (default: 3)"
@@ -174,8 +174,8 @@ def main(words: Sequence[str] | None = None) -> int:
             parser.error(str(error))
         return _print_table(found)
     with tempfile.TemporaryDirectory(prefix="gpugate-proof-") as folder:
-        cases, contexts = _select(arguments.modules, arguments.device, arguments.k, Path(folder))
-        found.extend(_report_each(take_trials(cases, contexts, arguments.budget), arguments.json))
+        selected = _select(arguments.device, arguments.k, Path(folder))
+        found.extend(_report_each(take_trials(selected, arguments.budget), arguments.json))
     return _print_table(found)
 
 
@@ -199,29 +199,21 @@ def _report_each(found: Iterable[FaultTrial], path: Path | None) -> Iterator[Fau
         yield trial
 
 
-def _select(modules: Sequence[str], device: str, words: str, folder: Path) -> tuple[list[Case], dict[str, Context]]:
-    """Returns the cases that this machine can measure, and the context of each."""
+def _select(device: str, words: str, folder: Path) -> Iterator[tuple[Case, Context]]:
+    """Yields the cases that this machine can measure, each with its context."""
     import torch
 
-    from gpugate.catalogue import Catalogue
     from gpugate.machine.environment import describe, missing_needs
-    from gpugate.workload import BASELINE, Context
+    from gpugate.workload import Context
 
     wanted = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    catalogue = Catalogue()
-    for module in modules:
-        catalogue.register_module(module)
-    catalogue.load()
     environment = describe(wanted)
-    cases = []
-    for case in catalogue.cases():
-        needs = [case.optimization.needs]
-        needs += [case.workload.optimization(case.reference_name).needs] if case.reference_name != BASELINE else []
+    for case in list_cases("cuda" if wanted.type == "cuda" else "cpu"):
+        sides = case.workload.optimizations
+        needs = [one.needs for one in sides if one.name in (case.optimization.name, case.reference_name)]
         able = all(one.gpus < 2 and missing_needs(one, environment) is None for one in needs)
-        if able and case.device_kind == wanted.type and words in case.id:
-            cases.append(case)
-    contexts = {case.id: Context(wanted, case.size.items, case.workload.seed, folder) for case in cases}
-    return cases, contexts
+        if able and words in case.id:
+            yield case, Context(wanted, case.size.items, case.workload.seed, folder)
 
 
 if __name__ == "__main__":

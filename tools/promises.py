@@ -1,9 +1,8 @@
 """Targets and promises for each GPU beside what was recorded and what a night measured.
 
-`python -m tools.promises` writes promises.md of each machine below results/. It fills in the figures of
-results/h200/figures.md that stand between `<!--KIND NAME RECORD-->` and `<!--end-->`. KIND is `speedup` or `rate`
-(items per second of the optimized side) of the case NAME, or `ladder`, the table of the workload NAME. RECORD is
-`current` or `anchor`. The night of a machine is in the folder night/ beside its pages, and single runs are in runs/.
+`python -m tools.promises` writes promises.md of each machine below results/. It fills in the speedups of
+results/h200/figures.md that stand between `<!--speedup CASE RECORD-->` and `<!--end-->`, where RECORD is `current` or
+`anchor`. The night of a machine is in the folder night/ beside its pages, and single runs are in runs/.
 """
 
 from __future__ import annotations
@@ -148,7 +147,9 @@ class RecordedCase(PromisedCase):
     @property
     def items_per_s(self) -> Spread:
         """Items per second of the optimized side of the current record."""
-        return _rates(self, "current")[1]
+        pairs = [[pair for build in process for pair in build.pairs] for process in _counted(self.entry.current)]
+        optimized = (statistics.median(pair.optimized_ms for pair in process) for process in pairs)
+        return Spread.of([self.case.size.items_per_second(ms) for ms in optimized])
 
     @property
     def is_outdated(self) -> bool:
@@ -533,58 +534,25 @@ def _bold_below(target: Target | None, value: float, words: str | None = None) -
     return Markdown(f"**{shown}**") if target and value < target.at_least else shown
 
 
-_FIGURE = re.compile(r"(<!--(\w+) (\S+) (\w+)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)
+_FIGURE = re.compile(r"(<!--speedup (\S+) (current|anchor)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)
 
 
 def fill_figures(text: str, cases: Mapping[str, RecordedCase]) -> str:
-    """Fills in the marked figures of a page. Raises GpugateError for a marker that names nothing recorded."""
+    """Fills in the marked speedups of a page. Raises GpugateError for a marker of a case that is not recorded."""
 
     def fill(found: re.Match[str]) -> str:
-        opening, kind, name, record, closing = found.groups()
-        return f"{opening}{_figure(kind, name, record, cases)}{closing}"
+        opening, name, record, closing = found.groups()
+        one = cases.get(f"{name}/cuda")
+        if one is None:
+            raise GpugateError(f"the marker {opening} names nothing that is recorded: correct it")
+        return f"{opening}{speedups(getattr(one.entry, record)).as_speedup()}{closing}"
 
     return _FIGURE.sub(fill, text)
-
-
-def _figure(kind: str, name: str, record: str, cases: Mapping[str, RecordedCase]) -> str:
-    if record in ("current", "anchor"):
-        if kind == "ladder" and (rungs := [one for one in cases.values() if one.case.workload.name == name]):
-            return f"\n\n{_ladder(rungs, record).markdown()}\n\n"
-        one = cases.get(f"{name}/cuda")
-        if one is not None and kind == "speedup":
-            return speedups(getattr(one.entry, record)).as_speedup()
-        if one is not None and kind == "rate":
-            return _rates(one, record)[1].as_rate()
-    raise GpugateError(f"the marker <!--{kind} {name} {record}--> names nothing that is recorded: correct it")
-
-
-def _ladder(rungs: Sequence[RecordedCase], record: str) -> Table:
-    """Rates of both sides of each rung, from pairs of their own."""
-    headings = ("rung", "over", "speedup", "items/s of what it is over", "items/s")
-    rows = []
-    for number, one in enumerate(rungs, 1):
-        reference, optimized = _rates(one, record)
-        speedup = speedups(getattr(one.entry, record))
-        name = f"{number} `{one.case.optimization.name}`"
-        below = f"`{one.case.reference_name}`"
-        rows.append((name, below, speedup.as_speedup(), reference.as_rate(), optimized.as_rate()))
-    columns = tuple(Column(heading, left=index < 2) for index, heading in enumerate(headings))
-    return Table("", columns, tuple(rows))
 
 
 def speedups(record: Record) -> Spread:
     """Computes the speedups of the counted processes."""
     return Spread.of([summarize_process(process).speedup.median for process in _counted(record)])
-
-
-def _rates(one: RecordedCase, record: str) -> tuple[Spread, Spread]:
-    """Items per second of both sides."""
-    processes = _counted(getattr(one.entry, record))
-    pairs = [[pair for build in process for pair in build.pairs] for process in processes]
-    reference = [statistics.median(pair.reference_ms for pair in process) for process in pairs]
-    optimized = [statistics.median(pair.optimized_ms for pair in process) for process in pairs]
-    rate = one.case.size.items_per_second
-    return Spread.of([rate(ms) for ms in reference]), Spread.of([rate(ms) for ms in optimized])
 
 
 def _counted(record: Record) -> list[Process]:
