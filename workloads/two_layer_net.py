@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -63,44 +62,47 @@ def _pinned(context: Context, width: int) -> Tensor:
     return torch.empty(context.items, width, pin_memory=True)
 
 
-@dataclass
-class Buffers:
-    """One slot's page-locked host buffers, and the event after which the device uses neither of them."""
+class Slot:
+    """A turn of a ring: page-locked host buffers, and the event after which the device uses neither of them."""
 
-    inputs: Tensor
-    output: Tensor
-    done: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    def __init__(self, context: Context) -> None:
+        self.inputs, self.output = _pinned(context, FEATURES), _pinned(context, CLASSES)
+        self.done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def take(self, inputs: Tensor) -> None:
+        """Waits until the device uses the buffers of the last turn no more, and fills the input."""
+        # A finished event costs a query; only an unfinished one costs a synchronizing call.
+        if not self.done.query():  # type: ignore[no-untyped-call]
+            self.done.synchronize()
+        self.inputs.copy_(inputs)
 
 
-@dataclass
-class StagedSlot:
+class StagedSlot(Slot):
     """A slot whose copies run on streams of their own, with the events that order them around the compute stream."""
 
-    host: Buffers
-    inputs: Tensor  # on the device
-    result: Tensor | None = None
-    arrived: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    computed: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.on_device = torch.empty(context.items, FEATURES, device=context.device)
+        self.arrived, self.computed = (torch.cuda.Event() for _ in range(2))  # type: ignore[no-untyped-call]
+        self.result: Tensor | None = None
 
 
-@dataclass
-class GraphSlot:
-    """A slot with its whole step, copy in to copy out, on a stream of its own: `run` is one graph launch."""
+class GraphSlot(Slot):
+    """A slot with its whole step, copy in to copy out, on a stream of its own: `run` is one graph launch.
 
-    host: Buffers
-    stream: torch.cuda.Stream
-    run: Callable[[], object]
+    Each slot captures on its own stream. cuBLAS keeps one workspace per stream, and its address is baked into a graph:
+    slots captured on a shared stream would overwrite each other's partial sums when they run at once.
+    """
 
+    def __init__(self, context: Context, model: nn.Module) -> None:
+        super().__init__(context)
+        self.stream, inputs, output = _stream(context), self.inputs, self.output
 
-def wait(slot: StagedSlot | GraphSlot) -> None:
-    """Waits until the device no longer uses the slot's host buffers, since it was taken the last time."""
-    # A finished event costs a query; only an unfinished one costs a synchronizing call.
-    if not slot.host.done.query():  # type: ignore[no-untyped-call]
-        slot.host.done.synchronize()
+        def whole_step() -> Tensor:
+            result = model(inputs.to(context.device, non_blocking=True))
+            return output.copy_(result, non_blocking=True)
 
-
-def _buffers(context: Context) -> Buffers:
-    return Buffers(_pinned(context, FEATURES), _pinned(context, CLASSES))
+        self.run = _captured(context, whole_step, self.stream)
 
 
 def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.Stream) -> Callable[[], object]:
@@ -109,6 +111,12 @@ def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.S
         return work
     graph, _ = recorded(work, stream)
     return graph.replay
+
+
+def _never_waiting(context: Context, step: Callable[[Tensor], Tensor], model: nn.Module) -> Side:
+    """The side of a step that leaves waiting to `finish()`. An output lives for OUTPUT_LIFE_STEPS steps."""
+    join = partial(torch.cuda.synchronize, context.device)
+    return Side(step, model, finish=join, close=join)
 
 
 def baseline(context: Context) -> Side:
@@ -152,7 +160,7 @@ def no_sync(context: Context) -> Side:
 
     Inputs stay pageable, which is safe: the call returns once they are staged (CUDA Runtime API, "API synchronization
     behavior"); the driver may still wait for the stream before it stages, and that cannot be removed here. Outputs go
-    to page-locked buffers, since a copy to pageable memory always waits. An output lives for OUTPUT_LIFE_STEPS steps.
+    to page-locked buffers, since a copy to pageable memory always waits.
     """
     model = net(context)
     outputs = itertools.cycle([_pinned(context, CLASSES) for _ in range(SLOTS)])
@@ -162,56 +170,35 @@ def no_sync(context: Context) -> Side:
         output: Tensor = next(outputs).copy_(result, non_blocking=True)
         return output
 
-    join = partial(torch.cuda.synchronize, context.device)
-    return Side(step, model, finish=join, close=join)
+    return _never_waiting(context, step, model)
 
 
 def pinned_async(context: Context) -> Side:
-    """A ring of page-locked buffers, a stream for each copy direction, eager compute on the caller's stream.
-
-    An output lives for OUTPUT_LIFE_STEPS later steps and is filled after `finish()`.
-    """
+    """A ring of page-locked buffers, a stream for each copy direction, eager compute on the caller's stream."""
     torch.set_num_threads(STAGING_THREADS)
     model = net(context)
-    slots = [
-        StagedSlot(_buffers(context), torch.empty(context.items, FEATURES, device=context.device)) for _ in range(SLOTS)
-    ]
-    ring = itertools.cycle(slots)
+    ring = itertools.cycle([StagedSlot(context) for _ in range(SLOTS)])
     copy_in, copy_out = _stream(context), _stream(context)
 
     def step(inputs: Tensor) -> Tensor:
         slot = next(ring)
-        wait(slot)
-        slot.host.inputs.copy_(inputs)
+        slot.take(inputs)
         compute = torch.cuda.current_stream(context.device)
         with copy_in:
-            slot.inputs.copy_(slot.host.inputs, non_blocking=True)
+            slot.on_device.copy_(slot.inputs, non_blocking=True)
         slot.arrived.record(copy_in)
         compute.wait_event(slot.arrived)
         # The slot keeps the result until its next turn, when the copy out is known to be over: the allocator cannot
         # give the memory to a later step while another stream still reads it, which is the purpose of record_stream.
-        slot.result = model(slot.inputs)
+        slot.result = model(slot.on_device)
         slot.computed.record(compute)
         copy_out.wait_event(slot.computed)
         with copy_out:
-            slot.host.output.copy_(slot.result, non_blocking=True)
-        slot.host.done.record(copy_out)
-        return slot.host.output
+            slot.output.copy_(slot.result, non_blocking=True)
+        slot.done.record(copy_out)
+        return slot.output
 
-    join = partial(torch.cuda.synchronize, context.device)
-    return Side(step, model, finish=join, close=join)
-
-
-def _graph_slot(context: Context, model: nn.Module) -> GraphSlot:
-    # Each slot captures on its own stream. cuBLAS keeps one workspace per stream, and its address is baked into a
-    # graph: slots captured on a shared stream would overwrite each other's partial sums when they run at once.
-    host, stream = _buffers(context), _stream(context)
-
-    def whole_step() -> Tensor:
-        result = model(host.inputs.to(context.device, non_blocking=True))
-        return host.output.copy_(result, non_blocking=True)
-
-    return GraphSlot(host, stream, _captured(context, whole_step, stream))
+    return _never_waiting(context, step, model)
 
 
 def all_three(context: Context) -> Side:
@@ -221,23 +208,20 @@ def all_three(context: Context) -> Side:
     two calls, two events and two waits. The slots' streams let several steps run on the device at once, which a
     single stream would put in a row: six small kernels fill a few of its multiprocessors for longer than the host
     needs to launch the next step. The memcpy is the largest part left.
-    An output lives for OUTPUT_LIFE_STEPS later steps and is filled after `finish()`.
     """
     torch.set_num_threads(STAGING_THREADS)
     model = net(context)
-    ring = itertools.cycle([_graph_slot(context, model) for _ in range(SLOTS)])
+    ring = itertools.cycle([GraphSlot(context, model) for _ in range(SLOTS)])
 
     def step(inputs: Tensor) -> Tensor:
         slot = next(ring)
-        wait(slot)
-        slot.host.inputs.copy_(inputs)
+        slot.take(inputs)
         with slot.stream:
             slot.run()
-        slot.host.done.record(slot.stream)
-        return slot.host.output
+        slot.done.record(slot.stream)
+        return slot.output
 
-    join = partial(torch.cuda.synchronize, context.device)
-    return Side(step, model, finish=join, close=join)
+    return _never_waiting(context, step, model)
 
 
 def inductor(context: Context) -> Side:
