@@ -117,7 +117,7 @@ def _side(
     engaged: Callable[[], str | None] = lambda: None,
     close: Callable[[], None] = lambda: None,
 ) -> Side:
-    """A side that takes prepared batches in order, one by one, to the device. An error ends all workers."""
+    """A side that takes prepared batches in order, one by one, to the device."""
     torch.set_num_threads(1)
     device = context.device
     place = torch.empty(preparation.batch, *preparation.prepared_shape, device=device)
@@ -127,11 +127,7 @@ def _side(
 
     def step(numbers: Tensor) -> Tensor:
         asked: Sequence[Tensor] = numbers.split(preparation.batch)  # type: ignore[no-untyped-call]
-        try:
-            return torch.cat([checksums(on_device(each)) for each in prepare_all(asked)])
-        except BaseException:
-            close()
-            raise
+        return torch.cat([checksums(on_device(each)) for each in prepare_all(asked)])
 
     resident = torch.zeros_like(place).normal_(generator=torch.Generator(device).manual_seed(context.seed))
 
@@ -187,17 +183,11 @@ class Prepared(Dataset[Tensor]):
         return prepared
 
 
-def _as_it_is(prepared: Any) -> Tensor:
-    """A batch needs no joining."""
-    batch: Tensor = prepared
-    return batch
-
-
 def processes(preparation: Preparation, count: int, context: Context) -> Side:
     """The side of worker processes, which send each batch through shared memory of its own, not page-locked."""
     asked: list[Any] = []  # the numbers of the step's batches
     samples = Prepared(preparation, samples_of(preparation, context.seed))
-    batches = HostBatches(samples, asked, count, AHEAD, collate=_as_it_is)
+    batches: HostBatches[Any] = HostBatches(samples, asked, count, AHEAD, collate=lambda batch: batch)
 
     def prepare_all(numbers: Sequence[Tensor]) -> Iterator[Tensor]:
         asked[:] = numbers
@@ -218,7 +208,36 @@ NOT_A_RING = (
 H100 = "nvidia-h100-80gb-hbm3"
 
 
-def _workload(name: str, preparation: Preparation, *variants: Optimization) -> Workload:
+PINNED = Limit("pageable_copies", at_most=0)
+
+
+def _workload(
+    name: str,
+    preparation: Preparation,
+    why: str,
+    by_threads: Mapping[str, float],
+    by_processes: Mapping[int, Mapping[str, float]],
+) -> Workload:
+    """The ladder of a preparation, with the promises of four threads and of so many processes."""
+    copied = Limit("host_to_device_copies", at_least=preparation.batches)
+    of_processes = [
+        Optimization(
+            f"processes-{count}",
+            partial(processes, preparation, count),
+            promises,
+            contract={"cuda": Contract((copied,))},
+            why=why,
+            min_speedup_why=NOT_A_RING,
+        )
+        for count, promises in by_processes.items()
+    ]
+    of_threads = Optimization(
+        "threads-4",
+        partial(threads, preparation, 4),
+        by_threads,
+        contract={"cuda": Contract((copied, PINNED))},
+        why=why,
+    )
     return Workload(
         name=name,
         baseline=partial(one_thread, preparation),
@@ -226,51 +245,17 @@ def _workload(name: str, preparation: Preparation, *variants: Optimization) -> W
         sizes={"cuda": preparation.size, "cpu": preparation.size},
         timing="pipeline",
         cold=False,  # the inputs are numbers of samples
-        optimizations=variants,
+        optimizations=(of_threads, *of_processes),
     )
 
 
-def _copied(preparation: Preparation, *more: Limit) -> dict[str, Contract]:
-    return {"cuda": Contract((Limit("host_to_device_copies", at_least=preparation.batches), *more))}
-
-
-def _by_processes(preparation: Preparation, count: int, promises: Mapping[str, float], why: str) -> Optimization:
-    return Optimization(
-        f"processes-{count}",
-        partial(processes, preparation, count),
-        promises,
-        contract=_copied(preparation),
-        why=why,
-        min_speedup_why=NOT_A_RING,
-    )
-
-
-PINNED = Limit("pageable_copies", at_most=0)
 WORKLOADS: tuple[Workload, ...] = (
     _workload(
-        "host-preparation-cheap",
-        CHEAP,
-        Optimization(
-            "threads-4",
-            partial(threads, CHEAP, 4),
-            {"sm_90": 0.63, "cuda": 0.2},
-            contract=_copied(CHEAP, PINNED),
-            why=HANDING_OVER,
-        ),
-        _by_processes(CHEAP, 2, {"cuda": 0.1, "cpu": 0.02}, HANDING_OVER),
-        _by_processes(CHEAP, 4, {"cuda": 0.1}, HANDING_OVER),
+        *("host-preparation-cheap", CHEAP, HANDING_OVER, {"sm_90": 0.63, "cuda": 0.2}),
+        by_processes={2: {"cuda": 0.1, "cpu": 0.02}, 4: {"cuda": 0.1}},
     ),
     _workload(
-        "host-preparation-expensive",
-        EXPENSIVE,
-        Optimization(
-            "threads-4",
-            partial(threads, EXPENSIVE, 4),
-            {H100: 2.2, "sm_90": 1.95, "cuda": 1.0, "cpu": 0.4},
-            contract=_copied(EXPENSIVE, PINNED),
-            why=SPREAD,
-        ),
-        _by_processes(EXPENSIVE, 2, {"sm_90": 1.1, "cuda": 0.9, "cpu": 0.2}, SPREAD),
-        _by_processes(EXPENSIVE, 4, {"sm_90": 1.6, "cuda": 1.0}, SPREAD),
+        *("host-preparation-expensive", EXPENSIVE, SPREAD, {H100: 2.2, "sm_90": 1.95, "cuda": 1.0, "cpu": 0.4}),
+        by_processes={2: {"sm_90": 1.1, "cuda": 0.9, "cpu": 0.2}, 4: {"sm_90": 1.6, "cuda": 1.0}},
     ),
 )

@@ -32,7 +32,6 @@ def heads(context: Context, index: int) -> Tensor:
     return torch.randn(3, context.items, HEADS, TOKENS, HEAD, generator=host_generator(context, index))
 
 
-@torch.inference_mode()
 def attention_by_hand(inputs: Tensor) -> Tensor:
     """Causal attention that writes the scores of all pairs of tokens to memory, three times."""
     queries, keys, values = inputs
@@ -43,7 +42,6 @@ def attention_by_hand(inputs: Tensor) -> Tensor:
     return attended
 
 
-@torch.inference_mode()
 def attention_fused(inputs: Tensor) -> Tensor:
     """Attention over blocks of scores that stay in the cache (Dao et al., FlashAttention, 2022)."""
     queries, keys, values = inputs
@@ -55,14 +53,12 @@ def rows(context: Context, index: int) -> Tensor:
     return torch.randn(context.items, FEATURES, generator=host_generator(context, index))
 
 
-@torch.inference_mode()
 def layer_norm_by_hand(x: Tensor) -> Tensor:
     """Six passes over the rows."""
     centred = x - x.mean(dim=-1, keepdim=True)
     return centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + 1e-5)
 
 
-@torch.inference_mode()
 def layer_norm_fused(x: Tensor) -> Tensor:
     return F.layer_norm(x, (FEATURES,), eps=1e-5)
 
@@ -76,23 +72,17 @@ def activation(x: Tensor) -> Tensor:
     return y * F.hardtanh(y * 0.5 + 0.5, 0, 1)
 
 
-def activation_by_hand(context: Context) -> Side:
-    return Side(torch.inference_mode()(activation))
-
-
 def activation_compiled(context: Context) -> Side:
     """One loop over the rows, made by torch.compile."""
-    return Side(torch.inference_mode()(compile_anew(activation, dynamic=False, fullgraph=True)))
+    return _side(compile_anew(activation, dynamic=False, fullgraph=True), context)
 
 
-@torch.inference_mode()
 def softmax_by_hand(x: Tensor) -> Tensor:
     """Four passes over the rows."""
     powers = (x - x.amax(dim=-1, keepdim=True)).exp()
     return powers / powers.sum(dim=-1, keepdim=True)
 
 
-@torch.inference_mode()
 def softmax_fused(x: Tensor) -> Tensor:
     return torch.softmax(x, dim=-1)
 
@@ -104,14 +94,12 @@ def labelled_rows(context: Context, index: int) -> tuple[Tensor, Tensor]:
     return scores, torch.randint(CLASSES, (context.items,), generator=random)
 
 
-@torch.inference_mode()
 def cross_entropy_by_hand(inputs: tuple[Tensor, Tensor]) -> Tensor:
     """The whole softmax, of which one class a row is needed."""
     scores, classes = inputs
     return -softmax_by_hand(scores).gather(1, classes[:, None]).log()
 
 
-@torch.inference_mode()
 def cross_entropy_fused(inputs: tuple[Tensor, Tensor]) -> Tensor:
     scores, classes = inputs
     return F.cross_entropy(scores, classes, reduction="none")[:, None]
@@ -129,13 +117,13 @@ def _vectors(context: Context) -> Tensor:
 def bag_by_hand(context: Context) -> Side:
     """Copies the vectors of all bags next to each other, then sums them."""
     vectors = _vectors(context)
-    return Side(torch.inference_mode()(lambda ids: vectors[ids].sum(dim=1)))
+    return _side(lambda ids: vectors[ids].sum(dim=1), context)
 
 
 def bag_fused(context: Context) -> Side:
     """Adds each vector to the sum of its bag."""
     vectors = _vectors(context)
-    return Side(torch.inference_mode()(lambda ids: F.embedding_bag(ids, vectors, mode="sum")))
+    return _side(lambda ids: F.embedding_bag(ids, vectors, mode="sum"), context)
 
 
 def _attention_size(sequences: int) -> Size:
@@ -156,7 +144,11 @@ def _bags_size(bags: int) -> Size:
 
 
 def _side(step: Callable[[Any], Tensor], context: Context) -> Side:
-    return Side(step)
+    return Side(torch.inference_mode()(step))
+
+
+def _of(step: Callable[[Any], Tensor]) -> Build:
+    return partial(_side, step)
 
 
 def _workload(
@@ -166,43 +158,16 @@ def _workload(
     return Workload(f"operator-{name}", baseline, inputs, {"cpu": size}, (optimization,), cold=False)
 
 
+# 34 MB of rows for the norm: 2,048 rows fit in the cache of some CPUs, which left 1.1x.
 WORKLOADS: tuple[Workload, ...] = (
+    _workload("activation", _of(activation), activation_compiled, rows, _rows_size(2048), promise=1.5, needs=COMPILER),
+    _workload("attention", _of(attention_by_hand), _of(attention_fused), heads, _attention_size(1), promise=1.5),
+    _workload("layer-norm", _of(layer_norm_by_hand), _of(layer_norm_fused), rows, _rows_size(8192), promise=1.8),
+    _workload("softmax", _of(softmax_by_hand), _of(softmax_fused), rows, _rows_size(4096), promise=1.3),
     _workload(
-        "activation", activation_by_hand, activation_compiled, rows, _rows_size(2048), promise=1.5, needs=COMPILER
-    ),
-    _workload(
-        "attention",
-        partial(_side, attention_by_hand),
-        partial(_side, attention_fused),
-        heads,
-        _attention_size(1),
+        *("cross-entropy", _of(cross_entropy_by_hand), _of(cross_entropy_fused), labelled_rows),
+        size=_rows_size(512, CLASSES, written=1),
         promise=1.5,
     ),
-    _workload(
-        "layer-norm",
-        partial(_side, layer_norm_by_hand),
-        partial(_side, layer_norm_fused),
-        rows,
-        _rows_size(8192),  # 34 MB: 2,048 rows fit in the cache of some CPUs, which left 1.1x
-        promise=1.8,
-    ),
-    _workload(
-        "softmax", partial(_side, softmax_by_hand), partial(_side, softmax_fused), rows, _rows_size(4096), promise=1.3
-    ),
-    _workload(
-        "cross-entropy",
-        partial(_side, cross_entropy_by_hand),
-        partial(_side, cross_entropy_fused),
-        labelled_rows,
-        _rows_size(512, CLASSES, written=1),
-        promise=1.5,
-    ),
-    _workload(
-        "embedding-bag",
-        bag_by_hand,
-        bag_fused,
-        bags,
-        _bags_size(2048),
-        promise=1.2,
-    ),
+    _workload("embedding-bag", bag_by_hand, bag_fused, bags, _bags_size(2048), promise=1.2),
 )
