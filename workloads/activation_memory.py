@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Workload
+from gpugate.workload import Build, Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Workload
 from workloads.parts.random_inputs import draw
 
 WIDTH, LAYERS = {"cuda": 768, "cpu": 128}, {"cuda": 8, "cpu": 2}
@@ -101,40 +101,18 @@ def size(kind: str, texts: int) -> Size:
     return Size(items=texts, flops=6.0 * tokens * (weights + attention), bytes=4.0 * (2 * weights + tokens * width))
 
 
-def _contract(*limits: Limit) -> dict[str, Contract]:
-    return {"cuda": Contract(limits=limits)}
+def _rung(name: str, build: Build, promises: dict[str, float], why: str, *limits: Limit) -> Optimization:
+    return Optimization(name, build, promises, contract={"cuda": Contract(limits=limits)}, why=why)
 
 
 AGAIN = "a second forward pass is a third of the step's work more, and its price is what the memory costs"
-WORKLOADS: tuple[Workload, ...] = (
-    Workload(
-        "activation-memory",
-        keep_all,
-        texts,
-        {"cuda": size("cuda", 8), "cpu": size("cpu", 2)},
-        (
-            Optimization(
-                "checkpoint",
-                checkpointed,
-                {"cuda": 0.65, "cpu": 0.6},
-                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.5)),
-                why=AGAIN,
-            ),
-            Optimization(
-                "selective",
-                selective,
-                {"sm_90": 0.75, "cuda": 0.7, "cpu": 0.6},
-                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.9)),
-                why=AGAIN,
-            ),
-            Optimization(
-                "offload",
-                offloaded,
-                {"sm_90": 0.27, "cuda": 0.1},
-                contract=_contract(Limit("peak_bytes", at_most_of_reference=0.5), Limit("pageable_copies", at_most=0)),
-                why="the bus carries every kept result twice, at a fiftieth of the memory's rate",
-            ),
-        ),
-        cold=False,
-    ),
+OVER_THE_BUS = "the bus carries every kept result twice, at a fiftieth of the memory's rate"
+HALF, LESS = (Limit("peak_bytes", at_most_of_reference=share) for share in (0.5, 0.9))
+PINNED = Limit("pageable_copies", at_most=0)
+RUNGS = (
+    _rung("checkpoint", checkpointed, {"cuda": 0.65, "cpu": 0.6}, AGAIN, HALF),
+    _rung("selective", selective, {"sm_90": 0.75, "cuda": 0.7, "cpu": 0.6}, AGAIN, LESS),
+    _rung("offload", offloaded, {"sm_90": 0.27, "cuda": 0.1}, OVER_THE_BUS, HALF, PINNED),
 )
+SIZES: dict[DeviceKind, Size] = {"cuda": size("cuda", 8), "cpu": size("cpu", 2)}
+WORKLOADS: tuple[Workload, ...] = (Workload("activation-memory", keep_all, texts, SIZES, RUNGS, cold=False),)

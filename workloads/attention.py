@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.random_inputs import draw
 
@@ -106,7 +106,12 @@ def documents_size(kind: str, tokens: int) -> Size:
 
 AMPERE = Needs(compute_capability=(8, 0))
 LIMITS = Limit("kernels", at_most=5), Limit("peak_bytes", at_most_of_reference=0.9), Limit("matmul_share", at_least=0.2)
-NO_MASK = {"cuda": Contract(limits=LIMITS)}
+EIGHTH = "of a causal window, an eighth of the pairs is left"
+
+
+def _rung(name: str, build: Build, promises: dict[str, float], needs: Needs, why: str = "") -> Optimization:
+    no_mask = {"cuda": Contract(limits=LIMITS)}
+    return Optimization(name, build, promises, dtype="bfloat16", needs=needs, contract=no_mask, why=why)
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -115,17 +120,7 @@ WORKLOADS: tuple[Workload, ...] = (
         partial(dense_mask, rule=window),
         heads,
         {"cuda": window_size("cuda", 16_384), "cpu": window_size("cpu", 1024)},
-        (
-            Optimization(
-                "flex",
-                partial(flex, rule=window),
-                {"sm_90": 13.6, "cuda": 4.0, "cpu": 1.0},
-                needs=COMPILER,
-                contract=NO_MASK,
-                why="of a causal window, an eighth of the pairs is left",
-                dtype="bfloat16",
-            ),
-        ),
+        (_rung("flex", partial(flex, rule=window), {"sm_90": 13.6, "cuda": 4.0, "cpu": 1.0}, COMPILER, EIGHTH),),
         cold=False,
     ),
     Workload(
@@ -134,22 +129,8 @@ WORKLOADS: tuple[Workload, ...] = (
         heads,
         {"cuda": documents_size("cuda", 16_384), "cpu": documents_size("cpu", 1024)},
         (
-            Optimization(
-                "flex",
-                partial(flex, rule=documents),
-                {"sm_90": 11.6, "cuda": 4.0, "cpu": 1.0},
-                needs=COMPILER,
-                contract=NO_MASK,
-                dtype="bfloat16",
-            ),
-            Optimization(
-                "variable-lengths",
-                variable_lengths,
-                {"sm_90": 7.0, "cuda": 4.0},
-                needs=AMPERE,
-                contract=NO_MASK,
-                dtype="bfloat16",
-            ),
+            _rung("flex", partial(flex, rule=documents), {"sm_90": 11.6, "cuda": 4.0, "cpu": 1.0}, COMPILER),
+            _rung("variable-lengths", variable_lengths, {"sm_90": 7.0, "cuda": 4.0}, AMPERE),
         ),
         cold=False,
     ),

@@ -8,12 +8,24 @@ change little: their sum can serve two steps (Ma et al., DeepCache, 2024), which
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size, Tolerance, Workload
+from gpugate.workload import (
+    Build,
+    Context,
+    Contract,
+    DeviceKind,
+    Limit,
+    Optimization,
+    Side,
+    Size,
+    Tolerance,
+    Workload,
+)
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.graph_capture import recorded
 from workloads.parts.random_inputs import draw
@@ -159,37 +171,23 @@ def size(kind: str, pictures: int) -> Size:
 
 
 CACHED = {"cached": Tolerance(relative_l2=2e-2, max_error=1e-1)}  # 34 dB of PSNR, where one is the largest value
-FEWER_KERNELS = {
-    "cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.7), Limit("recompilations", at_most=0)))
-}
+FEWER_KERNELS, HALF = (Limit("kernels", at_most_of_reference=share) for share in (0.7, 0.65))
+COMPILED_ONCE = Limit("recompilations", at_most=0)
 ONE_LAUNCH = {"cuda": Contract(engaged=(Limit("graph_launches", at_least=1, at_most=1),))}
-HALF = {"cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.65),))}
-WORKLOADS: tuple[Workload, ...] = (
-    Workload(
-        "diffusion-step",
-        eager,
-        noise,
-        {"cuda": size("cuda", 4), "cpu": size("cpu", 2)},
-        (
-            Optimization(
-                "compiled",
-                compiled,
-                {"sm_90": 1.36, "cuda": 1.1, "cpu": 0.9},
-                dtype="bfloat16",
-                needs=COMPILER,
-                contract=FEWER_KERNELS,
-            ),
-            Optimization("one-graph", one_graph, {"sm_90": 3.7, "cuda": 1.1}, dtype="bfloat16", contract=ONE_LAUNCH),
-            Optimization(
-                "step-cache",
-                step_cache,
-                {"cuda": 1.4, "cpu": 1.2},
-                dtype="cached",
-                tolerance=CACHED,
-                contract=HALF,
-                why="five sixths of the blocks are left out in every second step",
-            ),
-        ),
-        cold=False,
+LEFT_OUT = "five sixths of the blocks are left out in every second step"
+
+
+def _rung(name: str, build: Build, promises: dict[str, float], *limits: Limit, **more: Any) -> Optimization:
+    words = {"dtype": "bfloat16", "contract": {"cuda": Contract(limits=limits)}, **more}
+    return Optimization(name, build, promises, **words)
+
+
+RUNGS = (
+    _rung(
+        *("compiled", compiled, {"sm_90": 1.36, "cuda": 1.1, "cpu": 0.9}, FEWER_KERNELS, COMPILED_ONCE), needs=COMPILER
     ),
+    _rung("one-graph", one_graph, {"sm_90": 3.7, "cuda": 1.1}, contract=ONE_LAUNCH),
+    _rung("step-cache", step_cache, {"cuda": 1.4, "cpu": 1.2}, HALF, dtype="cached", tolerance=CACHED, why=LEFT_OUT),
 )
+SIZES: dict[DeviceKind, Size] = {"cuda": size("cuda", 4), "cpu": size("cpu", 2)}
+WORKLOADS: tuple[Workload, ...] = (Workload("diffusion-step", eager, noise, SIZES, RUNGS, cold=False),)
