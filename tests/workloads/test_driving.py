@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from torchvision.io import decode_jpeg as _decode_on_host
 
 import workloads.driving as driving
 from gpugate.machine.environment import Environment, missing_needs
-from gpugate.workload import Context, Side
+from gpugate.workload import Context
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.patience import HANGS_S
 from tests.support.small_models import small_encoders
@@ -84,19 +83,12 @@ def test_cached_steps_take_nothing_from_the_order(context, built):
     assert side.stock_steps == 2
 
 
-@pytest.fixture
-def damaged(context, tmp_path):
-    """A context of its own, whose second frame in order has a corrupt JPEG; and that file."""
+@pytest.mark.parametrize("name", ["workers-0", "workers-2"])
+def test_a_corrupt_jpeg_is_named_and_nothing_hangs(context, tmp_path, built, name):
     context = replace(context, cache_dir=tmp_path)
     frames = frames_of(context)
     path = frames.jpeg_paths(int(order_table(len(frames), context.seed)[5]))[1]
     path.write_bytes(path.read_bytes()[:60])
-    return context, path
-
-
-@pytest.mark.parametrize("name", ["workers-0", "workers-2"])
-def test_a_corrupt_jpeg_is_named_and_nothing_hangs(damaged, built, name):
-    context, path = damaged
     side = built(name, context)
     side.step(driving.stamps(context, 0))
     with pytest.raises(ValueError, match=path.name) as raised:
@@ -106,34 +98,25 @@ def test_a_corrupt_jpeg_is_named_and_nothing_hangs(damaged, built, name):
     assert multiprocessing.active_children() == []
 
 
-def _shared_memory(*workers: int) -> set[str]:
-    """Lists the shared memory of this process and of `workers` alone: other tests run at the same time."""
-    mine = tuple(f"torch_{pid}_" for pid in (os.getpid(), *workers))
-    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(mine)}  # noqa: S108
-
-
-def _steps_after_killing(pid: int, side: Side, context: Context) -> None:
-    """The signal of the worker's death may interrupt anything: it must find the test waiting for the error."""
-    os.kill(pid, signal.SIGKILL)
-    for step in range(10):
-        side.step(driving.stamps(context, step))
-
-
 def test_a_worker_that_dies_ends_the_run_and_leaves_nothing(context, built, monkeypatch):
+    """The signal of the worker's death may interrupt anything: it must find the test waiting for the error."""
     monkeypatch.setattr(loader, "STUCK_S", 2 * HANGS_S)
     monkeypatch.setattr(loader, "DYING_S", HANGS_S)
-    shared = _shared_memory()
     side = built("workers-2")
     side.step(driving.stamps(context, 0))
     workers = multiprocessing.active_children()
-    assert len(workers) == 2
-    started = time.monotonic()
+    mine = tuple(f"torch_{process.pid}_" for process in workers)
+
+    def steps_after_killing() -> None:
+        os.kill(workers[0].pid, signal.SIGKILL)
+        for step in range(10):
+            side.step(driving.stamps(context, step))
+
     with pytest.raises(RuntimeError, match=f"DataLoader worker.*{workers[0].pid}"):
-        _steps_after_killing(workers[0].pid, side, context)
+        steps_after_killing()
     side.close()
-    assert time.monotonic() - started < HANGS_S
     assert multiprocessing.active_children() == []
-    assert _shared_memory(*(worker.pid for worker in workers)) <= shared
+    assert [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(mine)] == []  # noqa: S108
 
 
 @pytest.fixture

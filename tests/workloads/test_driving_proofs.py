@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,35 +75,28 @@ def test_a_checkpoint_that_forgets_something_is_disproved(
         RESUMES.show(context)
 
 
-def _divide_in_deterministic_mode() -> None:
+def _in_deterministic_mode(run: Callable[[], object]) -> None:
     with deterministic():
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.backends.cudnn.benchmark
         assert os.environ[WORKSPACE] == ":4096:8"
-        assert not torch.backends.cuda.flash_sdp_enabled()
-        _ = 1 / 0
+        run()
 
 
-def test_deterministic_mode_puts_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unpool() -> None:
+    values, indices = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
+    torch.nn.functional.max_unpool2d(values, indices, 2)
+
+
+def test_deterministic_mode_names_what_cannot_be_so_and_puts_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    with pytest.raises(ZeroDivisionError):
-        _divide_in_deterministic_mode()
+    with pytest.raises(DisprovedError, match="deterministic mode leaves max_unpooling2d"):
+        _in_deterministic_mode(_unpool)
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.benchmark
     assert WORKSPACE not in os.environ
     assert torch.backends.cuda.flash_sdp_enabled()
-
-
-def _unpool_in_deterministic_mode() -> None:
-    with deterministic():
-        values, indices = torch.nn.functional.max_pool2d(torch.rand(1, 1, 4, 4), 2, return_indices=True)
-        torch.nn.functional.max_unpool2d(values, indices, 2)
-
-
-def test_an_operation_that_cannot_be_deterministic_is_named() -> None:
-    with pytest.raises(DisprovedError, match="deterministic mode leaves max_unpooling2d"):
-        _unpool_in_deterministic_mode()
 
 
 @pytest.mark.parametrize("recipe", [Recipe(), Recipe(torch.bfloat16)])
