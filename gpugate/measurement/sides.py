@@ -7,7 +7,6 @@ import gc
 import hashlib
 import reprlib
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -240,16 +239,8 @@ def _await_compile_workers() -> None:
     workers = sys.modules.get("torch._inductor.async_compile")
     if workers is None or not workers._pool_set:  # waiting would start them
         return
-    try:
+    with suppress(Exception):  # torch compiles in this process then
         workers.AsyncCompile.wait_pool_ready(WORKERS_START_S)
-    except Exception as error:  # torch compiles in this process then
-        workers.shutdown_compile_workers()
-        warnings.warn(
-            f"Inductor's workers did not start within {WORKERS_START_S} s ({error!r}): they were ended, and compiling "
-            "takes longer",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
 
 def _allocated_bytes(device: torch.device) -> int:

@@ -4,7 +4,6 @@ import copy
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,34 +181,20 @@ def test_a_changed_model_has_another_fingerprint_and_a_used_or_copied_one_the_sa
     assert fingerprint(model) != before
 
 
-@pytest.mark.parametrize(
-    ("pools", "fails", "called"),
-    [([], False, []), (["16 workers"], False, ["wait"]), (["16 workers"], True, ["wait", "end"])],
-)
-def test_a_build_waits_for_the_compilers_workers_that_were_started_and_ends_those_that_do_not_start(
-    monkeypatch: pytest.MonkeyPatch, pools: list[str], fails: bool, called: list[str]
+@pytest.mark.parametrize("pools", [[], ["16 workers"]])
+def test_a_build_waits_for_the_compilers_workers_that_were_started(
+    monkeypatch: pytest.MonkeyPatch, pools: list[str]
 ) -> None:
     from torch._inductor import async_compile
 
     assert iter(async_compile._pool_set)
     assert callable(async_compile.AsyncCompile.wait_pool_ready)
-    calls: list[str] = []
-
-    def wait(timeout: float) -> None:
-        calls.append("wait")
-        if fails:
-            raise TimeoutError
-
-    workers = SimpleNamespace(
-        _pool_set=pools,
-        AsyncCompile=SimpleNamespace(wait_pool_ready=wait),
-        shutdown_compile_workers=lambda: calls.append("end"),
-    )
+    waited: list[float] = []
+    compiling = SimpleNamespace(wait_pool_ready=waited.append)
+    workers = SimpleNamespace(_pool_set=pools, AsyncCompile=compiling)
     monkeypatch.setitem(sys.modules, "torch._inductor.async_compile", workers)
-    words = r"workers did not start within 30 s \(TimeoutError\(\)\): they were ended"
-    with pytest.warns(RuntimeWarning, match=words) if fails else nullcontext():
-        built(lambda inputs: inputs)
-    assert calls == called
+    built(lambda inputs: inputs)
+    assert len(waited) == len(pools)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
