@@ -16,14 +16,6 @@ from gpugate.store.codec import FormatError, from_json, to_json
 T = TypeVar("T")
 
 
-class OtherVersionError(FormatError):
-    """The document was written by a newer or an older version of its format than this gpugate reads."""
-
-    def __init__(self, found: int, known: str, is_newer: bool) -> None:
-        self.is_newer = is_newer
-        super().__init__(f"written by {'a newer' if is_newer else 'an older'} gpugate (format {found}, {known})")
-
-
 @dataclass(frozen=True)
 class JsonFile(Generic[T]):
     """Documents of one format: the fields of the dataclass `cls` after a header.
@@ -68,10 +60,9 @@ class JsonFile(Generic[T]):
         found = document.get("format_version")
         if type(found) is not int or found < 1:
             raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
-        if found > self.version:
-            raise OtherVersionError(found, f"this one reads up to {self.version}", is_newer=True)
-        if found < self.oldest_version:
-            raise OtherVersionError(found, f"this one reads {self.oldest_version} and newer", is_newer=False)
+        if not self.oldest_version <= found <= self.version:
+            by, known = "a newer" if found > self.version else "an older", f"{self.oldest_version} to {self.version}"
+            raise FormatError(f"{by} gpugate wrote it (format {found}, this one reads {known})")
         return {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
@@ -95,9 +86,6 @@ class JsonFile(Generic[T]):
         except (OSError, UnicodeDecodeError) as error:
             problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise self.error(f"{path} cannot be read ({problem}): {self.step}") from error
-        except OtherVersionError as error:
-            upgrade = "upgrade gpugate or " if error.is_newer else ""
-            raise self.error(f"{path} was {error}: {upgrade}{self.step}") from error
         except FormatError as error:
             raise self.error(f"{path} cannot be used because {error}: {self.step}") from error
 

@@ -131,11 +131,8 @@ def _find_repository(name: str, project: Path) -> str:
 
 
 def _remove_worktree(project: Path, path: Path) -> None:
-    """Removes a worktree, also one that git still had locked when it was killed while it made the worktree."""
-    if git(project, "worktree", "remove", "--force", str(path)) is None:
-        git(project, "worktree", "unlock", str(path))
-        shutil.rmtree(path, ignore_errors=True)
-        git(project, "worktree", "prune")
+    shutil.rmtree(path, ignore_errors=True)
+    git(project, "worktree", "prune")
 
 
 def _remove_left_over(project: Path, cache: Path) -> None:
@@ -144,7 +141,6 @@ def _remove_left_over(project: Path, cache: Path) -> None:
         process = path.name.split("-")[1]
         if process.isdecimal() and not is_running(int(process)):
             _remove_worktree(project, path)
-    git(project, "worktree", "prune")
 
 
 def _describe_folder(name: str, folder: Path) -> Version:

@@ -47,11 +47,11 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         ),
         (
             b'{"format": "ours", "format_version": 4, "b": 1}',
-            "was written by a newer gpugate (format 4, this one reads up to 3): upgrade gpugate or mend",
+            "cannot be used because a newer gpugate wrote it (format 4, this one reads 2 to 3): mend",
         ),
         (
             b'{"format": "ours", "format_version": 1, "b": 1}',
-            "was written by an older gpugate (format 1, this one reads 2 and newer): mend",
+            "cannot be used because an older gpugate wrote it (format 1, this one reads 2 to 3): mend",
         ),
         (
             b'{"format": "ours", "format_version": 2, "a": 1.5}',
