@@ -3,9 +3,9 @@
 `python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
 are; a commit that changes a word on purpose writes them again.
 
-The runs are the three of the golden verdicts; an invented run of an H200 with a case for every outcome; the two made-up
-sessions of the tests, on an H200 and on two cores; a session beside other work, with bills, duets and proofs; and a
-night of recorded processes with a fault on purpose, with a ladder, a sweep and a slower case, which was cut off.
+The runs are the three of the golden verdicts; an invented run of an H200 with a case for every outcome; three made-up
+sessions: `gpu.json`, `cpu.json`, and `busy.json` beside other work, with bills, duets and proofs; and a night of
+recorded processes with a fault on purpose, with a ladder, a sweep and a slower case, which was cut off.
 """
 
 from __future__ import annotations
@@ -20,20 +20,15 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.judging.machine_state import LAUNCH_LATENCY
-from gpugate.measurement.record import ProofResult, Yardstick
 from gpugate.report.pages.night import night_page, night_summary
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.store import run_file
-from tests.conftest import H200
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS
-from tests.support.judged_cases import billed, case, code, measured, with_bill
 from tests.support.recorded_nights import Faults, recorded_night
-from tests.support.stored_runs import STARTED
 from tools.run_page import results_page
 
 WORDS = FOLDER / "words"
@@ -48,10 +43,10 @@ _STYLE = re.compile("<style>.*?</style>", re.DOTALL)  # the look of a page has i
 def texts() -> dict[str, str]:
     """Every golden text by the name of its file."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in RUNS}
+        runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in (*RUNS, "busy")}
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
     runs |= {name: run_file.read(FOLDER / f"{name}.json") for name in ("gpu", "cpu")}
-    runs |= {"busy": _busy(), "night": _night()}
+    runs["night"] = _night()
     last = {
         "faulty": ("clean-night", runs["clean"]),
         "night": ("2026-11-22", _of_few_workloads(recorded_night(0, Faults(absent={LOST}), commit="a" * 40))),
@@ -61,37 +56,6 @@ def texts() -> dict[str, str]:
         for run_name, run in runs.items()
         for name, words in _texts(run_name, run, last.get(run_name))
     }
-
-
-def _busy() -> RunResult:
-    """A developer's session beside other work, on a host that launches slowly."""
-    dates = "2030-01-01T02:00:05+01:00", "2029-12-31T02:00:05+01:00", "2030-01-01T03:00:05+01:00", None
-    proofs = tuple(ProofResult("it learns", "98 %", proved_at=date) for date in dates)
-    found = measured()
-    counted = measured(other_cores=1.4, compiled_graphs=2.0, graph_breaks=1.0)
-    cases = {
-        "billed": case(with_bill(counted, spinning=1.0), remembered=billed()),
-        "slower": case(replace(found, cpu_missing="a worker process ended"), recorded_code=code(10.5)),
-        "unchanged": case(replace(found, proofs=proofs), recorded_code=code(None)),
-        "not-compared": case(found, recorded_code=code(None, unchanged=False, problem="no commit")),
-        "wide": case(measured(spread=0.6), remembered=None),
-        "new": case(found, remembered=None),
-    }
-    run = RunResult(
-        H200,
-        STARTED,
-        seed=7,
-        command="pytest perf_tests",
-        yardsticks=[Yardstick({LAUNCH_LATENCY: 9.75})],
-    )
-    for name, one in cases.items():
-        assert one.measurement is not None
-        own = replace(one.measurement, case_id=f"net/{name}/cuda")
-        remembered = replace(one.remembered, yardsticks={LAUNCH_LATENCY: 6.5}) if one.remembered else None
-        run.cases[own.case_id] = replace(
-            one, case_id=own.case_id, optimization=name, measurement=own, remembered=remembered
-        )
-    return decide_again(run)
 
 
 def _night() -> RunResult:

@@ -1,13 +1,16 @@
 """Nights of an H200, made of the processes that `baselines/nvidia-h200` has recorded: all 87 cases with real samples.
 
 A night takes one recorded process of each case, and the two after it as confirmations, and judges them against the
-record. Costs were not recorded: the seconds
-of a case are those of its timed blocks. A night may slow sides down on purpose, skip cases and fail them.
+record. Costs were not recorded: the seconds of a case are those of its timed blocks. A night may slow sides down on
+purpose, skip cases and fail them.
+
+A simulated night is drawn around the records with the variation between their processes.
 """
 
 from __future__ import annotations
 
 import datetime
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,16 +20,16 @@ from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered
-from gpugate.results.run import Mode, Provenance, RunResult
+from gpugate.results.run import CaseNight, Metric, Mode, Night, Provenance, RunResult
 from gpugate.results.series import rung_number
 from gpugate.results.summary import History
-from gpugate.results.verdict import CASE_CHECKS
+from gpugate.results.verdict import CASE_CHECKS, Outcome
 from gpugate.store import baseline, profiles_file
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
 from tools.machines import H200
 
-FOLDER = H200.baselines
+FOLDER, REPOSITORY = H200.baselines, "https://example.org/team/gpugate"
 FIRST = datetime.datetime(2026, 11, 22, 3, 0, tzinfo=datetime.timezone.utc)
 
 
@@ -56,7 +59,7 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
     run.yardsticks = [Yardstick(entry.current.yardsticks) for entry in list(entries.values())[::12]]
     run.source_hashes = {case.workload: entries[case.case_id].current.source_hash for case in found.values()}
     run.wall_s = sum(case.measurement.wall_s for case in found.values() if case.measurement)
-    run.provenance = Provenance("https://example.org/team/gpugate", commit, None, "main")
+    run.provenance = Provenance(REPOSITORY, commit, None, "main")
     run.exit_status = int(any(not verdict.good for case in found.values() for verdict in case.verdicts))
     run.command = "pytest perf_tests -m gpu"
     return run
@@ -153,3 +156,52 @@ def _measured(case_id: str, entry: Entry, builds: tuple[TimedBuild, ...]) -> Mea
 def _usual(counters: Counters) -> Counters:
     """The host's time to enqueue a step: the record has the largest of all processes, which contracts do not allow."""
     return {"enqueue_ms": 0.8 * counters["enqueue_ms"]} if "enqueue_ms" in counters else {}
+
+
+NIGHT_OF_DRIVER = 120
+# Shares by which the speedup changes from a night on.
+LEVELS = {"video/segment/cuda-graph/cuda": (200, -0.08), "resnet50-inference/cudnn-fused/cuda": (290, 0.06)}
+
+
+def simulated_nights(nights: int = 365, second_machine: bool = False) -> list[Night]:
+    """A year of nights of all cases. The commit changes every third night, the driver on NIGHT_OF_DRIVER, and the level
+    of two cases by LEVELS; a second machine measures each seventh night, if wanted."""
+    draw, found = random.Random(20261124), list[Night]()  # noqa: S311  # the same in every run
+    for number in range(nights):
+        found.append(_simulated(draw, number, "nvidia-h200-140-gib-700-w", 1.0))
+        if second_machine and number % 7 == 0:
+            found.append(_simulated(draw, number, "nvidia-h200-140-gib-500-w", 0.93))
+    return found
+
+
+def _simulated(draw: random.Random, number: int, machine: str, share: float) -> Night:
+    entries, histories = records()
+    environment = next(iter(entries.values())).current.environment
+    driver = "590.10" if number >= NIGHT_OF_DRIVER else environment.driver
+    commit = f"{random.Random(number // 3).getrandbits(160):040x}"  # noqa: S311
+    return Night(
+        name=f"night-{number}",
+        started=FIRST + datetime.timedelta(days=number, hours=0 if share == 1 else 6),
+        seed=number,
+        machine=machine,
+        environment=replace(environment, driver=driver),
+        source_hashes={},
+        provenance=Provenance(REPOSITORY, commit, branch="main", host=machine),
+        interrupted=False,
+        cases={case_id: _drawn(draw, number, case_id, current, share) for case_id, (current, _) in histories.items()},
+    )
+
+
+def _drawn(draw: random.Random, number: int, case_id: str, history: History, share: float) -> CaseNight:
+    cv = min(0.05, history.speedup_cv or 0.01)
+    since, change = LEVELS.get(case_id, (0, 0.0))
+    level = share * (1 + (change if number >= since else 0.0))
+    factor = level * (1 + draw.gauss(0, cv / 2))
+    speedup, optimized_ms = history.speedup * factor, history.optimized_ms / factor
+    metrics = {
+        "speedup": Metric(speedup, speedup * (1 - cv), speedup * (1 + cv)),
+        "optimized_ms": Metric(optimized_ms, optimized_ms * (1 - cv), optimized_ms * (1 + cv)),
+        "reference_ms": Metric(history.reference_ms),
+        "anchor_speedup": Metric(history.speedup),
+    }
+    return CaseNight(case_id, Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, metrics)

@@ -16,7 +16,7 @@ from gpugate.commands.trends import MachineHistory, build_histories
 from gpugate.results.run import Metric, Night
 from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze
-from tests.support.simulated_years import simulated_nights
+from tests.support.recorded_nights import simulated_nights
 
 FEW = 12
 HOSTILE = ("<script>alert(1)</script>", "x" * 300, "a 🚀 b", "</script>", '"><img src=x>', "\u2028")

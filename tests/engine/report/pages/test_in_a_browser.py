@@ -19,8 +19,7 @@ from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from tests.engine.commands.test_history_page import HOSTILE, renamed
 from tests.support.browser import Browser, open_browser, require_chromium
-from tests.support.recorded_nights import Faults, recorded_night
-from tests.support.simulated_years import simulated_nights
+from tests.support.recorded_nights import Faults, recorded_night, simulated_nights
 from tests.support.stored_runs import MACHINE, STARTED, case
 
 # Each width once and each colour scheme once: a page fits by its width, and is accessible by its colours.
