@@ -10,7 +10,7 @@ from typing import Literal
 
 from gpugate import units
 from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
-from gpugate.explaining.cause import LIKE_BEFORE, likely_cause, list_changed_layers
+from gpugate.explaining.cause import likely_cause, list_changed_layers
 from gpugate.explaining.state import (
     LEAST_MS,
     PartChange,
@@ -22,13 +22,13 @@ from gpugate.explaining.state import (
     shorten_names,
     write_signed,
 )
-from gpugate.measurement.record import Counters, Measurement, Mismatch, StepProfile
+from gpugate.measurement.record import Counters, Measurement, StepProfile
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import DuetProcess
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import Outcome, Verdict
 
 RECORDED, BASE, IN_TURNS = "what was recorded", "the base", "the recorded code in turns"
 MOST_NAMED = 5
@@ -72,13 +72,14 @@ def optimized_side(result: CaseResult) -> State | None:
     found = result.measurement
     if found is None or not found.pairs:
         return None
+    wrong = [one for one in result.verdicts if one.outcome is Outcome.WRONG and one.code is not ReasonCode.DISPROVED]
     return replace(
         _measured_side(found, "optimized"),
         not_engaged=found.not_engaged,
-        wrong=_find_wrong_output(result),
+        wrong=wrong[0].reason if wrong else None,
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
-        mismatch=found.mismatch if _is_off(result) or _is_stale(found.mismatch) else None,
-        output_error=_find_largest_error(found, result),
+        mismatch=found.mismatch,
+        output_error=max((one.relative_l2 for one in found.differences), default=math.inf) if _is_off(wrong) else None,
         reference_ms=summarize(found).reference_ms.median,
         reference_counters=found.reference_counters,
     )
@@ -119,29 +120,11 @@ def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | No
     )
 
 
-def _find_largest_error(found: Measurement, result: CaseResult) -> float | None:
-    if not _is_off(result):
-        return None
-    error = max((one.relative_l2 for one in found.differences), default=math.inf)
-    return error if math.isfinite(error) else None
-
-
-def _is_off(result: CaseResult) -> bool:
+def _is_off(wrong: Sequence[Verdict]) -> bool:
     """True where the size of an error decided, and fresh inputs show it: an output of timed steps alone is remembered,
     or its step was left out, however small the error is."""
-    differ = [one.reasons[0] for one in result.verdicts if one.code is ReasonCode.OUTPUTS_DIFFER]
-    wrong = [reason for reason in differ if "measure" in reason.facts]
-    return any(not str(reason.facts["when"]).endswith("timed steps") for reason in wrong)
-
-
-def _is_stale(mismatch: Mismatch | None) -> bool:
-    return mismatch is not None and mismatch.from_step_before is not None and mismatch.from_step_before < LIKE_BEFORE
-
-
-def _find_wrong_output(result: CaseResult) -> str | None:
-    """The reason for which outputs are wrong; None where they are right, and where only a proof failed."""
-    wrong = (one for one in result.verdicts if one.outcome is Outcome.WRONG)
-    return next((one.reason for one in wrong if one.code is not ReasonCode.DISPROVED), None)
+    differ = [one.reasons[0] for one in wrong if one.code is ReasonCode.OUTPUTS_DIFFER]
+    return any("measure" in one.facts and not str(one.facts["when"]).endswith("timed steps") for one in differ)
 
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:
@@ -178,9 +161,8 @@ def _lines(then: State, now: State) -> Iterator[str]:
     longer = [move for move in moves if abs(move.ms) >= LEAST_MS and not (move.is_new or move.is_gone)]
     both = [f"{move.name} {write_signed(move.ms)}" for move in longer]
     yield from _list_names("moved most", both[:MOST_NAMED])  # how many moved less says nothing
-    stage = first_longer_stage(then, now)
-    if stage is not None:
-        yield f"first stage that takes longer: {stage.name} {write_signed(stage.ms)}"
+    if stage := first_longer_stage(then, now):
+        yield f"first stage that takes longer: {stage}"
     yield from _list_names("new", [_whole(move) for move in moves if move.is_new])
     yield from _list_names("gone", [_whole(move) for move in moves if move.is_gone])
     if then.profile and now.profile and then.profile.layers and now.profile.layers:

@@ -85,7 +85,7 @@ def _explain_wrong_output(now: State, wrong: str) -> Cause:
     before = math.inf if looks.from_step_before is None else looks.from_step_before
     if before < LIKE_BEFORE * min(off, 1):
         return Cause("stale output", f"it returns the output of the step before ({wrong})")
-    if now.output_error is None and looks.rows_right is None:
+    if now.output_error is None or (math.isinf(off) and looks.rows_right is None):
         return Cause("wrong output", wrong)
     right = looks.rows_right or 0.0
     # All of the error is in the other rows.

@@ -27,7 +27,7 @@ class State:
 
     `steps_per_block` is the number of steps that share the work after the last one. `reference_ms` is the time of a
     step of the reference. `wrong` gives the error of outputs outside of the tolerance, `disproved` the failed proof.
-    `output_error` is the largest relative L2 error of an output, where that is what is wrong and finite.
+    `output_error` is the largest relative L2 error of an output, where that is what is wrong.
     """
 
     step_ms: float
@@ -150,14 +150,11 @@ def list_changed_parts(then: State, now: State) -> list[PartChange]:
     return sorted(found, key=lambda move: -abs(move.ms))
 
 
-def first_longer_stage(then: State, now: State) -> PartChange | None:
-    """Finds the first stage of the step that takes longer by more than 1 % of a step; None where no stage does."""
+def first_longer_stage(then: State, now: State) -> str | None:
+    """`segment +0.500 ms`: the first stage that takes longer by more than 1 % of a step; None where no stage does."""
     before, after = (state.profile.stages if state.profile else {} for state in (then, now))
-    for name, (count, ms) in after.items():
-        was_count, was_ms = before.get(name, NOTHING)
-        if ms - was_ms > LONGER * then.step_ms:
-            return PartChange(name, count - was_count, ms - was_ms, name not in before, is_gone=False, is_kernel=False)
-    return None
+    longer = ((name, ms - before.get(name, NOTHING)[1]) for name, (_, ms) in after.items())
+    return next((f"{name} {write_signed(ms)}" for name, ms in longer if ms > LONGER * then.step_ms), None)
 
 
 def _merge_parts(profile: StepProfile) -> Parts:
