@@ -1,7 +1,6 @@
 """Runs under nsys or ncu: what is kept of them, what they may show, and that a profiler ends with what it started."""
 
 import io
-import json
 import os
 import signal
 import sys
@@ -25,8 +24,9 @@ from gpugate.profiling.nsight_reports import (
     run_under_profiler,
 )
 from gpugate.session.options import Profiling, read_options
-from tests.support.fake_ncu import install
-from tests.support.fake_nsys import NVTX, on_path
+from gpugate.store.codec import to_json
+from gpugate.store.json_file import pretty
+from tests.support.fake_nsys import on_path
 from tests.support.patience import wait_until
 from tests.support.profile_exports import ExportWriter
 from tests.support.tiny_project import TinyProject, check_no_traceback, running
@@ -142,22 +142,34 @@ def test_a_file_in_the_way_costs_no_other_report(keep: Callable[..., Kept], tmp_
 LEFT = [".gitignore"]
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "nvtx.py").write_text(NVTX, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return tmp_path
+# An ncu whose report is the environment that it has seen, which a real report contains too.
+NCU = """#!/bin/sh
+printf '%s\\n' "$@" > {folder}/words
+cp {folder}/index.json "$GPUGATE_PROFILED_IN"
+for word; do case "$word" in
+    --log-file=*) cp {folder}/log "${{word#*=}}";;
+    --export=*) {write} > "${{word#*=}}{ending}";;
+esac; done
+"""
 
 
 def under_ncu(project: Path, log: str = "", reports: bool = True, captured: bool = True) -> tuple[int, str, list[str]]:
     """Runs a stand-in; returns the exit status, the printed lines, and the files that are kept."""
-    capture = {"number": 1, "case_id": "a/fused/cuda", "label": "reference", "side": "baseline", "steps": 1}
-    whole = {**capture, "items": 64, "complete": True}
-    install(project, log, reports, {"captures": [whole] if captured else [], "status": 0 if captured else 5})
+    captures = [Capture(1, "a/fused/cuda", "reference", "baseline", 1, 64, captured)]
+    (project / "index.json").write_text(pretty(to_json(CaptureIndex(captures, 0 if captured else 5))))
+    (project / "log").write_text(log)
+    made = NCU.format(folder=project, write="env" if reports else "true", ending=".ncu-rep" if reports else "")
+    (project / "ncu").write_text(made)
+    (project / "ncu").chmod(0o755)
     with redirect_stdout(io.StringIO()) as said:
         status = run_under_profiler(Profiling("ncu", project / "found", kernels=30), ["-k", "x"])
     return status, said.getvalue().removesuffix("\n"), sorted(path.name for path in (project / "found").iterdir())
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
 
 
 def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +178,18 @@ def test_a_run_under_profiler_keeps_its_report_without_a_secret(project: Path, m
     assert (status, kept) == (0, [*LEFT, "kernels.ncu-rep"]), printed
     assert printed == f"ncu: open {project / 'found/kernels.ncu-rep'} in Nsight Compute; under a profiler: not judged"
     report = (project / "found/kernels.ncu-rep").read_text(encoding="utf-8")
-    assert f'"PATH": "{project}:' in report  # so that a secret in it would be seen
+    assert f"PATH={project}:" in report  # so that a secret in it would be seen
     assert SECRET not in report
-    words = json.loads((project / "words").read_text(encoding="utf-8"))
+    words = (project / "words").read_text(encoding="utf-8").splitlines()
     assert {"--nvtx", "--import-sass=no", "--profile-from-start=off", "--launch-count=30"} <= set(words)
     assert words[-4:] == ["-m", "pytest", "-k", "x"]
 
 
 def test_an_interrupted_run_says_so_and_leaves_nothing_unfinished(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(project, "", True, {"captures": [], "status": 0})
     monkeypatch.setattr(nsight_reports, "keep_kernels", lambda run: os.kill(os.getpid(), signal.SIGTERM))
-    assert run_under_profiler(Profiling("ncu", project / "found", kernels=30), []) == 2
-    assert capsys.readouterr().out == "--ncu was interrupted: not all of its reports are kept\n"
-    assert sorted(path.name for path in (project / "found").iterdir()) == LEFT
+    assert under_ncu(project) == (2, "--ncu was interrupted: not all of its reports are kept", LEFT)
 
 
 @pytest.mark.parametrize(
