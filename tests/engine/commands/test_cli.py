@@ -58,25 +58,60 @@ def test_a_command_gets_its_options_and_its_status_is_ours(made_up: ModuleType) 
     assert main(["made-up", "--number", "7"]) == 7
 
 
-@pytest.mark.parametrize("error", [OptionError("--number is 7: give 8"), BaselineError("it is damaged: restore it")])
-def test_an_error_is_one_sentence_and_status_2(
-    made_up: ModuleType, error: Exception, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (OptionError("--number is 7: give 8"), 2, "--number is 7: give 8"),
+        (BaselineError("it is damaged: restore it"), 2, "it is damaged: restore it"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_is_one_sentence_and_an_interruption_no_traceback(
+    made_up: ModuleType, error: BaseException, status: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(arguments: object) -> int:
         raise error
 
     made_up.run = fail  # type: ignore[attr-defined]
-    assert main(["made-up"]) == 2
-    assert capsys.readouterr().err == f"gpugate made-up: {error}\n"
+    assert main(["made-up"]) == status
+    assert capsys.readouterr().err == f"gpugate made-up: {words}\n"
 
 
-def test_an_interruption_is_no_traceback(made_up: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(arguments: object) -> int:
-        raise KeyboardInterrupt
-
-    made_up.run = interrupted  # type: ignore[attr-defined]
-    assert main(["made-up"]) == 130
-    assert capsys.readouterr().err == "gpugate made-up: interrupted\n"
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("replay nowhere", "nowhere cannot be read (No such file or directory): give a file that --perf-json wrote"),
+        ("replay empty", "empty contains no *.json and no night with its run.json: give the folder that --perf-json"),
+        ("diff empty empty", "empty/run.json cannot be read (No such file or directory)"),
+        ("diff text text", "text cannot be used because its field 'format' is not 'gpugate-run': give a file that"),
+        ("profile nowhere", "nowhere cannot be read (No such file or directory): give a .nsys-rep or its SQLite ex"),
+        ("profile empty", "empty cannot be read (Is a directory): give a .nsys-rep or its SQLite export"),
+        ("profile text", "text cannot be read (file is not a database): give a .nsys-rep or its SQLite export"),
+        ("plan empty --gpus 0", "--gpus is '0': give a whole number from 1 to 10000, such as 4"),
+        ("history nowhere", "nowhere contains no nights"),
+        ("history empty --last 0", "--last is '0': give a whole number from 1 to "),
+        ("history empty --store sqlite:///none.sqlite", "--store and folders were given"),
+        ("history", "the store is off: give --store URL, or folders of nights"),
+        ("store add empty", "the store is off: give --store URL"),
+        ("store add nowhere --store sqlite:///s", "nowhere contains no nights"),
+        ("accept nowhere", "nowhere does not exist: give a run of --perf-json, a night, or a folder of them"),
+        ("accept empty", "empty contains no run: write some with --perf-json"),
+        ("verdict empty", "empty/run.json cannot be read (No such file or directory)"),
+        ("verdict text", "text cannot be used because its field 'format'"),
+        ("init text/project", "text/project cannot be written (Not a directory): give another folder"),
+    ],
+)
+def test_what_a_command_cannot_use_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("text").write_text('{"format": "gpugate-doctor", "format_version": 1}')
+    assert main(words.split()) == 2
+    said, problem = capsys.readouterr()
+    assert (said, problem.count("\n")) == ("", 1)
+    assert problem.startswith(f"gpugate {words.split()[0]}: ")
+    assert sentence in problem
 
 
 def unread(code: str) -> "subprocess.CompletedProcess[str]":

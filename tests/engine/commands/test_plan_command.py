@@ -108,15 +108,3 @@ def test_runs_of_another_machine_do_not_count(nights: Path) -> None:
     unmeasured = [case("skipped", None, skipped="no")]
     night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
     assert plan(str(nights), "--gpus", "1").machine == "nvidia-h100"
-
-
-def test_what_cannot_be_planned_is_one_sentence(
-    tmp_path: Path, nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty = night(tmp_path, 0, [case("skipped", None, skipped="no")])
-    assert [main(["plan", *words]) for words in ([str(nights), "--gpus", "0"], [str(empty), "--gpus", "2"])] == [2, 2]
-    assert capsys.readouterr().err.splitlines() == [
-        "gpugate plan: --gpus is '0': give a whole number from 1 to 10000, such as 4",
-        f"gpugate plan: no measured case of {empty} is selected: measure first, give other nights, or leave out "
-        "--case, --machine, --branch or --gates",
-    ]

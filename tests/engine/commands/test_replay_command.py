@@ -99,28 +99,3 @@ def test_an_interrupted_and_mutated_night_is_decided_as_far_as_it_goes(
     said = capsys.readouterr().out
     assert "MUTATED by slow:50" in said
     assert "interrupted; not finished: tiny/late/cuda" in said
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            ["no-run"],
-            "no-run cannot be read (No such file or directory): give a file that --perf-json wrote, or measure again",
-        ),
-        (
-            ["empty"],
-            "empty contains no *.json and no night with its run.json: give the folder that --perf-json wrote runs to",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_one_sentence(
-    nights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    monkeypatch.chdir(nights.parent)
-    (nights.parent / "empty").mkdir()
-    assert main(["replay", *words]) == 2
-    said, complaints = capsys.readouterr()
-    assert said == ""
-    assert complaints.startswith(f"gpugate replay: {sentence}")
-    assert complaints.count("\n") == 1

@@ -354,20 +354,3 @@ def test_names_of_kernels_are_shown_short(steps: CapturedSteps, name: str, shown
 def test_the_command_prints_tables(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(exported)]) == 0
     assert capsys.readouterr().out.startswith("profile of case.sqlite\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["no.sqlite"], "cannot be read (No such file or directory): give a .nsys-rep or its SQLite export"),
-        (["/"], "cannot be read (Is a directory): give a .nsys-rep or its SQLite export"),
-        ([__file__], "cannot be read (file is not a database): give a .nsys-rep or its SQLite export"),
-    ],
-)
-def test_what_cannot_be_profiled_is_one_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", *words]) == 2
-    printed = capsys.readouterr().err
-    assert sentence in printed
-    assert printed.count("\n") == 1
