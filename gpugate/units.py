@@ -149,7 +149,7 @@ def number_of(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def list_names(names: Sequence[str], most: int) -> str:
+def list_names(names: Sequence[str], most: int = 5) -> str:
     """Writes the first `most` names, as in `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

@@ -20,8 +20,6 @@ from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
 
-MOST_NAMED = 5
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
@@ -63,17 +61,17 @@ def _warn(first: Path, before: RunResult, second: Path, after: RunResult) -> Ite
             yield f"{which} was mutated by {run.mutated}: its optimized sides have this fault on purpose"
         sick = [name for name, case in run.cases.items() if case.worst is Outcome.ENV_INVALID]
         if sick:
-            names = units.list_names(sick, MOST_NAMED)
+            names = units.list_names(sick)
             yield f"{which} has no evidence of {names} (ENV_INVALID): the machine was not well, so measure again"
     match = changes.environment
     if match.differences:
         what = "on two machines" if match.kind == "foreign" else "with other software or settings"
         yield f"measured {what}: {'; '.join(match.differences)}"
     if changes.edited:
-        yield f"measured of another source: {units.list_names(changes.edited, MOST_NAMED)}"
+        yield f"measured of another source: {units.list_names(changes.edited)}"
     for which, _, alone in runs:
         if alone:
-            yield f"measured in {which} only: {units.list_names(alone, MOST_NAMED)}"
+            yield f"measured in {which} only: {units.list_names(alone)}"
 
 
 def _describe_verdicts(before: CaseResult, after: CaseResult) -> Iterator[str]:

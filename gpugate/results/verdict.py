@@ -12,17 +12,20 @@ from gpugate.units import NotFinite
 
 
 class Outcome(str, Enum):
-    """A judgement starts at INCONCLUSIVE and moves only on evidence."""
+    """A judgement starts at INCONCLUSIVE and moves only on evidence.
 
-    PASS = "PASS"
-    IMPROVED = "IMPROVED"
-    REGRESSED = "REGRESSED"
+    The more severe outcome comes first: a verdict made of several judgements takes the first that occurs.
+    """
+
     WRONG = "WRONG"  # outputs differ: fast and wrong is wrong
     NOT_ENGAGED = "NOT_ENGAGED"  # the optimization silently did not happen
+    REGRESSED = "REGRESSED"
+    ENV_INVALID = "ENV_INVALID"
     INCONCLUSIVE = "INCONCLUSIVE"
     UNDECIDED = "UNDECIDED"  # without a record, the interval of the speedup is too wide to show its size
     NO_BASELINE = "NO_BASELINE"
-    ENV_INVALID = "ENV_INVALID"
+    IMPROVED = "IMPROVED"
+    PASS = "PASS"
 
 
 class NextStep(str, Enum):
@@ -52,18 +55,7 @@ class NextStep(str, Enum):
         return cls.REPEAT if isinstance(value, str) and value.startswith("record-") else None
 
 
-# The more severe first: a verdict made of several judgements takes the first that occurs.
-SEVERITY = (
-    Outcome.WRONG,
-    Outcome.NOT_ENGAGED,
-    Outcome.REGRESSED,
-    Outcome.ENV_INVALID,
-    Outcome.INCONCLUSIVE,
-    Outcome.UNDECIDED,
-    Outcome.NO_BASELINE,
-    Outcome.IMPROVED,
-    Outcome.PASS,
-)
+SEVERITY = tuple(Outcome)
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 NOT_JUDGED = "not judged"
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's

@@ -12,11 +12,11 @@ from gpugate.errors import SPANS_GPUS, CompareError, FreshProcessError, GpugateE
 from gpugate.machine.children import run_module
 from gpugate.measurement.progress import Progress, Report
 from gpugate.results.case import CaseResult, Confirmation
+from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.session.options import AUTO, MEASURE, Options
-from gpugate.session.records import SOURCE_CHANGED
 from gpugate.store import run_file
 from gpugate.store.provenance import find_commit_with, is_unchanged
 from gpugate.store.version import Version, check_out, git, suggest_commit

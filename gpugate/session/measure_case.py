@@ -60,22 +60,16 @@ def measure_case(session: PerfSession, case: Case, report: Report = silent) -> C
         elif (over := session.doubt.refuse_case(case.id, session.elapsed_s)) is not None:
             result.skipped = over
         else:
-            session.measuring = case
-            _measure_on_host(session, case, result, report)
+            session.measuring, worker = case, session.options.worker
+            with ExitStack() as stack:
+                if worker is not None:
+                    stack.enter_context(worker.hold_host(session.needs_host(case)))
+                    session.cores = find_usable_cores()
+                stack.enter_context(name_left_over(case.id, session.notes))
+                _measure(session, case, result, report)
             session.measuring = None
     session.save_case(result)
     return result
-
-
-def _measure_on_host(session: PerfSession, case: Case, result: CaseResult, report: Report) -> None:
-    """Measures the case while no worker disturbs it, and notes the processes that it leaves."""
-    worker = session.options.worker
-    with ExitStack() as stack:
-        if worker is not None:
-            stack.enter_context(worker.hold_host(session.needs_host(case)))
-            session.cores = find_usable_cores()
-        stack.enter_context(name_left_over(case.id, session.notes))
-        _measure(session, case, result, report)
 
 
 def _measure(session: PerfSession, case: Case, result: CaseResult, report: Report) -> None:

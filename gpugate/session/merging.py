@@ -19,7 +19,6 @@ from gpugate.results.series import sweeps
 from gpugate.units import list_names
 
 ALL_GOOD, SOME_BAD = 0, 1  # exit statuses of a merged night, as those of pytest
-MOST_NAMED = 5  # cases in one sentence
 CAUGHT, IMPOSSIBLE = 0, 2  # the exit statuses of a run with a fault; 1 is that of a fault that a case missed
 NOTHING_MEASURED = "the gate measured nothing: select cases that this machine can run"
 
@@ -101,7 +100,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     night.problems = [
         *dict.fromkeys(problem for run in runs for problem in run.problems if problem not in run_problems(run)),
         *_describe_missing(shards, cases),
-        *([f"the whole night judges {list_names(list(changed), MOST_NAMED)} otherwise"] if changed else []),
+        *([f"the whole night judges {list_names(list(changed))} otherwise"] if changed else []),
     ]
     night.problems += [] if night.interrupted else run_problems(night)
     statuses = [SOME_BAD if run.exit_status is None else run.exit_status for run in runs]
@@ -193,7 +192,7 @@ def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult
             yield f"shard {one.shard} in {one.path} was cut off: measure it again, and merge again"
     absent = [case_id for case_id in shards[0].shard.cases if case_id not in cases]
     if absent:
-        yield f"no shard measured {list_names(absent, MOST_NAMED)}"
+        yield f"no shard measured {list_names(absent)}"
 
 
 def join_workers(stored: RunResult, runs: Sequence[RunResult], died: bool) -> RunResult:

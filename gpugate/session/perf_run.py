@@ -31,7 +31,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
-from gpugate.session.merging import MOST_NAMED, NOTHING_MEASURED, fault_status, run_problems
+from gpugate.session.merging import NOTHING_MEASURED, fault_status, run_problems
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession, open_session
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
@@ -220,7 +220,7 @@ class PerfRun:
         self._lines.extend([] if is_due else dropped)
         lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
         if accepted - lacking and lacking - accepted:
-            needless, lacked = (list_names(sorted(names), MOST_NAMED) for names in (accepted - lacking, lacking))
+            needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
             self._lines.append(f"--allow-missing {needless}: no selected case lacks it; they lack {lacked}")
         if not interrupted and not recording:
             self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
@@ -280,7 +280,7 @@ class PerfRun:
         others = [case for case in catalogue.cases() if case.id not in selected and perf.records.find_current(case)]
         if self.config.option.markexpr == GPU_MARK:
             others = [case for case in others if case.device_kind == "cuda"]
-        names = list_names([case.id for case in others if not perf.accepts_absence(case)], MOST_NAMED)
+        names = list_names([case.id for case in others if not perf.accepts_absence(case)])
         step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
         return [f"no selected test measures {names}, which this machine has recorded: {step}"] if names else []
 

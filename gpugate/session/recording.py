@@ -60,7 +60,7 @@ def warn_about_code(session: PerfSession) -> list[str]:
         return ["recorded without a commit: no gate can compare with this code; commit first"] if in_git else []
     edited = list_code(root, ignored) ^ list_code(root, ignored, "HEAD")
     if edited:
-        names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}), most=5)
+        names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}))
         until = "no gate can compare with this code until a commit has these files as they are now"
         return [f"recorded with uncommitted changes of {names}: {until}"]
     there, having = (git(root, "for-each-ref", *words, *DEFAULT_BRANCHES) for words in ((), ("--contains", "HEAD")))

@@ -13,6 +13,7 @@ from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, machine_name
 from gpugate.measurement.record import StepProfile
 from gpugate.results.case import CoresChanged, Remembered
+from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.session.options import Options
@@ -22,8 +23,6 @@ from gpugate.workload import Case
 
 if TYPE_CHECKING:
     import torch
-
-SOURCE_CHANGED = "the workload's source changed"
 
 
 @dataclass

@@ -27,7 +27,6 @@ OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, 
 # For further processes and duets: of a session, and of a case whose source is that of its record.
 DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0
 START_S = 5.0  # of a process, with its imports
-MOST_NAMED = 5
 
 
 @dataclass
@@ -118,7 +117,7 @@ class DoubtTime:
             "not measured in two minutes": (self.unmeasured, f"--perf-budget {LEAST_S:g} measures all, -k selects"),
         }
         return [
-            f"{head}: {number_of(len(names), 'case')} ({list_names(names, MOST_NAMED)}): {words}"
+            f"{head}: {number_of(len(names), 'case')} ({list_names(names)}): {words}"
             for head, (names, words) in found.items()
             if names
         ]
