@@ -181,7 +181,7 @@ _BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class OtherWork:
-    """Sums over the timed stretches of a measurement; `cores` is None where they were too short."""
+    """Sums over the timed stretches of a measurement; `cores` is None without readable counts in /proc."""
 
     def __init__(self) -> None:
         self._busy_s = 0.0
@@ -190,12 +190,14 @@ class OtherWork:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Adds the time of the block."""
+        """Adds the time of the block, unless /proc cannot be read."""
         before, started, periods = _others_s(), monotonic(), count_periods()
         yield
-        self._busy_s += _others_s() - before
+        after = _others_s()
         self._periods += count_periods() - periods
-        self._wall_s += monotonic() - started
+        if before is not None and after is not None:
+            self._busy_s += after - before
+            self._wall_s += monotonic() - started
 
     @property
     def cores(self) -> float | None:
@@ -209,9 +211,12 @@ class OtherWork:
         return share if share > MOST_THROTTLED else None
 
 
-def _others_s() -> float:
+def _others_s() -> float | None:
     """Sums the busy seconds of the cores that this process may use, without those of itself and its descendants."""
-    lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
+    try:
+        lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
     mine_ns = process_time_ns() + worker_cpu_ns(list_descendants(helpers=True))
     wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     cores = (words for line in lines if (words := line.split()) and words[0] in wanted)
