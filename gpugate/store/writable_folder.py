@@ -21,11 +21,10 @@ def choose_folder(folder: Path) -> Path:
     if os.access(next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK)), os.W_OK):
         return folder
     project = f"{folder.parent.name}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:8]}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expandvars("$HOME/.cache"), "gpugate")
-    if cache.is_absolute():  # else HOME is not set, or the folder would be another one in each working directory
-        with suppress(OSError):
-            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return cache / project / folder.name
+    with suppress(OSError, RuntimeError):  # the latter of a user who has no home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpugate")
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return cache / project / folder.name
     return folder
 
 

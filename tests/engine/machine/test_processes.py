@@ -19,7 +19,6 @@ from gpugate.machine.processes import (
     end_children,
     list_children,
     list_descendants,
-    name_left_over,
     treat_termination_as_ctrl_c,
     worker_cpu_ns,
 )
@@ -97,31 +96,6 @@ def test_one_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
     os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)  # a signal takes effect when it likes
     end_children()
     assert (stopped.exitcode, well.exitcode) == (-signal.SIGKILL, -signal.SIGTERM)
-
-
-def await_command(pid: int) -> None:
-    """Waits until the system shows the command of the child: it shows none while it loads the program."""
-    until = time.monotonic() + HANGS_S
-    while not list_children()[pid] and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-def test_a_child_of_a_side_that_outlives_close_is_named_and_ended_with_the_run() -> None:
-    older, notes = sleeping(daemon=False), set[str]()
-    try:
-        with name_left_over("tiny/quick/cpu", notes):
-            left = subprocess.Popen(["/bin/sleep", "302"])
-            await_command(left.pid)
-        assert left.poll() is None
-        end_children()
-        assert [note.partition(" outlived")[0] for note in notes] == [
-            f"tiny/quick/cpu: process {left.pid} (/bin/sleep 302)"
-        ]
-        assert left.wait() == -signal.SIGTERM
-        assert older.is_alive()
-    finally:
-        older.kill()
-        older.join()
 
 
 def test_the_report_names_the_case_whose_process_is_left(tiny: TinyProject) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,50 +30,22 @@ def test_a_locked_folder_is_ignored_unless_it_is_committed(tmp_path: Path) -> No
         assert names == ({LOCK_NAME} if is_committed else {LOCK_NAME, ".gitignore"})
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project, beside a cache folder of its user and a folder for temporary files."""
-    for name in ("project", "cache", "tmp"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    return tmp_path / "project"
-
-
-def test_what_a_project_keeps_is_in_the_project(project: Path) -> None:
-    assert choose_folder(project / ".gpugate") == project / ".gpugate"
-    assert list(project.parent.glob("*/*")) == []
-
-
-def test_a_folder_that_can_be_written_in_a_project_that_cannot_is_used(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_what_cannot_be_written_in_a_project_is_in_the_cache_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (project / ".gpugate").mkdir()
+    project, cache = tmp_path / "project", tmp_path / "cache/gpugate"
+    (project / ".gpugate").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert choose_folder(project / "new") == project / "new"
+    assert not cache.exists()
     refuse_writes(monkeypatch, project, but=project / ".gpugate")
     assert choose_folder(project / ".gpugate") == project / ".gpugate"
-    assert choose_folder(project / ".gpugate-cache").is_relative_to(project.parent / "cache")
-
-
-def test_a_project_that_cannot_be_written_has_a_folder_of_its_own_in_the_cache_of_its_user(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_writes(monkeypatch, project)
-    found, own = choose_folder(project / ".gpugate"), project.parent / "cache/gpugate"
-    assert (found.name, found.parent.parent) == (".gpugate", own)
-    assert found == choose_folder(project / ".gpugate") != choose_folder(project.parent / "else/project/.gpugate")
-    assert own.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize("cache", ["", "cache"])
-def test_a_cache_without_an_absolute_path_is_not_used(
-    project: Path, monkeypatch: pytest.MonkeyPatch, cache: str
-) -> None:
-    refuse_writes(monkeypatch, project)
-    monkeypatch.chdir(project.parent)
-    monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    monkeypatch.delenv("HOME")
-    assert choose_folder(project / ".gpugate") == project / ".gpugate"
-    assert list(project.parent.glob("*/*")) == []
+    found = choose_folder(project / "new")
+    assert (found.name, found.parent.parent) == ("new", cache)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "cache/gpugate").rename(tmp_path / "else")
+    (tmp_path / "cache/gpugate").touch()
+    assert choose_folder(project / "new") == project / "new", "nor can the cache"
 
 
 HOLDER = """
