@@ -18,7 +18,7 @@ from gpugate.errors import CompareError
 from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets, time_ratio
 from gpugate.results.duet import DuetOutcome
-from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words, run_process
+from gpugate.session.duets import CACHE, DuetPlan, measure_duets, pytest_words, run_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
@@ -39,24 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--good", metavar="REF", required=True, help="a commit in which the case was fast")
     add("--bad", metavar="REF", default="HEAD", help="a later commit in which it is slower (default: HEAD)")
     add("--path", metavar="PATH", action="append", help=PATH_HELP)
-    add(
-        "--budget",
-        metavar="SECONDS",
-        help="most time for sampling in each measurement, building apart (default: as planned by the case's record; "
-        f"{BUDGET_S:g} without one)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Searches, prints the commit with its change and the likely cause, and returns the exit status.
 
-    Raises CompareError for ends that cannot be measured, and OptionError for a wrong value.
+    Raises CompareError for ends that cannot be measured, and OptionError for a case without a device.
     """
     from gpugate.machine.processes import treat_termination_as_ctrl_c
-    from gpugate.session.options import seconds
 
     project = Path.cwd()
-    budget_s = seconds("--budget", arguments.budget) if arguments.budget is not None else None
     device = arguments.case.rpartition("/")[2]
     words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
     with (
@@ -64,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_out(arguments.good, project, project / CACHE) as good,
     ):
         commits = list_commits(project, arguments.good, arguments.bad)
-        search = Search(arguments.case, good, commits, words, budget_s)
+        search = Search(arguments.case, good, commits, words)
         culprits = search.find()
         if not search.bisection.ends_differ:
             change = f"{write_change(search.end_ratio)} per step"
@@ -99,7 +91,6 @@ class Search:
     good: Version
     commits: Sequence[str]
     words: Sequence[str]
-    budget_s: float | None
     bisection: Bisection = field(init=False)
     ends: list[float] = field(default_factory=list)
     measured: int = 0
@@ -150,7 +141,7 @@ class Search:
         Raises CompareError where the good end has no such case.
         """
         self.measured += 1
-        plan = DuetPlan(str(self.good.root), self.budget_s, self.measured, (self.case_id,), count=False)
+        plan = DuetPlan(str(self.good.root), number=self.measured, case_ids=(self.case_id,), count=False)
         try:
             process = run_process(plan, head, self.words)
         except CompareError as error:
@@ -174,7 +165,7 @@ class Search:
             check_out(before, project, project / CACHE) as base,
             check_out(self.commits[commit - 1], project, project / CACHE) as head,
         ):
-            plan = DuetPlan(str(base.root), self.budget_s, case_ids=(self.case_id,))
+            plan = DuetPlan(str(base.root), case_ids=(self.case_id,))
             taken = measure_duets(plan, head, self.words)
         duets, problems = judge_duets(taken)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""

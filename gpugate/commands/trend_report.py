@@ -257,28 +257,25 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
 
 
 def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple[str, ...]]]]:
-    """Each case with its newest values, a row of words for each machine."""
+    """Each case with a row of words for each machine: the outcome of the newest night, its name, the number of nights,
+    time per step, speedup with its change since the night before and its interval, and anchor."""
     found: dict[str, list[tuple[str, ...]]] = {}
     for history in histories:
         for trend in history.trends:
-            found.setdefault(trend.case_id, []).append((history.machine, *_newest(trend)))
+            last, speedups = trend.seen[-1], [one.speedup.median for one in trend.seen[-2:]]
+            row = (
+                history.machine,
+                outcome_word(last.outcome),
+                night_name(trend.nights[-1]),
+                str(len(trend.nights)),
+                units.milliseconds(last.optimized_ms),
+                units.ratio(last.speedup.median),
+                units.signed_percent(speedups[-1] / speedups[0] - 1) if len(speedups) > 1 else "",
+                units.interval(last.speedup.low, last.speedup.high),
+                describe_anchor(last) or "none",
+            )
+            found.setdefault(trend.case_id, []).append(row)
     return sorted(found.items())
-
-
-def _newest(trend: Trend) -> tuple[str, ...]:
-    """The outcome of the newest night, its name, the number of nights, time per step, speedup with its change since the
-    night before and its interval, and anchor."""
-    last, before = trend.seen[-1], trend.seen[-2] if len(trend.seen) > 1 else None
-    return (
-        outcome_word(last.outcome),
-        night_name(trend.nights[-1]),
-        str(len(trend.nights)),
-        units.milliseconds(last.optimized_ms),
-        units.ratio(last.speedup.median),
-        units.signed_percent(last.speedup.median / before.speedup.median - 1) if before else "",
-        units.interval(last.speedup.low, last.speedup.high),
-        describe_anchor(last) or "none",
-    )
 
 
 def _newest_moves(history: MachineHistory) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -265,18 +265,17 @@ class RunView:
         `net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; see
         `gpugate.measurement.derived.whole_run`.
         """
-        return list(self._describe_whole_runs())
-
-    def _describe_whole_runs(self) -> Iterator[str]:
+        lines = []
         for case in self.cases:
             found = case.measurement
             whole = whole_run(case.size, found) if found is not None else None
             if found is not None and whole is not None:
-                yield (
+                lines.append(
                     f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in "
                     f"{whole.optimized_s:.1f} s instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; "
                     f"start-up {found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
                 )
+        return lines
 
     @cached_property
     def bounds(self) -> list[str]:
