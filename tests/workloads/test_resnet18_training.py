@@ -24,7 +24,6 @@ from workloads.resnet18_training.training import (
     Rung,
     TrainingLoop,
     receipts,
-    training_side,
 )
 
 FULL, SMALL = WORKLOADS
@@ -88,12 +87,6 @@ RUNGS = {
 }
 CLOSE_TO = {TINY.batch: "bottom", 2 * TINY.batch: "large batch"}
 SAME_BITS = ("workers", "copy stream")
-
-
-def test_resident_pictures_are_no_step_on_cached_data() -> None:
-    for name in ("bottom", "resident"):
-        with closing(training_side(CONTEXT, RUNGS[name], PICTURES)) as side:
-            assert (side.cached_step is None) == (name == "resident")
 
 
 def test_a_picture_out_of_its_turn_loses_its_receipt() -> None:

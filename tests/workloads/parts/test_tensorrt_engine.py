@@ -23,17 +23,6 @@ class Flags(dict):
         self.__dict__.update(self)
 
 
-class Config:
-    def __init__(self) -> None:
-        self.flags: set[int] = {0}  # TF32, TensorRT's default
-
-    def set_flag(self, flag: int) -> None:
-        self.flags.add(flag)
-
-    def clear_flag(self, flag: int) -> None:
-        self.flags.discard(flag)
-
-
 class FakeTensorRT(types.ModuleType):
     """The part of TensorRT's Python API that builds a plan."""
 
@@ -48,14 +37,16 @@ class FakeTensorRT(types.ModuleType):
         self.Builder, self.OnnxParser = self._builder, self._parser
 
     def _builder(self, logger: object) -> Any:
-        config, network = Config(), types.SimpleNamespace(input=types.SimpleNamespace(shape=(-1, 3, 16, 16)))
+        flags = {0}  # TF32, TensorRT's default
+        config = types.SimpleNamespace(flags=flags, set_flag=flags.add, clear_flag=flags.discard)
+        network = types.SimpleNamespace(input=types.SimpleNamespace(shape=(-1, 3, 16, 16)))
         network.get_input = lambda index: network.input
 
         def create_network(flags: int) -> Any:
             network.flags = flags
             return network
 
-        def build(network: Any, config: Config) -> bytes:
+        def build(network: Any, config: Any) -> bytes:
             self.built.append((network, config))
             return b"plan"
 
