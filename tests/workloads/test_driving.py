@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("torchvision")
 from torchvision.io import decode_jpeg as _decode_on_host
@@ -26,7 +24,7 @@ from tests.support.small_models import small_encoders
 from workloads.driving import training
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import order_table, why_no_jpeg
-from workloads.driving.training import DrivingModel, Pipeline, Plan, build, driving_model, frames_of
+from workloads.driving.training import Pipeline, Plan, build, driving_model, frames_of
 from workloads.parts import loader
 from workloads.parts.compiled import NHWC
 from workloads.parts.trainer import Recipe
@@ -188,15 +186,3 @@ def test_the_model_sees_every_camera_and_the_command():
             dark[:, camera] = 0
             assert not torch.allclose(model(dark, torch.tensor([0])), waypoints)
         assert not torch.allclose(model(images.flip(1), torch.tensor([0])), waypoints)
-
-
-@pytest.mark.parametrize("rig", driving.WORK)
-def test_the_stated_work_is_what_pytorch_counts(rig: Rig) -> None:
-    with torch.device("meta"):
-        model = DrivingModel(rig).eval()
-        images, command = torch.empty(1, rig.cameras, 3, rig.height, rig.width), torch.zeros(1, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        model(images, command).sum().backward()
-    flops, parameters = driving.WORK[rig]
-    assert flops == pytest.approx(counter.get_total_flops(), rel=2e-4)
-    assert parameters == sum(weight.numel() for weight in model.parameters())

@@ -1,15 +1,29 @@
-"""The stated FLOPs of each workload on a CPU are those that PyTorch counts."""
+"""The stated FLOPs are those that PyTorch counts, and the stated bytes of networks those of their layers."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torchvision
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpugate.workload import Context, Workload
+from gpugate.workload import Context, DeviceKind, Size, Workload
+from tests.support.counted_work import count_work
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
-from workloads import WORKLOADS
+from workloads import WORKLOADS, resnet50_inference
+from workloads.driving import WORK
+from workloads.driving.frames import Rig
+from workloads.driving.training import DrivingModel
+from workloads.resnet18_training import WORKLOADS as TRAINING
+from workloads.video import segment
+from workloads.video.clip.clip import CLIPS
+from workloads.video.preprocess import input_size
+from workloads.video.segmenter import Segmenter, without_weights
 
 # Work that is no product of matrices is counted by the workload's own tests; ranks and ResNets have theirs.
 ELSEWHERE = (
@@ -43,3 +57,46 @@ def test_the_stated_flops_are_those_that_pytorch_counts(workload: Workload, cach
     # A step of text is stated for the middle of the text, and each one attends to as many tokens as stand before it.
     allowed = 0.06 if workload.name.startswith("llm-") else 2e-4
     assert workload.sizes["cpu"].flops == pytest.approx(counter.get_total_flops(), rel=allowed)
+
+
+def segmenter(kind: str) -> tuple[Size, nn.Module, tuple[int, int]]:
+    model = Segmenter(without_weights(kind).eval())  # type: ignore[arg-type]
+    return segment.size(kind, 3), model, input_size(CLIPS[kind].height, CLIPS[kind].width)  # type: ignore[arg-type,index]
+
+
+def resnet50() -> tuple[Size, nn.Module, tuple[int, int]]:
+    return resnet50_inference.size(3), torchvision.models.resnet50().eval(), (224, 224)
+
+
+@pytest.mark.parametrize("of", [resnet50, partial(segmenter, "cuda"), partial(segmenter, "cpu")])
+@torch.no_grad()
+def test_an_inference_reads_weights_and_inputs_and_writes_outputs_once(of: Callable[[], Any]) -> None:
+    with torch.device("meta"):
+        size, model, pixels = of()
+        work = count_work(model, torch.empty(3, 3, *pixels))
+    assert (size.flops, size.bytes) == (work.flops, 4 * (work.weights + work.read + work.written))
+
+
+WEIGHT_PASSES = 8  # read forward, backward and by the update; gradient and momentum written and read; weights written
+
+
+@pytest.mark.parametrize(("workload", "kind", "pixels"), [(TRAINING[0], "cuda", 224), (TRAINING[1], "cpu", 32)])
+def test_a_training_step_reads_and_writes_more_often(workload: Workload, kind: DeviceKind, pixels: int) -> None:
+    size = workload.sizes[kind]
+    with torch.device("meta"):
+        model, images = torchvision.models.resnet18(num_classes=10), torch.empty(size.items, 3, pixels, pixels)
+        work = count_work(model, images, backward=True)
+    assert size.flops == work.flops
+    assert size.bytes == 4 * (3 * work.read - images.numel() + 2 * work.written + WEIGHT_PASSES * work.weights)
+
+
+@pytest.mark.parametrize("rig", WORK)
+def test_a_driving_models_work_is_in_a_table(rig: Rig) -> None:
+    with torch.device("meta"):
+        model = DrivingModel(rig).eval()
+        images, command = torch.empty(1, rig.cameras, 3, rig.height, rig.width), torch.zeros(1, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(images, command).sum().backward()
+    flops, parameters = WORK[rig]
+    assert flops == pytest.approx(counter.get_total_flops(), rel=2e-4)
+    assert parameters == sum(weight.numel() for weight in model.parameters())

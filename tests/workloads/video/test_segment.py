@@ -9,21 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 pytest.importorskip("torchvision")
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
-from tests.support.counted_work import count_work
 from tests.support.small_clips import clip_on_cpu
-from workloads.parts.cudnn_fusion import CUDNN, Geometry, Operators, max_pool, plain_conv
+from workloads.parts.cudnn_fusion import CUDNN, Geometry, Operators
 from workloads.video import segment
-from workloads.video.clip.clip import CLIPS, Clip, clip_path
+from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.frame_bank import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 from workloads.video.segment import intersection_over_union, masks_agree
-from workloads.video.segmenter import Segmenter, foreground, without_weights
+from workloads.video.segmenter import foreground
 
 CPU = torch.device("cpu")
 TINY = Clip(320, 192, 24)
@@ -40,18 +39,6 @@ def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def context(cache_dir: Path) -> Context:
     return Context(device=CPU, items=2, seed=0, cache_dir=cache_dir)
-
-
-@pytest.mark.parametrize("kind", ["cuda", "cpu"])
-@torch.no_grad()
-def test_the_stated_work_is_the_networks(kind, monkeypatch):
-    monkeypatch.undo()  # the clips that are really worked on
-    clip = CLIPS[kind]
-    frames = torch.empty(3, 3, *input_size(clip.height, clip.width), device="meta")
-    work = count_work(Segmenter(without_weights(kind).eval()), frames)
-    assert segment.size(kind, 3).flops == work.flops
-    assert segment.size(kind, 3).bytes == 4 * (work.weights + work.read + work.written)
-    assert segment.size(kind).items == 8
 
 
 def test_the_baseline_segments(context):
@@ -160,37 +147,3 @@ def test_a_users_video_is_what_is_segmented(context, tmp_path):
     assert len(compared) == 2
     words = masks_agree(segment.baseline, segment.baseline, segment.truth).show(own)
     assert words == "IoU 1.0000 with the baseline's over 2 frames"
-
-
-# --- the fused network ------------------------------------------------------------------------------------------------
-
-
-class Small(nn.Module):
-    """A bit of everything that FCN-ResNet101 has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm, self.pool = nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.MaxPool2d(3, 2)
-        self.dilated, self.short = nn.Conv2d(16, 24, 3, padding=2, dilation=2), nn.Conv2d(16, 24, 1)
-        self.last, self.relu = nn.Conv2d(24, 2, 1), nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(self.relu(self.norm(self.stem(x))))
-        return self.last(self.relu(self.dilated(x) + self.short(x)))
-
-
-def test_every_side_gets_a_fused_network_of_its_own(context, monkeypatch):
-    model, made = Small().eval().requires_grad_(False), []
-    monkeypatch.setattr(segment, "segmenter", lambda *given: made.append(given) or Segmenter(model))
-    plain = Operators(plain_conv, segment.conv_relu, segment.conv_add_relu, max_pool, segment.pool_relu)
-    segment._fused_on_host.cache_clear()
-    first, second = (segment.fused(context, plain).coarse for _ in range(2))
-    segment._fused_on_host.cache_clear()
-    assert len(made) == 1
-    frames = F.pad(torch.randn(2, 3, 40, 56), (0, 0, 0, 0, 0, 1))
-    found = [each(frames.to(torch.float16, memory_format=torch.channels_last)).float() for each in (first, second)]
-    wanted = model(frames[:, :3])
-    assert torch.equal(*found)
-    assert (found[0] - wanted).norm() / wanted.norm() < 5e-3
-    ours, others = ({each.data_ptr() for each in network.buffers()} for network in (first, second))
-    assert not ours & others

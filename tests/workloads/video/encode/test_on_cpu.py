@@ -39,19 +39,6 @@ def test_colours_are_tagged_in_limited_range(tmp_path, nv12, matrix, code):
         assert Fraction(stream.average_rate.numerator, stream.average_rate.denominator) == Fraction(30000, 1001)
 
 
-def test_threads_take_a_frame_each():
-    """In sliced threads, PyAV's default, every picture would be cut into as many pieces."""
-    context = av.CodecContext.create("libx264", "w")
-    video = VideoFormat(64, 512, Fraction(25))
-    on_cpu.configure(context, video, X264Settings(threads=4, preset="ultrafast"))
-    assert (context.framerate, context.time_base) == (25, Fraction(1, 25))
-    frame = torch.full((1, *video.nv12_shape), 128, dtype=torch.uint8)
-    packets = [*context.encode(next(on_cpu.video_frames(frame, iter([0])))), *context.encode(None)]
-    first = bytes(packets[0])
-    units = [first[place + 3] & 31 for place in range(len(first) - 3) if first[place : place + 3] == b"\0\0\1"]
-    assert units.count(5) == 1  # slices of the IDR picture
-
-
 def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12):
     """The ring of page-locked buffers relies on this: here one buffer carries all frames."""
     buffer = torch.empty_like(nv12[:3])
