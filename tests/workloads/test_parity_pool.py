@@ -41,11 +41,9 @@ def test_a_pixel_that_is_no_number_is_not_lost() -> None:
 
 
 def test_it_is_one_graph_for_a_compiler_also_under_autocast() -> None:
-    pixels = images(torch.float32).requires_grad_()
-    compiled = torch.compile(ParityPool(), backend="aot_eager", fullgraph=True)
+    ours, theirs = (images(torch.float32).requires_grad_() for _ in range(2))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = compiled(pixels)
+        found = torch.compile(ParityPool(), backend="aot_eager", fullgraph=True)(ours)
     found.square().sum().backward()
-    expected = images(torch.float32).requires_grad_()
-    pooled(expected).square().sum().backward()
-    torch.testing.assert_close(pixels.grad, expected.grad)
+    pooled(theirs).square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,36 +66,27 @@ def test_stages_that_do_not_fit_are_refused() -> None:
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Spoiled:
-    """A fault of the compositing stage; calls take a batch, its logits, and the intact stage."""
-
-    fault: str
-    masks: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, batch: Batch, logits: Tensor, intact: Callable[[Batch, Tensor], Batch]) -> Batch:
-        self.masks.append(logits.clone())
-        if self.fault == "no network":
-            return intact(batch, torch.zeros_like(logits))
-        if self.fault == "no compositing":
-            return batch
-        if self.fault == "stale mask":
-            return intact(batch, self.masks[max(0, len(self.masks) - 2)])
-        done = intact(batch, logits)
-        nv12, below = done.on_device, slice(strip_height(TINY.height), TINY.height)
-        if self.fault == "mean colour":
-            nv12[:, below] = nv12[:, below].float().mean((1, 2), keepdim=True).byte()
-        if self.fault == "a spoiled frame" and len(self.masks) == 3:
-            nv12[5, 96:128, 128:160] = 128  # a sixtieth of its pixels
-        return done
-
-
 def spoil(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, spoiled = chain._compositing, Spoiled(fault)
+    """A fault of the compositing stage."""
+    make, masks = chain._compositing, list[Tensor]()
 
     def compositing(*arguments: Any) -> Any:
         intact = make(*arguments)
-        return lambda batch, logits: spoiled(batch, logits, intact)
+
+        def composite(batch: Batch, logits: Tensor) -> Batch:
+            masks.append(logits.clone())
+            if fault == "no compositing":
+                return batch
+            mask = {"no network": torch.zeros_like(logits), "stale mask": masks[max(0, len(masks) - 2)]}
+            done: Batch = intact(batch, mask.get(fault, logits))
+            nv12, below = done.on_device, slice(strip_height(TINY.height), TINY.height)
+            if fault == "mean colour":
+                nv12[:, below] = nv12[:, below].float().mean((1, 2), keepdim=True).byte()
+            if fault == "a spoiled frame" and len(masks) == 3:
+                nv12[5, 96:128, 128:160] = 128  # a sixtieth of its pixels
+            return done
+
+        return composite
 
     monkeypatch.setattr(chain, "_compositing", compositing)
 
@@ -146,15 +137,10 @@ def test_a_later_process_reads_the_composites_and_other_weights_or_videos_have_t
         assert torch.equal(composite_grids(replace(context, items=16), clip), found)
     weights = tmp_path / "own.pt"
     torch.save(segmenter("cpu", context).coarse.state_dict(), weights)
-    other = clip_path(tmp_path, replace(TINY, seed=1))
-    keys = {
-        end_to_end._key(context, clip),
-        end_to_end._key(replace(context, seed=1), clip),
-        end_to_end._key(replace(context, settings={"segmenter-weights": str(weights)}), clip),
-        end_to_end._key(context, source(replace(context, settings={"video": str(other)}))),
-    }
-    monkeypatch.setattr(end_to_end, "FORMAT", end_to_end.FORMAT + 1)
-    assert len({*keys, end_to_end._key(context, clip)}) == 5
+    other = str(clip_path(tmp_path, replace(TINY, seed=1)))
+    settings: list[dict[str, str]] = [{}, {"segmenter-weights": str(weights)}, {"video": other}]
+    contexts = [replace(context, seed=1), *(replace(context, settings=each) for each in settings)]
+    assert len({end_to_end._key(each, source(each)) for each in contexts}) == 4
 
 
 @pytest.mark.parametrize("plan", [plans.ON_CPU, replace(IN_NV12, overlapped=True)], ids=str)
