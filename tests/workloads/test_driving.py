@@ -117,31 +117,24 @@ def test_a_worker_that_dies_ends_the_run_and_leaves_nothing(context, built, monk
     assert [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(mine)] == []  # noqa: S108
 
 
-@pytest.fixture
-def asked_of_the_gpu(monkeypatch) -> list[torch.device]:
-    """Records the devices of the probe's decoding; GPU 0 decodes, and GPU 1 does not."""
-    asked = []
+def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(monkeypatch):
+    """GPU 0 decodes, and GPU 1 does not."""
 
     def decode(encoded: Tensor, mode: object, device: torch.device) -> Tensor:
-        asked.append(device)
         if device.index == 1:
             raise RuntimeError("Failed to initialize nvjpeg with hardware backend: 7\nException raised from ...")
         return _decode_on_host(encoded, mode)
 
     monkeypatch.setattr("torchvision.io.decode_jpeg", decode)
-    why_no_jpeg.cache_clear()
-    yield asked
-    why_no_jpeg.cache_clear()
-
-
-def test_a_gpu_that_decodes_no_jpeg_is_skipped_with_the_cause_and_the_next_step(asked_of_the_gpu):
     needs = WORKERS.optimization("nvjpeg").needs
     h200 = Environment("cuda", "NVIDIA H200", "a CPU", 16, "3.12.3", {}, compute_capability="9.0", gpu_index=1)
-    missing = missing_needs(needs, h200)
+    why_no_jpeg.cache_clear()
+    missing, none = missing_needs(needs, h200), missing_needs(needs, replace(h200, gpu_index=0))
+    why_no_jpeg.cache_clear()
     assert missing.names == ("nvjpeg",)
     assert missing.reason.startswith("GPU 1 decodes no JPEG (Failed to initialize nvjpeg with hardware backend: 7): ")
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility,video" in missing.reason
-    assert missing_needs(needs, replace(h200, gpu_index=0)) is None
+    assert none is None
 
 
 @pytest.mark.usefixtures("no_compiler")

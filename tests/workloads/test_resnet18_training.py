@@ -30,9 +30,6 @@ CONTEXT = Context(torch.device("cpu"), items=16, seed=3, cache_dir=Path())
 TINY = replace(CPU_BOTTOM, batch=8, piece=8)
 
 
-ARCHITECTURE = training.architecture
-
-
 @pytest.fixture(autouse=True)
 def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "architecture", SmallNet)
@@ -97,14 +94,6 @@ def test_rungs_that_must_not_change_arithmetic_do_not() -> None:
     for name, rung in RUNGS.items():
         allowed = 0.0 if name in SAME_BITS else 0.05 if rung.recipe.half is not None else 1e-4
         assert found[name] == pytest.approx(found[CLOSE_TO[rung.batch]], rel=allowed, abs=0), name
-
-
-def test_the_net_is_resnet18_with_ten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "architecture", ARCHITECTURE)
-    model = training.net(CONTEXT.seed, Recipe(stem_channels=4))
-    assert sum(weight.numel() for weight in model.parameters()) == 11_181_642
-    assert model.training
-    assert model(torch.randn(2, 4, 32, 32)).shape == (2, 10)
 
 
 def test_a_skipped_first_update_leaves_a_fused_momentum_of_zero() -> None:

@@ -57,22 +57,18 @@ class Pretended:
         return self._packets(self._context.encode(None))
 
     def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
-        types = [IDR if packet.is_keyframe else NOT_INTRA for packet in packets]
         return [
-            {"data": bytes(packet), "timestamp": packet.pts, "picture_type": kind}
-            for packet, kind in zip(packets, types, strict=True)
+            {"data": bytes(each), "timestamp": each.pts, "picture_type": IDR if each.is_keyframe else NOT_INTRA}
+            for each in packets
         ]
 
 
 def _at(interface: dict[str, Any]) -> np.ndarray:
     assert (interface["typestr"], interface["version"]) == ("|u1", 3)
-    address, read_only = interface["data"]
-    assert not read_only
-    rows = interface["shape"][0]
-    memory = (ctypes.c_uint8 * (rows * interface["strides"][0])).from_address(address)
-    return np.lib.stride_tricks.as_strided(
-        np.frombuffer(memory, np.uint8), interface["shape"], interface["strides"], writeable=False
-    )
+    address, _ = interface["data"]
+    memory = (ctypes.c_uint8 * (interface["shape"][0] * interface["strides"][0])).from_address(address)
+    values = np.frombuffer(memory, np.uint8)
+    return np.lib.stride_tricks.as_strided(values, interface["shape"], interface["strides"], writeable=False)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from workloads.video import composite
 from workloads.video.clip.clip import CLIPS, Clip
+from workloads.video.encode import on_cpu
 from workloads.video.encode import promises as encode
-from workloads.video.encode.encoding import Encoder
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 
@@ -46,19 +46,6 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
         composite.composites_agree("torch").show(context)
 
 
-def _without(spoil: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    make = encode.encoder_of
-
-    def spoiled(plan: encode.Plan, *arguments: object) -> Encoder:
-        encoder = make(plan, *arguments)  # type: ignore[arg-type]
-        write = encoder.write
-        if plan != encode.BASELINE:
-            monkeypatch.setattr(encoder, "write", lambda frames: write(spoil(frames)))
-        return encoder
-
-    monkeypatch.setattr(encode, "encoder_of", spoiled)
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -71,6 +58,7 @@ def _without(spoil: Callable[[Tensor], Tensor], monkeypatch: pytest.MonkeyPatch)
 def test_a_file_that_shows_something_else_is_disproved(
     context: Context, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Tensor], Tensor], words: str
 ) -> None:
-    _without(spoil, monkeypatch)
+    write = on_cpu.X264.write  # of the encoder that is no baseline's
+    monkeypatch.setattr(on_cpu.X264, "write", lambda encoder, frames: write(encoder, spoil(frames)))
     with pytest.raises(DisprovedError, match=words):
         encode.file_shows(encode.X264).show(context)
