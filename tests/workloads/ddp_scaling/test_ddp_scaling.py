@@ -19,7 +19,7 @@ from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import build_side
 from gpugate.parts import Parts
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance
-from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, SAME_MEMORY, WIRE_BOUND, WORKLOADS, Training, rungs
+from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, WIRE_BOUND, WORKLOADS, Training, rungs
 from workloads.ddp_scaling.rungs import draw, make
 
 CPU = torch.device("cpu")
@@ -129,13 +129,6 @@ def test_a_rank_that_is_twice_as_slow_breaks_a_limit_of_each_rung(case: Case) ->
     assert [broken_limit(one, slow, {}) for one in limits] != [None] * len(limits)
     assert [broken_limit(one, even, {}) for one in limits] == [None] * len(limits)
     assert (EVEN_RANKS in limits) is not gathers_ahead
-
-
-def test_a_second_copy_of_the_gradients_breaks_the_limit_of_the_wire_bound_size() -> None:
-    """The reference has weights, gradients and buckets, and activations of few items."""
-    gradients = WIRE_BOUND.gradient_bytes["cuda"]
-    reference, copied = 3.5 * gradients, 4.5 * gradients
-    assert broken_limit(SAME_MEMORY, {"peak_bytes": copied}, {"peak_bytes": reference}) is not None
 
 
 def test_a_side_without_replicas_cannot_have_a_fault_of_them() -> None:

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from tests.support import fake_nvdec
-from tests.support.copied_clips import cut_short
 from tests.support.fake_nvdec import FakeEvent, NoEngineError
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.colour import planes
 from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.video_file import VideoError, examine
+from workloads.video.clip.video_file import examine
 from workloads.video.decode import nvdec
 from workloads.video.decode.nvdec import ParallelDecoder
 
@@ -33,19 +32,12 @@ def numbers_of(nv12: torch.Tensor) -> list[int]:
     return read_numbers(planes(nv12)[0]).tolist() if len(nv12) else []
 
 
-def to_the_end(decoder: ParallelDecoder, batch: int, numbers: list[int]) -> list[int]:
-    """The numbers, with those of all frames that are left, as far as it gets."""
-    while len(nv12 := decoder.read(batch)):
-        numbers += numbers_of(nv12)
-    return numbers
-
-
 @pytest.mark.parametrize(("clip", "sessions"), [(CLIP, 1), (CLIP, 3), (HEVC, 7)])
 def test_several_sessions_give_every_frame_once_and_in_order(
     cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int
 ) -> None:
     decoder = ParallelDecoder(examine(clip_path(cache_dir, clip)), DEVICE, sessions, loop=False)
-    assert to_the_end(decoder, 8, []) == [*range(75)]
+    assert [number for _ in range(11) for number in numbers_of(decoder.read(8))] == [*range(75)]
     used = min(sessions, 3)
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
     decoder.close()
@@ -71,22 +63,6 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
     assert 25 <= len(used) == len(library.caller.waited) <= 200, "once for frames that are ready at once"
     assert set(library.caller.waited) <= {slot.filled for slot in library.slots}
     assert {slot.used for slot in library.slots} <= set(used)
-
-
-@pytest.mark.parametrize("sessions", [1, 2])
-def test_sessions_tell_of_a_clip_that_was_cut_short(
-    cache_dir: Path, tmp_path: Path, library: SimpleNamespace, sessions: int
-) -> None:
-    decoder = ParallelDecoder(
-        examine(cut_short(clip_path(cache_dir, CLIP), tmp_path / "cut.mp4")), DEVICE, sessions, True
-    )
-    numbers: list[int] = []
-    with pytest.raises(VideoError, match=r"cut.mp4 gave \d+ of its 75 frames") as raised:
-        to_the_end(decoder, 8, numbers)
-    assert len(numbers) > 40
-    assert numbers == [*range(len(numbers))]
-    assert f"gave {len(numbers)} of" in str(raised.value)
-    decoder.close()
 
 
 def test_a_missing_engine_is_told_in_a_sentence(
