@@ -15,12 +15,16 @@ def batch(context: Context, index: int) -> torch.Tensor:
     return torch.randn(4, 8, generator=torch.Generator().manual_seed(index))
 
 
+def build(context: Context) -> Side:
+    return Side(lambda inputs: inputs.cos() * 2)
+
+
 def test_faults_of_what_is_computed_are_named_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fast = Optimization("fast", lambda context: Side(lambda inputs: inputs.cos() + inputs.cos()), {"cpu": 0.1})
     sizes: dict[DeviceKind, Size] = {"cpu": Size(4, 0, 0)}
-    workload = Workload("tiny", lambda context: Side(lambda inputs: inputs.cos() * 2), batch, sizes, (fast,))
+    workload = Workload("tiny", build, batch, sizes, (fast,), cold=False)
     monkeypatch.setattr(proof, "list_cases", lambda kind: [Case(workload, fast, kind)])
     monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.01)
     monkeypatch.setitem(settings.BLOCK_MS, "cpu", 1.0)
