@@ -70,8 +70,9 @@ SETTINGS = {
         "give more for a debugger",
     ),
 }
-# Options that need timings, which a profiler disturbs.
-_NOT_PROFILED = ("--gate", "--update-baselines", "--perf-json", "--perf-report", "--against", "--explain")
+# Options that need timings, which a profiler disturbs; the workers of `-n` would share a profile.
+_NOT_PROFILED = {name: name for name in ("--gate", "--update-baselines", "--perf-json", "--perf-report", "--against")}
+_NOT_PROFILED |= {"--explain": "--explain", "numprocesses": "-n", "tx": "-n"}
 
 
 @dataclass(frozen=True)
@@ -283,11 +284,14 @@ def _profiling(config: pytest.Config) -> Profiling | None:
     asked = profilers(config)
     if not asked:
         return None
-    if len(asked) > 1:
-        raise OptionError(f"--{asked[0]} and --{asked[1]} would disturb each other: run one after the other")
-    (tool,) = asked
-    _check_profiled(config, tool)
+    tool, *more = asked
     value = config.getoption(f"--{tool}")
+    if not value:
+        raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
+    _refuse_ambiguous(config, f"--{tool}", value)
+    judging = [word for name, word in _NOT_PROFILED.items() if config.getoption(name, None) not in (None, False, [])]
+    for other in [*(f"--{one}" for one in more), *judging]:
+        raise OptionError(f"--{tool} would disturb {other}: run one after the other")
     folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
     kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
     return Profiling(tool, folder, kernels)
@@ -296,21 +300,6 @@ def _profiling(config: pytest.Config) -> Profiling | None:
 def profilers(config: pytest.Config) -> list[Tool]:
     """The profilers that options select."""
     return [tool for tool in PROFILERS if config.getoption(f"--{tool}") is not None]
-
-
-def _check_profiled(config: pytest.Config, tool: Tool) -> None:
-    value = config.getoption(f"--{tool}")
-    if not value:
-        raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
-    _refuse_ambiguous(config, f"--{tool}", value)
-    for name in _NOT_PROFILED:
-        if config.getoption(name) not in (None, False):
-            raise OptionError(
-                f"{name} needs timings, and under a profiler they are not judged: leave out one of {name} and --{tool}"
-            )
-    workers = config.getoption("numprocesses", None) or config.getoption("tx", None)
-    if workers:
-        raise OptionError(f"--{tool} with -n would put the steps of several tests into one profile: use -n 0")
 
 
 def _refuse_ambiguous(config: pytest.Config, option: str, value: str) -> None:

@@ -248,11 +248,11 @@ def test_nothing_that_a_profiler_started_outlives_it(tmp_path: Path, number: sig
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--nsys", "--gate"], "--gate needs timings, and under a profiler they are not judged"),
-        (["--nsys", "--ncu"], "--nsys and --ncu would disturb each other: run one after the other"),
+        (["--nsys", "--gate"], "--nsys would disturb --gate: run one after the other"),
+        (["--nsys", "--ncu"], "--nsys would disturb --ncu: run one after the other"),
         (["--nsys="], "--nsys= names nothing: give a value behind it, or --nsys alone"),
         (["--ncu=0"], "--ncu is '0': give a whole number from 1 to 10000"),
-        (["--nsys", "-n2"], "--nsys with -n would put the steps of several tests into one profile: use -n 0"),
+        (["--nsys", "-n2"], "--nsys would disturb -n: run one after the other"),
     ],
 )
 def test_what_cannot_go_with_a_profile(tiny: TinyProject, options: list[str], sentence: str) -> None:
