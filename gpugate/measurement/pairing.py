@@ -314,7 +314,7 @@ def stop_workers(workers: Collection[int]) -> None:
     A worker is the id of a process or, as in kill(2), the negative id of a process group.
     """
     if workers:
-        stream = _living_watcher().stdin
+        stream = _start_watcher(os.getpid()).stdin
         assert stream is not None  # noqa: S101  # for mypy
         stream.writelines(f"{worker}\n".encode() for worker in workers)
         stream.flush()
@@ -329,15 +329,6 @@ def _signal(workers: Collection[int], number: signal.Signals) -> None:
     for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker, number)
-
-
-def _living_watcher() -> subprocess.Popen[bytes]:
-    """The watcher, started again where something ended it, such as a clean-up of all children."""
-    watcher = _start_watcher(os.getpid())
-    if watcher.poll() is None:
-        return watcher
-    _start_watcher.cache_clear()
-    return _start_watcher(os.getpid())
 
 
 @cache

@@ -21,9 +21,7 @@ from gpugate.measurement.pairing import (
     FREE_DISCARDS,
     BothSides,
     Pairing,
-    _start_watcher,
     build_both,
-    resume_workers,
     stop_workers,
 )
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
@@ -268,19 +266,3 @@ def test_workers_of_a_killed_process_go_on() -> None:
         wait_until(lambda: state(worker_id) != "T")
     finally:
         os.kill(worker_id, signal.SIGKILL)
-
-
-def test_a_watcher_that_was_ended_is_started_again() -> None:
-    worker = subprocess.Popen(PROGRAM)
-    try:
-        stop_workers({worker.pid})
-        watcher = _start_watcher(os.getpid())
-        watcher.kill()
-        watcher.wait(timeout=60)
-        resume_workers({worker.pid})
-        stop_workers({worker.pid})
-        wait_until(lambda: state(worker.pid) == "T")
-        assert _start_watcher(os.getpid()) is not watcher
-    finally:
-        worker.kill()
-        worker.wait(timeout=60)
