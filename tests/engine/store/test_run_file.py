@@ -126,15 +126,6 @@ def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, ru
     assert len(run_file.read(path).cases) == 10
 
 
-def test_lines_that_the_whole_file_has_too_count_once(tmp_path: Path, run: RunResult) -> None:
-    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    interrupted = begun(path, run)
-    left = lines.read_bytes()
-    run_file.write(path, interrupted)
-    lines.write_bytes(left)  # as if the process had been killed before it removed them
-    assert run_file.read(path) == interrupted
-
-
 def test_a_line_whose_writer_was_killed_does_not_spoil_the_next_one(tmp_path: Path, run: RunResult) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
     run_file.write(path, empty(run))
