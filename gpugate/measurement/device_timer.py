@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from time import get_clock_info, perf_counter_ns
+from time import perf_counter_ns
 from typing import Literal
 
 import pynvml
@@ -17,13 +17,9 @@ from gpugate.measurement.record import ClockReading
 
 
 class HostTimer:
-    """The monotonic host clock for one call, whose work is over when `run` returns.
-
-    `resolution_ms` is the smallest difference that a timer resolves.
-    """
+    """The monotonic host clock for one call, whose work is over when `run` returns."""
 
     name: Literal["cuda events", "host clock"] = "host clock"
-    resolution_ms = get_clock_info("perf_counter").resolution * 1e3
 
     def __init__(self) -> None:
         self.event_host_ratios: list[float] = []
@@ -41,7 +37,6 @@ class CudaEventTimer(HostTimer):  # cuda only
     """
 
     name = "cuda events"
-    resolution_ms = 0.0005  # cudaEventElapsedTime: about 0.5 us, CUDA Runtime API reference
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -301,7 +301,7 @@ class Measurement:
     event_host_ratio: NotNegative | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"
     input_sets: Natural = 1
-    resolution_ms: NotNegative = 0.0
+    resolution_ms: NotNegative = 0.0  # of older files
     seed: Seed = 0
     # The reference's time of a step, over its time before the other side was built.
     reference_slowdown: NotNegative | None = stored_unless(None)

@@ -517,7 +517,6 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
         timer=run.timer.name,
         input_sets=len(run.inputs.timed),
-        resolution_ms=run.timer.resolution_ms,
         seed=run.inputs.fresh_index,
         reference_slowdown=run.reference_slowdown,
         wall_s=round(sum(spent_s.values()), 3),
