@@ -21,17 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from gpugate.judging.decide_again import decide_again
-from gpugate.judging.rules import decide
 from gpugate.measurement.record import Measurement
-from gpugate.results.case import CaseResult, Confirmation, Remembered
-from gpugate.results.run import Mode
+from gpugate.results.case import Remembered
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
 from gpugate.store import run_file
-from gpugate.store.baseline import Entry, Record
+from gpugate.store.baseline import Entry
 from gpugate.workload import Case
 from tests.support import recorded_nights
-from tools.machines import H200
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/golden"
@@ -57,27 +54,18 @@ def _record(case: Case, entry: Entry, histories: tuple[History, History]) -> Jso
     record = entry.current
     remembered = recorded_nights.remember(record, histories)
     measured = [recorded_nights.measurement(case.id, record, process) for process in record.processes]
-    first = _verdicts(_decided(case, record, measured[:1], remembered))
+
+    def decide(processes: list[Measurement]) -> Json:
+        return _verdicts(recorded_nights.judge(case, record, remembered, processes).verdicts)
+
+    first = decide(measured[:1])
     return {
         **_tolerances(remembered),
         # What is recorded of outputs and counters is one value for all processes.
         "outputs and counters": {name: first[name] for name in ("equivalence", "counters")},
-        "alone": [_timed(_decided(case, record, [one], remembered)) for one in measured],
-        "confirmed": [
-            _timed(_decided(case, record, [*measured[index:], *measured][:3], remembered))
-            for index in range(len(measured))
-        ],
+        "alone": [_timed(decide([one])) for one in measured],
+        "confirmed": [_timed(decide([*measured[index:], *measured][:3])) for index in range(len(measured))],
     }
-
-
-def _decided(case: Case, record: Record, measured: list[Measurement], remembered: Remembered) -> list[Verdict]:
-    optimization = case.optimization
-    result = CaseResult(case.id, case.workload.name, optimization.name, case.reference_name, case.size, measured[0])
-    result.promise = H200.promise(case, record.recorded_at)
-    result.remembered = remembered
-    result.summary = result.summarize(measured[0])
-    result.attempts = [Confirmation(one) for one in measured[1:]]
-    return decide(result, mode=Mode.GATE)
 
 
 def _tolerances(remembered: Remembered) -> Json:
@@ -94,8 +82,8 @@ def run(path: Path) -> Json:
     return {case_id: _verdicts(case.verdicts) or str(case.error) for case_id, case in decided.cases.items()}
 
 
-def _timed(verdicts: list[Verdict]) -> Json:
-    return {name: found for name, found in _verdicts(verdicts).items() if name in ("speedup", "throughput")}
+def _timed(verdicts: Json) -> Json:
+    return {name: found for name, found in verdicts.items() if name in ("speedup", "throughput")}
 
 
 def _verdicts(verdicts: list[Verdict]) -> Json:

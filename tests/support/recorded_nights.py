@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import datetime
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from gpugate.catalogue import catalogue
 from gpugate.explaining.autopsy import explain
@@ -82,38 +83,38 @@ def cases() -> dict[str, Case]:
 
 
 def _judged(case: Case, entry: Entry, histories: tuple[History, History], number: int, faults: Faults) -> CaseResult:
-    optimization, record = case.optimization, entry.current
-    result = CaseResult(
-        case.id,
-        case.workload.name,
-        optimization.name,
-        case.reference_name,
-        case.size,
-        rung=rung_number(case.workload, optimization.name),
-        point=optimization.point,
-        why=optimization.why,
-        skipped=faults.skipped.get(case.id),
-        error=faults.failed.get(case.id),
-    )
-    if result.skipped or result.error:
-        return result
-    result.promise = H200.promise(case, record.recorded_at)
-    slower = faults.slower.get(case.id, 0.0)
-    result.remembered = remember(record, histories)
+    if case.id in faults.skipped or case.id in faults.failed:
+        return _result(case, skipped=faults.skipped.get(case.id), error=faults.failed.get(case.id))
+    record, slower = entry.current, faults.slower.get(case.id, 0.0)
     measured = [
         _measured(case.id, entry, _slow_down(record.processes[(number + more) % len(record.processes)], slower))
         for more in range(3)
     ]
-    result.measurement = measured[0]
-    result.summary, result.held = result.summarize(result.measurement), CASE_CHECKS
-    result.verdicts = decide(result, Mode.GATE)
+    remembered = remember(record, histories)
+    result = judge(case, record, remembered, measured[:1])
     if not all(one.good for one in result.verdicts):
-        result.attempts = [Confirmation(one) for one in measured[1:]]
-        result.verdicts = decide(result, Mode.GATE)
+        result = judge(case, record, remembered, measured)
+    result.held = CASE_CHECKS
     if any(one.bad for one in result.verdicts):
         profiles = profiles_file.load(profiles_file.path_of(FOLDER.parent, FOLDER.name, case.workload.name))
-        result.autopsy = explain(result, profiles.cases.get(f"{optimization.name}/{case.device_kind}"))
+        result.autopsy = explain(result, profiles.cases.get(f"{case.optimization.name}/{case.device_kind}"))
     return result
+
+
+def judge(case: Case, record: Record, remembered: Remembered, measured: Sequence[Measurement]) -> CaseResult:
+    """The case with the verdicts of a gate on these processes, by what it remembers of the record."""
+    result = _result(case, promise=H200.promise(case, record.recorded_at), remembered=remembered)
+    result.measurement = measured[0]
+    result.summary = result.summarize(measured[0])
+    result.attempts = [Confirmation(one) for one in measured[1:]]
+    result.verdicts = decide(result, Mode.GATE)
+    return result
+
+
+def _result(case: Case, **more: Any) -> CaseResult:
+    workload, optimization = case.workload, case.optimization
+    facts = {"rung": rung_number(workload, optimization.name), "point": optimization.point, "why": optimization.why}
+    return CaseResult(case.id, workload.name, optimization.name, case.reference_name, case.size, **facts, **more)
 
 
 def _slow_down(builds: tuple[TimedBuild, ...], share: float) -> tuple[TimedBuild, ...]:

@@ -1,19 +1,21 @@
-"""Invented runs of an H200, as `--perf-json` stores them: a case for every outcome."""
+"""Invented runs of an H200: a case for every outcome as `--perf-json` stores it, and nights as `--perf-report` does."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
+from gpugate.report.night import write_night
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
-from gpugate.results.summary import History
+from gpugate.results.summary import History, summarize
 from gpugate.store import run_file
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200
@@ -24,6 +26,8 @@ COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
 RECORDED = Remembered(*[History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
 OF_FEW = replace(RECORDED, current=replace(RECORDED.current, processes=3))
 PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
+FIRST = datetime.datetime(2030, 1, 1, 3, 0, tzinfo=datetime.timezone.utc)
+HASHES = {"tiny": "0123456789abcdef"}
 NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
 
 
@@ -105,3 +109,37 @@ def edit(path: Path, field: str, value: object) -> None:
     if value is ...:
         del at[last]
     path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def speedups(nights: int, level: float = 3.0, seed: int = 1) -> list[float]:
+    """Around one level, at a standard deviation of 0.2 %."""
+    draw = random.Random(seed)  # noqa: S311  # the same in every run of the tests
+    return [level * (1 + draw.gauss(0, 0.002)) for _ in range(nights)]
+
+
+def timed(name: str, speedup: float, **changed: object) -> CaseResult:
+    """`tiny/<name>/cuda` with its summary, at about 10 ms per optimized step."""
+    found = case(name, speedup, **changed)
+    found.measurement = measured(found.case_id, speedup, optimized_ms=10.0)
+    found.summary = summarize(found.measurement)
+    return found
+
+
+def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: object) -> Path:
+    """The directory of the night that is `number` days after the first."""
+    started = (FIRST + datetime.timedelta(days=number)).isoformat()
+    by_id = {one.case_id: one for one in cases}
+    run = RunResult(MACHINE, started, seed=number, gate=True, cases=by_id, source_hashes=HASHES)
+    path = folder / f"night-{number:02d}"
+    path.mkdir(parents=True)
+    write_night(path, replace(run, **changed))
+    return path
+
+
+def nights(folder: Path, series: Mapping[str, Sequence[float]]) -> list[Path]:
+    """Writes a night for every value of the series, which is of one case."""
+    columns = zip(*series.values(), strict=True)
+    return [
+        night(folder, number, [timed(name, value) for name, value in zip(series, values, strict=True)])
+        for number, values in enumerate(columns)
+    ]

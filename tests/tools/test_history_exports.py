@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gpugate.results.run import Provenance
-from tests.support.made_up_nights import night, timed
-from tests.support.stored_runs import MACHINE
+from tests.support.stored_runs import MACHINE, night, timed
 from tools.history_exports import main
 
 Printed = Callable[..., Any]

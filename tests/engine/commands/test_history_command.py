@@ -16,8 +16,7 @@ from gpugate.results.run import Night, Provenance
 from gpugate.store.database import IN_MEMORY, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of
-from tests.support.made_up_nights import HASHES, night, nights, speedups, timed
-from tests.support.stored_runs import MACHINE, edit
+from tests.support.stored_runs import HASHES, MACHINE, edit, night, nights, speedups, timed
 
 STEP = [*speedups(14), *speedups(8, 2.85, seed=2)]
 Ended = tuple[int, str, str]

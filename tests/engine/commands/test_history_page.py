@@ -14,9 +14,9 @@ from gpugate.commands.cli import main
 from gpugate.commands.trend_report import DATA, INDEX, LIBRARIES, site_page, write_document, write_site
 from gpugate.commands.trends import MachineHistory, build_histories
 from gpugate.results.run import Metric, Night
-from tests.support.made_up_nights import nights, speedups
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import simulated_nights
+from tests.support.stored_runs import nights, speedups
 
 FEW = 12
 HOSTILE = ("<script>alert(1)</script>", "x" * 300, "a 🚀 b", "</script>", '"><img src=x>', "\u2028")

@@ -15,8 +15,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.database import open_store
 from gpugate.store.nights import add_folder
-from tests.support.made_up_nights import night
-from tests.support.stored_runs import MACHINE, case, measured
+from tests.support.stored_runs import MACHINE, case, measured, night
 
 
 def timed(name: str, wall_s: float, **changed: Any) -> CaseResult:

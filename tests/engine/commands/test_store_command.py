@@ -11,7 +11,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
-from tests.support.made_up_nights import nights
+from tests.support.stored_runs import nights
 
 SERIES = {"fused": [3.0, 3.1, 2.9]}
 

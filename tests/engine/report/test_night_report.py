@@ -25,8 +25,7 @@ from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.conftest import H200, TWO_CORES
-from tests.support.made_up_nights import timed
-from tests.support.stored_runs import case, every_outcome, stored
+from tests.support.stored_runs import case, every_outcome, stored, timed
 
 SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
 

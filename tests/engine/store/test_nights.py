@@ -15,8 +15,7 @@ from gpugate.results.run import Metric, Provenance, RunResult
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.nights import find_newest, keep, night_of
 from tests.conftest import H200, TWO_CORES
-from tests.support.made_up_nights import timed
-from tests.support.stored_runs import MACHINE, STARTED, measured
+from tests.support.stored_runs import MACHINE, STARTED, measured, timed
 
 CASE = "tiny/fused/cuda"
 
