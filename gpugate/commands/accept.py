@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,24 +89,21 @@ def _list_processes(run: RunResult, wanted: Sequence[str]) -> Iterator[RunResult
 
 
 def _delete(baselines: Path, case_id: str) -> None:
-    """Deletes the record of a case. Raises BaselineError where no machine has one, or its file is damaged."""
-    machines = [path for path in sorted(baselines.glob("*/")) if path.name != profiles_file.FOLDER]
+    """Deletes the record of a case on one machine after another. Raises BaselineError where no machine has one, or its
+    file is damaged."""
     workload, *names = case_id.rsplit("/", 2)
-    with ExitStack() as stack:
-        for folder in machines:
-            stack.enter_context(baseline.exclusive(folder))
-        # The contents of all files are made before the first file is written.
-        found = {folder: file for folder in machines if (file := baseline.drop_case(folder, case_id))}
-        if not found:
-            raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
-        profiles = [
-            profiles_file.drop_case(profiles_file.path_of(baselines, folder.name, workload), "/".join(names))
-            for folder in found
-        ]
-        for (folder, file), of_machine in zip(found.items(), profiles, strict=True):
-            baseline.write(folder, file)
-            profiles_file.write(of_machine)
-            print(f"{case_id}: deleted from {folder / f'{workload}.json'}; commit the difference")
+    found = False
+    for folder in sorted(path for path in baselines.glob("*/") if path.name != profiles_file.FOLDER):
+        with baseline.exclusive(folder):
+            file = baseline.drop_case(folder, case_id)
+            if file is not None:
+                profiles = profiles_file.path_of(baselines, folder.name, workload)
+                baseline.write(folder, file)
+                profiles_file.write(profiles_file.drop_case(profiles, "/".join(names)))
+                print(f"{case_id}: deleted from {folder / f'{workload}.json'}; commit the difference")
+                found = True
+    if not found:
+        raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")
 
 
 def _runs(path: Path | None) -> list[RunResult]:
