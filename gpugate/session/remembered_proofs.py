@@ -21,7 +21,6 @@ from gpugate.results.run import RunResult
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import JsonFile
 from gpugate.store.source_hash import proof_hash
-from gpugate.store.version import make_store_folder
 from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
@@ -99,7 +98,7 @@ class RememberedProofs:
             return
         path = self._path(case)
         with FILE.writing(self.folder):
-            make_store_folder(self.folder.parent)  # the proofs may come before the store itself
+            make_ignored(self.folder.parent)  # the proofs may come before the store itself
             make_ignored(self.folder)
             path.parent.mkdir(parents=True, exist_ok=True)
             dated = tuple(replace(proof, proved_at=self.run.started_at) for proof in proofs)

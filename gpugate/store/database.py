@@ -32,7 +32,7 @@ from gpugate.results.run import CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
-from gpugate.store.version import make_store_folder
+from gpugate.store.writable_folder import make_ignored
 from gpugate.units import round_stored
 
 INSERTS: Mapping[str, Callable[[sql.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -175,7 +175,7 @@ def _create_engine(address: URL, make: bool) -> sql.Engine:
         return sql.create_engine(address, poolclass=StaticPool)
     path = Path(str(address.database))
     if make:
-        make_store_folder(path.parent)
+        make_ignored(path.parent)
     elif not path.exists():
         raise StoreError(f"there is no store at {path}: measure first, or give folders of nights")
     return sql.create_engine(address, connect_args={"timeout": BUSY_S})

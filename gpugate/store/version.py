@@ -33,14 +33,6 @@ OWN_FOLDERS = (
 )
 
 
-def make_store_folder(folder: Path) -> None:
-    """Makes the folder of a store. git ignores one of the store's own name; another one may hold files of its user."""
-    if folder.name == STORE_FOLDER:
-        make_ignored(folder)
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-
-
 @dataclass(frozen=True)
 class Version:
     """`root` is the folder of the project; `commit` is None without git, `changes` the hash of what is uncommitted."""

@@ -94,7 +94,7 @@ def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.Monk
     assert project.run(*(["--perf-store", url] if way == "option" else [])).status == 0
     assert len(stored(project, url)) == 1
     assert not (project.path / ".gpugate").exists()
-    assert [path.name for path in (project.path / "elsewhere").iterdir()] == ["all.sqlite"]  # and no file for git
+    assert (project.path / "elsewhere/all.sqlite").is_file()
 
 
 @pytest.mark.parametrize(
