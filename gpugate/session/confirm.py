@@ -16,7 +16,7 @@ from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
-from gpugate.session.options import AUTO, MEASURE, Options
+from gpugate.session.options import AUTO, MEASURE
 from gpugate.store import run_file
 from gpugate.store.provenance import find_commit_with, is_unchanged
 from gpugate.store.version import Version, check_out, git, suggest_commit
@@ -24,53 +24,46 @@ from gpugate.units import SHORT_COMMIT
 from gpugate.workload import Case
 
 if TYPE_CHECKING:
-    import torch
-
     from gpugate.session.perf_session import PerfSession
 
 FRESH_PROCESS_S = 900.0  # within which one case is measured, its compilation or engine included; a hung one is killed
 
 
 def run_fresh(
-    options: Options,
-    device: torch.device,
-    root: Path,
-    node_ids: Sequence[str],
-    json_path: Path,
-    timeout_s: float | None = None,
+    session: PerfSession, node_ids: Sequence[str], json_path: Path, timeout_s: float | None = None
 ) -> RunResult:
     """Runs `node_ids` in one child, which writes its run to `json_path` and its output beside it, as `.log`.
 
     The child compares with no record, starts no confirmation of its own, and leaves the proofs to this process. Raises
     FreshProcessError, with the end of the child's output, where the child fails or does not end within `timeout_s`.
     """
-    words = [*node_ids, *repeat_options(options, device, root), "--perf-budget", str(options.budget_s)]
-    words += [f"--perf-mutate={options.fault}"] if options.fault else []
+    fault, budget_s = session.options.fault, session.plan_settings().budget_s
+    words = [*node_ids, *repeat_options(session), "--perf-budget", str(budget_s)]
+    words += [f"--perf-mutate={fault}"] if fault else []
     words += [f"--perf-json={json_path}", "--perf-report="]
     with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
         words.append(f"--perf-baselines={nothing}")
-        ended = run_module("pytest", words, MEASURE, timeout_s, folder=root, log_path=json_path.with_suffix(".log"))
+        log = json_path.with_suffix(".log")
+        ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
     if ended.status not in (0, 1) or not json_path.exists():
         raise FreshProcessError(ended.cause, "\n".join(ended.last_lines()))
     return run_file.read(json_path)
 
 
-def repeat_options(options: Options, device: torch.device, root: Path) -> list[str]:
-    """The arguments of pytest in a child that measures as this process does. Node ids are relative to the folder
-    `root`; the plugin may have come by `-p` alone."""
-    words = [f"--rootdir={root}", "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
-    words += ["--perf-device", str(device), "-o", f"perf_step_timeout={options.step_timeout_s}"]
-    return [*words, *(f"--perf-set={name}={value}" for name, value in options.settings.items())]
+def repeat_options(session: PerfSession) -> list[str]:
+    """The arguments of pytest in a child that measures as this process does. Node ids are relative to the project; the
+    plugin may have come by `-p` alone."""
+    words = [f"--rootdir={session.root}", "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
+    words += ["--perf-device", str(session.device), "-o", f"perf_step_timeout={session.options.step_timeout_s}"]
+    return [*words, *(f"--perf-set={name}={value}" for name, value in session.options.settings.items())]
 
 
 def confirm(session: PerfSession, case: Case) -> Confirmation:
     """Measures the case in a fresh process, while this one waits."""
     with tempfile.TemporaryDirectory(prefix="gpugate-attempt-") as folder:
-        json_path = Path(folder) / "run.json"
         try:
-            options = replace(session.options, budget_s=session.plan_settings().budget_s)
-            node_ids, timeout_s = [session.node_ids[case.id]], FRESH_PROCESS_S + 10 * options.budget_s
-            run = run_fresh(options, session.device, session.root, node_ids, json_path, timeout_s)
+            timeout_s = FRESH_PROCESS_S + 10 * session.plan_settings().budget_s
+            run = run_fresh(session, [session.node_ids[case.id]], Path(folder) / "run.json", timeout_s)
             found = run.cases[case.id]
         except FreshProcessError as error:
             return Confirmation(None, str(error))
@@ -139,7 +132,7 @@ def _measure_code(session: PerfSession, case_id: str, ref: str, report: Report, 
         known[ref] = session.closing.enter_context(checked_out)
     base = known[ref]
     head = Version(".", session.root)
-    words = [node_id, *repeat_options(options, session.device, head.root), f"--perf-baselines={options.baselines_path}"]
+    words = [node_id, *repeat_options(session), f"--perf-baselines={options.baselines_path}"]
     plan = DuetPlan(str(base.root), case_ids=(case_id,), fault=options.fault, project=str(head.root))
     taken = measure_duets(
         plan,

@@ -93,7 +93,12 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
     for number in range(2, processes + 1):
         left_s = session.elapsed_s / len(runs) * (processes - len(runs))
         print_line(f"recording: fresh process {number} of {processes}, about {units.duration(left_s)} left")
-        runs.append(_fresh_run(session, folder / f"run-{number}.json"))
+        try:
+            runs.append(
+                run_fresh(session, list(dict.fromkeys(session.node_ids.values())), folder / f"run-{number}.json")
+            )
+        except FreshProcessError as error:
+            raise BaselineError(f"{error}; nothing was written; its output ended with:\n{error.printed}") from error
     return runs
 
 
@@ -124,15 +129,6 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> b
     """Makes the baseline files from `runs`, and the reasons of the cases that cannot be recorded."""
     how, old = baseline.Recording(session.options.reason), baseline.load_all(session.records.folder)
     return baseline.record_cases(old, runs, how, processes)
-
-
-def _fresh_run(session: PerfSession, json_path: Path) -> RunResult:
-    node_ids = list(dict.fromkeys(session.node_ids.values()))
-    try:
-        options = replace(session.options, budget_s=session.plan_settings().budget_s)
-        return run_fresh(options, session.device, session.root, node_ids, json_path)
-    except FreshProcessError as error:
-        raise BaselineError(f"{error}; nothing was written; its output ended with:\n{error.printed}") from error
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from gpugate.machine.environment import describe
 from gpugate.measurement import yardsticks
 from gpugate.measurement.progress import silent
 from gpugate.results.duet import DuetProcess
-from gpugate.results.run import Provenance
+from gpugate.results.run import Provenance, RunResult
 from gpugate.session import confirm
 from gpugate.session.confirm import choose_ref, run_fresh
 from gpugate.session.duets import DuetPlan
+from gpugate.session.perf_session import PerfSession
 from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
 from gpugate.store import version
 from gpugate.store.provenance import read_provenance
@@ -324,21 +325,26 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
     return tmp_path / "run-1.json"
 
 
+def made_up_session(root: Path, **options: Any) -> PerfSession:
+    run, cpu = RunResult(describe(torch.device("cpu")), "2030-01-01T00:00:00+00:00", seed=1), torch.device("cpu")
+    return PerfSession(replace(OPTIONS, **options), cpu, root, run)
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_one_that_writes_no_run_is_told_by_its_last_words(tmp_path: Path, monkeypatch, status: int) -> None:
     path = child(tmp_path, monkeypatch, f"print('no such test')\nraise SystemExit({status})")
     with pytest.raises(
         FreshProcessError, match=rf"^a fresh process ended with status {status}: no such test$"
     ) as caught:
-        run_fresh(OPTIONS, torch.device("cpu"), tmp_path, ["test.py"], path)
+        run_fresh(made_up_session(tmp_path), ["test.py"], path)
     assert caught.value.printed == "no such test"
 
 
 def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = child(tmp_path, monkeypatch, "import sys\nprint(*sys.argv[1:])\nraise SystemExit(3)")
-    options = replace(OPTIONS, budget_s=2.5, fault=Fault.parse("slow:5"), settings={"data": "a=b"})
+    asking = made_up_session(tmp_path, budget_s=2.5, fault=Fault.parse("slow:5"), settings={"data": "a=b"})
     with pytest.raises(FreshProcessError) as caught:
-        run_fresh(options, torch.device("cpu"), tmp_path, ["a.py::b"], path)
+        run_fresh(asking, ["a.py::b"], path)
     words = caught.value.printed.split()
     assert words[words.index("pytest") + 1] == "a.py::b"
     for wanted in (

@@ -278,7 +278,7 @@ def test_fresh_processes_are_asked_before_an_alarm(
     session.options = replace(OPTIONS, processes=processes)
     left, node_ids = list(confirming), []
 
-    def run_fresh(options, device, root, nodes, json_path, timeout_s) -> RunResult:
+    def run_fresh(session, nodes, json_path, timeout_s) -> RunResult:
         node_ids.extend(nodes)
         found = CaseResult(CASE.id, "net", "fast", "baseline", CASE.size, left.pop(0))
         return RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=2, cases={CASE.id: found})
