@@ -7,9 +7,9 @@ fraction of the time, and the small picture is nearly the same.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ def _files(context: Context) -> list[bytes]:
     return files
 
 
-def decode(file: bytes, reduced: bool = False) -> Tensor:
+def decode(file: bytes, reduced: bool) -> Tensor:
     """float32 [3, height, width] of the small picture; `reduced` decodes it at its size."""
     from PIL import Image
 
@@ -58,45 +58,33 @@ def decode(file: bytes, reduced: bool = False) -> Tensor:
         return torch.from_numpy(np.array(small)).permute(2, 0, 1).float() / 255
 
 
-Map = Callable[[Callable[[bytes], Tensor], Iterable[bytes]], Iterable[Tensor]]
-
-
-def _side(decode_one: Callable[[bytes], Tensor], context: Context, threads: int = 0) -> Side:
+def decoding(context: Context, threads: int = 0, reduced: bool = False) -> Side:
+    """The side that decodes the files of a step one by one, or by so many threads."""
     files = _files(context)
     pool = ThreadPoolExecutor(threads) if threads else None
-    decode_all: Map = pool.map if pool else map
+    decode_all: Any = pool.map if pool else map
 
     def step(wanted: Tensor) -> Tensor:
-        return torch.stack(list(decode_all(decode_one, [files[number] for number in wanted.tolist()])))
+        chosen = [files[number] for number in wanted.tolist()]
+        return torch.stack(list(decode_all(partial(decode, reduced=reduced), chosen)))
 
     return Side(step, close=pool.shutdown if pool else lambda: None)
-
-
-def one_by_one(context: Context) -> Side:
-    return _side(decode, context)
-
-
-def threads(context: Context) -> Side:
-    return _side(decode, context, threads=2)
-
-
-def reduced(context: Context) -> Side:
-    return _side(partial(decode, reduced=True), context)
 
 
 # Leaving out frequencies is another filter than the mean of 4 x 4 pixels.
 FILTERED = {**TOLERANCE_BY_DTYPE, "float32": Tolerance(relative_l2=2e-2, max_error=1e-1)}
 PILLOW = Needs(("PIL",), install="pip install pillow")
+AT_A_QUARTER = partial(decoding, reduced=True)
 
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "picture-files",
-        one_by_one,
+        decoding,
         numbers,
         {"cpu": Size(PER_STEP, 0.0, 3.0 * PER_STEP * WIDTH * HEIGHT)},
         (
-            Optimization("threads-2", threads, {"cpu": 1.0}, needs=PILLOW),
-            Optimization("reduced", reduced, {"cpu": 1.5}, needs=PILLOW, tolerance=FILTERED),
+            Optimization("threads-2", partial(decoding, threads=2), {"cpu": 1.0}, needs=PILLOW),
+            Optimization("reduced", AT_A_QUARTER, {"cpu": 1.5}, needs=PILLOW, tolerance=FILTERED),
         ),
         timing="pipeline",
         cold=False,

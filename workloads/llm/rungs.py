@@ -191,26 +191,20 @@ def in_batches(context: Context, batch: int) -> Side:
 
 
 def compare_with_fp32(build: Build, largest: float, context: Context) -> str:
-    """Compares the logits at POSITIONS, one step after the other, by relative L2.
+    """Compares the logits at POSITIONS, one step after the other, with those of the whole text without any cache.
 
-    Raises DisprovedError where the difference exceeds `largest`.
+    Raises DisprovedError where the relative L2 difference exceeds `largest`.
     """
     ids = text(context, context.items)[:, : POSITIONS.stop]
-    expected, side = whole_text_logits(context, ids)[:, POSITIONS.start :], build(context)
-    steps = [side.step(token_at(context, ids[:, position : position + 1], position)).clone() for position in POSITIONS]
+    model, places = decoder(context, precision=torch.float32), torch.arange(POSITIONS.stop, device=context.device)
+    with torch.inference_mode():
+        expected = model(ids, places, [PromptByHand()] * len(model.layers))[:, POSITIONS.start :]
+    del model
+    side = build(context)
+    steps = [side.step(token_at(context, ids[:, place : place + 1], place)).clone() for place in POSITIONS]
     side.close()
     difference = float((torch.stack(steps, dim=1) - expected).norm() / expected.norm())
     if difference > largest:
-        raise DisprovedError(
-            f"logits differ from those of the whole text in FP32 by {difference:.1e}, more than {largest:.1e}"
-        )
+        off = f"by {difference:.1e}, more than {largest:.1e}"
+        raise DisprovedError(f"logits differ from those of the whole text in FP32 {off}")
     return f"logits within {difference:.1e} of the whole text in FP32 (at most {largest:.1e})"
-
-
-@torch.inference_mode()
-def whole_text_logits(context: Context, ids: Tensor) -> Tensor:
-    """float32 [batch, tokens, vocabulary] for ids [batch, tokens], without any cache."""
-    model = decoder(context, precision=torch.float32)
-    positions = torch.arange(ids.shape[1], device=context.device)
-    logits: Tensor = model(ids, positions, [PromptByHand()] * len(model.layers))
-    return logits
