@@ -27,15 +27,11 @@ from workloads.video.segmenter import Segmenter, without_weights
 
 # Work that is no product of matrices is counted by the workload's own tests; ranks and ResNets have theirs.
 ELSEWHERE = (
-    *("resnet50-", "resnet18-"),
-    *("host-preparation", "memory-access", "operator-", "optimizer-", "video/decode", "video/preprocess"),
-    *("video/composite", "video/encode", "ddp-scaling"),
-    *(
-        "activation-memory",
-        "attention-",
-        "llm-decode-1k",
-        "llm-serving",  # the tokens that every side reads are stated
-    ),  # all pairs of tokens are counted, and those that attend are stated
+    *("resnet50-", "resnet18-", "host-preparation", "memory-access", "operator-", "optimizer-", "ddp-scaling"),
+    *("video/decode", "video/preprocess", "video/composite", "video/encode"),
+    # All pairs of tokens are counted, and those that attend are stated; of a server, those that every side reads.
+    *("activation-memory", "attention-", "llm-decode-1k", "llm-serving"),
+    "llm-batch",  # a token of llm-decode for each of its sequences
 )
 COUNTED = [
     one

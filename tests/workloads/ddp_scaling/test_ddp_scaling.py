@@ -15,10 +15,10 @@ from gpugate.measurement import collectives
 from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.difference import differences
 from gpugate.measurement.ranks import RankedSide, RankJob
-from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import build_side
 from gpugate.parts import Parts
-from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side, Tolerance
+from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side
+from tests.workloads.test_contract import exceeds
 from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, WIRE_BOUND, WORKLOADS, Training, rungs
 from workloads.ddp_scaling.rungs import draw, make
 
@@ -72,17 +72,13 @@ def problems(case: Case, job: RankJob, expected: Mapping[str, Parts]) -> set[str
     """The counters of the contract that the optimized side breaks, and its output where that is off."""
     side = build_side(case.optimization.name, case.optimization.build, context(case, job), INPUTS[0])
     off = differences(side.output_for(INPUTS[0]), expected[case.workload.name], "fresh inputs")
-    found = {"output"} if any(is_wrong(each, case.optimization.tolerated) for each in off) else set()
+    found = {"output"} if any(exceeds(each, case.optimization.tolerated) for each in off) else set()
     assert isinstance(side.side, RankedSide)
     counted = count_collectives(side, side.side.job, INPUTS)
     side.close()
     contract = case.optimization.contract["cpu"]
     limits = (*contract.engaged, *contract.limits)
     return found | {limit.counter for limit in limits if broken_limit(limit, counted, {}) is not None}
-
-
-def is_wrong(difference: Difference, allowed: Tolerance) -> bool:
-    return difference.relative_l2 > allowed.relative_l2 or difference.max_error > allowed.max_error
 
 
 @pytest.mark.parametrize("case", TRIED, ids=lambda case: case.id)
