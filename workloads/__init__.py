@@ -30,31 +30,10 @@ from workloads import (
     video,
 )
 
-WORKLOADS: tuple[Workload, ...] = (
-    *resnet50_inference.WORKLOADS,
-    *two_layer_net.WORKLOADS,
-    *resnet18_training.WORKLOADS,
-    *driving.WORKLOADS,
-    *streaming.WORKLOADS,
-    *host_preparation.WORKLOADS,
-    *video.WORKLOADS,
-    *operators.WORKLOADS,
-    *migration.WORKLOADS,
-    *attention.WORKLOADS,
-    *attention_decode.WORKLOADS,
-    *mixture_of_experts.WORKLOADS,
-    *diffusion_step.WORKLOADS,
-    *gpu_operators.WORKLOADS,
-    *memory_access.WORKLOADS,
-    *low_precision.WORKLOADS,
-    *float8_training.WORKLOADS,
-    *compile_modes.WORKLOADS,
-    *optimizer_step.WORKLOADS,
-    *activation_memory.WORKLOADS,
-    *llm.WORKLOADS,
-    *llm_serving.WORKLOADS,
-    *requests.WORKLOADS,
-    *slow_storage.WORKLOADS,
-    *picture_files.WORKLOADS,
-    *ddp_scaling.WORKLOADS,
+MODULES = (
+    *(resnet50_inference, two_layer_net, resnet18_training, driving, streaming, host_preparation, video),
+    *(operators, migration, attention, attention_decode, mixture_of_experts, diffusion_step, gpu_operators),
+    *(memory_access, low_precision, float8_training, compile_modes, optimizer_step, activation_memory),
+    *(llm, llm_serving, requests, slow_storage, picture_files, ddp_scaling),
 )
+WORKLOADS: tuple[Workload, ...] = tuple(workload for module in MODULES for workload in module.WORKLOADS)
