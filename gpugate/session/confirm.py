@@ -98,7 +98,7 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
         return RecordedCode("", problem=SPANS_GPUS)
     record = session.records.find_current(case) or session.records.find_other_cores(case)
     provenance, doubt = record.provenance if record else None, session.doubt
-    left_s, spent_s = doubt.find_duet_s(session.elapsed_s), doubt.spent_s
+    left_s, spent_s = doubt.find_left_s(session.elapsed_s, for_duet=True), doubt.spent_s
     try:
         ref = choose_ref(session.options.against, provenance, session.root)
         if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):

@@ -54,23 +54,16 @@ class DoubtTime:
         self.begun, self.of_case_s = self.begun + 1, 0.0
         self.limit_s = math.inf if has_changed else CASE_DOUBT_S
 
-    def find_left_s(self, elapsed_s: float) -> float:
-        """The seconds that are left to the present case for processes, `elapsed_s` after the beginning of the session.
+    def find_left_s(self, elapsed_s: float, for_duet: bool = False) -> float:
+        """The seconds that are left to the present case, `elapsed_s` after the beginning of the session. A duet leaves
+        half of the session's to the cases after it.
 
         The length of the session without doubt is estimated by that of the cases so far.
         """
-        return min(self.limit_s - self.of_case_s, self._find_session_s(elapsed_s))
-
-    def find_duet_s(self, elapsed_s: float) -> float:
-        """The seconds that are left to the present case for a duet."""
-        share = 2 if self.begun < self.cases else 1
-        return min(self.limit_s - self.of_case_s, self._find_session_s(elapsed_s) / share)
-
-    def _find_session_s(self, elapsed_s: float) -> float:
-        """The seconds that are left to all cases together."""
         own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
         most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        return most_s - self.spent_s
+        share = 2 if for_duet and self.begun < self.cases else 1
+        return min(self.limit_s - self.of_case_s, (most_s - self.spent_s) / share)
 
     def affords(self, measured_s: float, left_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer

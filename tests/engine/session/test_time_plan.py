@@ -75,10 +75,10 @@ def test_a_case_whose_source_changed_may_use_all_that_the_night_has_and_its_duet
     doubt = DoubtTime(100)
     doubt.begin_case(has_changed=True)
     assert doubt.find_left_s(12.0) == pytest.approx(400.0)
-    assert doubt.find_duet_s(12.0) == pytest.approx(200.0)
+    assert doubt.find_left_s(12.0, for_duet=True) == pytest.approx(200.0)
     doubt.begin_case(has_changed=False)
-    assert doubt.find_left_s(24.0) == doubt.find_duet_s(24.0) == CASE_DOUBT_S
-    assert DoubtTime(1, begun=1).find_duet_s(6.0) == CASE_DOUBT_S
+    assert doubt.find_left_s(24.0) == doubt.find_left_s(24.0, for_duet=True) == CASE_DOUBT_S
+    assert DoubtTime(1, begun=1).find_left_s(6.0, for_duet=True) == CASE_DOUBT_S
 
 
 def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
