@@ -143,12 +143,11 @@ def one_thread(preparation: Preparation, context: Context) -> Side:
     samples = samples_of(preparation, context.seed)
     prepared = preparation.new_batch(pinned=context.device.type == "cuda")
 
-    def prepare_all(asked: Sequence[Tensor]) -> Iterator[Tensor]:
-        for numbers in asked:
-            preparation.prepare(samples[numbers], prepared)
-            yield prepared
+    def prepare(numbers: Tensor) -> Tensor:
+        preparation.prepare(samples[numbers], prepared)
+        return prepared
 
-    return _side(preparation, context, prepare_all)
+    return _side(preparation, context, partial(map, prepare))
 
 
 def threads(preparation: Preparation, count: int, context: Context) -> Side:

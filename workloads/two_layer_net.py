@@ -24,7 +24,6 @@ BATCH = 64
 # once. The number is odd because inputs alternate between few sets: with an even one each slot would always meet the
 # same set, and an output left over from its last turn would look right.
 SLOTS = 7
-OUTPUT_LIFE_STEPS = SLOTS - 1  # an output that a ring returned is overwritten by the step after this many
 # The host's copy of one input is two grains of PyTorch's parallel copy; any further thread would only add waiting.
 STAGING_THREADS = 2
 
@@ -114,7 +113,7 @@ def _captured(context: Context, work: Callable[[], object], stream: torch.cuda.S
 
 
 def _never_waiting(context: Context, step: Callable[[Tensor], Tensor], model: nn.Module) -> Side:
-    """The side of a step that leaves waiting to `finish()`. An output lives for OUTPUT_LIFE_STEPS steps."""
+    """The side of a step that leaves waiting to `finish()`. An output is overwritten by the SLOTS-th step after it."""
     join = partial(torch.cuda.synchronize, context.device)
     return Side(step, model, finish=join, close=join)
 
