@@ -281,7 +281,7 @@ def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple
 def _newest_moves(history: MachineHistory) -> list[str]:
     """The cases that moved from the night before to the newest one by more than their noise."""
     lines = describe_moves(*history.nights[-2:]) if len(history.nights) > 1 else []
-    return [" ".join(line.strip() for line in lines)] if lines else []
+    return [" ".join([*lines[:1], "; ".join(line.strip() for line in lines[1:])]).strip()] if lines else []
 
 
 def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, str, str]]:
