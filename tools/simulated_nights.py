@@ -30,6 +30,7 @@ from gpugate.results.summary import (
     find_undisturbed,
     group_by_night,
     history,
+    select_counted,
     shrink_records,
     summarize,
     summarize_process,
@@ -92,7 +93,7 @@ class Drawn(NamedTuple):
 @dataclass(frozen=True)
 class Case:
     """A recorded case. `counted` and `left_out` are the indices of the undisturbed and the disturbed processes;
-    where fewer than two are undisturbed, all count.
+    where fewer than three are undisturbed, those that the record counts.
 
     `spread` is the covariance of log reference time and of the log time beyond its control over the undisturbed ones.
     """
@@ -183,8 +184,9 @@ def _drop(record: Record, index: int) -> Record:
 
 def _case(case_id: str, record: Record, remembered: Remembered, promise: float | None) -> Case:
     found = [summarize_process(process) for process in record.processes]
-    undisturbed = find_undisturbed(found, group_by_night(record.started_at))
-    counted = tuple(undisturbed if len(undisturbed) > 1 else range(len(found)))  # one process has no variation
+    groups = group_by_night(record.started_at)
+    undisturbed = find_undisturbed(found, groups)
+    counted = tuple(undisturbed if len(undisturbed) >= DECIDING_PROCESSES else select_counted(found, groups))
     left_out = tuple(index for index in range(len(found)) if index not in counted)
     case = Case(case_id, promise, remembered, record.processes, counted, left_out, np.zeros((2, 2)))
     return replace(case, spread=np.cov(np.array([_locate(case, record.processes[index]) for index in counted]).T))

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "exit status: 0 for a green gate, 1 for a red one and for a shard that is missing, 2 where NIGHT is missing, "
-        "unreadable, interrupted, a recording, a run without --gate or with --perf-mutate, or of an earlier run than "
-        "the last, and where the runs are not the shards of one night"
+        "unreadable, interrupted, a recording, a run without --gate or with --perf-mutate, and where the runs are not "
+        "the shards of one night"
     )
 
 

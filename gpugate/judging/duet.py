@@ -11,7 +11,7 @@ import numpy as np
 from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
-from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
+from gpugate.statistics.intervals import PRIOR_WORTH, UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import (
     MOST_PROCESSES,
@@ -23,7 +23,6 @@ from gpugate.statistics.sequential import (
     mean_of_pairs,
     variance_of_median,
 )
-from gpugate.statistics.variation import PRIOR_WORTH
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
 # Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth

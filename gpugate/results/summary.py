@@ -30,7 +30,7 @@ from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes,
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
 ALWAYS_NARROW = 0.01  # relative half-width
 ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
-ALWAYS_DISTURBED = 0.25  # of either, however much the others vary
+ALWAYS_DISTURBED = 0.25  # as ALWAYS_AS_FAST, however much the others vary
 UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
 NIGHT_GAP = datetime.timedelta(hours=6)  # a machine's state lasts hours and differs by the next night
 
@@ -180,12 +180,9 @@ def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[
     for group in groups or [range(len(processes))]:
         slower[list(group)] -= np.median(slower[list(group)])
     widths = [one.speedup.half_width for one in processes]
-    as_fast, narrow = _limit(ALWAYS_AS_FAST, robust_spread(slower.tolist())), _limit(ALWAYS_NARROW, median(widths))
+    as_fast = min(max(ALWAYS_AS_FAST, DISTURBED * robust_spread(slower.tolist())), ALWAYS_DISTURBED)
+    narrow = max(ALWAYS_NARROW, DISTURBED * median(widths))
     return [max(width / narrow, float(log) / as_fast) for width, log in zip(widths, slower, strict=True)]
-
-
-def _limit(at_least: float, usual: float) -> float:
-    return min(max(at_least, DISTURBED * usual), ALWAYS_DISTURBED)
 
 
 def find_undisturbed(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[int]]) -> list[int]:

@@ -15,13 +15,15 @@ from scipy import special  # scipy.stats would take half a second more to import
 from gpugate.units import Bound, Positive
 
 CONFIDENCE = 0.99  # one-sided: a bound is wrong at most once in a hundred
-# Measured difference between two identical sides over their whole life in one process, as a log-ratio. It is the
-# half-width where there are too few builds to estimate one, and no record shows how much processes differ. Pairs alone
-# would be wrong in 4 of 10 runs.
+# Measured difference between two identical sides over their whole life in one process, as a log-ratio: a tolerance is
+# at least this.
 UNKNOWN_BUILD_SPREAD = 0.01
 # Typical difference between two identical builds, as a log-ratio: 0.03 to 1 % were measured. One round of pairs cannot
 # estimate it.
 BUILD_SPREAD = 0.003
+# Builds, and processes, that a prediction of their variance from the noise of their pairs is worth. The records of an
+# H200 and an H100 gave 1.3 and 1.4 for speedups, and 4.1 and 2.0 for times; trials of duets gave 1.9 to 4.4.
+PRIOR_WORTH = 2
 
 
 @dataclass(frozen=True)
@@ -102,31 +104,41 @@ def speedup_estimate(
     reference_first: Sequence[bool],
     of_machine: float | None = None,
 ) -> Estimate:
-    """Estimates the speedup from the log-ratios of pairs, one sequence per build, with an interval that covers both
-    the interval over pairs and the interval over builds.
+    """Estimates the speedup from the log-ratios of pairs, one sequence per build: their median, and the interval of the
+    mean of the builds' medians.
 
     The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
-    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). The interval over n builds is
-    that of the mean of their medians, to which the t distribution applies: t(n-k) * s / sqrt(n), where k is 2 if the
-    `order_effect` was removed, else 1. The same width around their median would be wrong up to three times as often as
-    its confidence allows. `reference_first` is True for each build whose reference was built first.
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). The half-width over n builds is
+    t(d0 + d) * s / sqrt(n), where s^2 = (d0 s0^2 + d v) / (d0 + d): v is the variance of the medians with d degrees of
+    freedom, n - 2 where the `order_effect` was removed, else n - 1; s0^2 is its prediction, BUILD_SPREAD^2 and the
+    variance that the pairs alone give a median, and d0 is PRIOR_WORTH (Smyth, 2004, as in `shrink_all`). So one build
+    has an interval, too. `reference_first` is True for each build whose reference was built first.
 
     `of_machine` is the half-width by which a process may differ from its machine, see `Variation.half_width`: the
-    interval then covers that, too. It replaces UNKNOWN_BUILD_SPREAD, the half-width over builds where fewer than two
-    degrees of freedom show none. Raises ValueError without any pair.
+    interval then covers that, too. Raises ValueError without any pair.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
-    adjusted = [[value - effect if first else value + effect for value in values] for values, first in taken]
-    pooled = median_interval([value for values in adjusted for value in values])
-    medians = [median_of(values) for values in adjusted]
+    builds = [[value - effect if first else value + effect for value in values] for values, first in taken]
+    median = median_interval([value for values in builds for value in values]).median
+    medians = [median_of(values) for values in builds]
     mean, free = fmean(medians), len(medians) - (2 if effect else 1)
-    between = UNKNOWN_BUILD_SPREAD if of_machine is None else of_machine
-    if free >= 2:
-        squares = math.fsum((median - mean) ** 2 for median in medians)
-        between = t_quantile(CONFIDENCE, free) * math.sqrt(squares / free / len(medians))
-    low, high = min(pooled.low, mean - between), max(pooled.high, mean + between)
-    return widen(Estimate(*map(math.exp, (pooled.median, low, high))), of_machine or 0.0)
+    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * _predict_variance(builds, medians)
+    degrees = PRIOR_WORTH + free
+    half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
+    low, high = min(median, mean - half_width), max(median, mean + half_width)
+    return widen(Estimate(*map(math.exp, (median, low, high))), of_machine or 0.0)
+
+
+def _predict_variance(builds: Sequence[Sequence[float]], medians: Sequence[float]) -> float:
+    """Predicts the variance of a build's median from the spread of the pairs within builds.
+
+    Each build has lost a degree of freedom to its median: without it, builds of four pairs had intervals that the next
+    build contradicted in 4 of 100.
+    """
+    residuals = [value - median for values, median in zip(builds, medians, strict=True) for value in values]
+    free = max(1.0, len(residuals) / len(builds) - 1)
+    return BUILD_SPREAD**2 + math.pi / 2 * robust_spread(residuals) ** 2 / free
 
 
 def widen(estimate: Estimate, half_width: float) -> Estimate:

@@ -32,9 +32,8 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, Estimate, robust_spread, t_quantile
+from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, robust_spread, t_quantile
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
-from gpugate.statistics.variation import PRIOR_WORTH
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
 FALSE_ALARM = 0.002  # of one direction, as MISS

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from gpugate.statistics.intervals import CONFIDENCE, UNKNOWN_BUILD_SPREAD, t_quantile
+from gpugate.statistics.intervals import CONFIDENCE, PRIOR_WORTH, UNKNOWN_BUILD_SPREAD, t_quantile
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 from gpugate.units import NotNegative, Positive, Share
 
 MIN_CASES = 10  # of a fit: fewer say little about a trend and the scatter about it
-# Processes that a prediction of their variance from the noise of their pairs is worth. The records of an H200 and an
-# H100 gave 1.3 and 1.4 for speedups, and 4.1 and 2.0 for times, and the A/A trials of CPUs 2 to 3 for duets.
-PRIOR_WORTH = 2
 # The share of a change of the reference's time, as a logarithm, by which the optimized side's time changes on the same
 # machine: the mean over cases, which is the standard deviation between them, too. The 87 records of an H200 gave 0.65
 # and 0.65 by the method of Paule and Mandel (Journal of Research of the National Bureau of Standards 87, 1982), and the

@@ -10,7 +10,7 @@ import pytest
 from gpugate.judging.duet import BUILD_S, PRIOR_BUILD_SD, judge_duet, plan, read_noise, time_ratio
 from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
-from gpugate.statistics.variation import PRIOR_WORTH
+from gpugate.statistics.intervals import PRIOR_WORTH
 from tests.conftest import TWO_CORES
 
 SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome

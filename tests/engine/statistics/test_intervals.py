@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpugate.statistics.intervals import (
+    BUILD_SPREAD,
     CONFIDENCE,
     Estimate,
     median_interval,
@@ -43,21 +44,25 @@ def test_below_seven_samples_the_bounds_reach_beyond_the_extremes() -> None:
             estimate([])
 
 
-@pytest.mark.parametrize("instances", [1, 2])
-def test_pairs_of_one_or_two_builds_never_make_an_interval_narrower_than_one_percent(instances: int) -> None:
-    estimate = in_turn([[0.5] * 20] * instances)
+@pytest.mark.parametrize(("builds", "t"), [(1, 6.9646), (2, 4.5407), (3, 3.7469)])
+def test_builds_that_agree_have_the_interval_of_the_typical_difference_of_builds(builds: int, t: float) -> None:
+    """t(1 + n) at 99 %, since the prediction is worth two builds; without its own part, the variance is 2 of 1 + n."""
+    estimate = in_turn([[0.5] * 20] * builds)
+    half_width = t * BUILD_SPREAD * math.sqrt(2 / (1 + builds) / builds)
     bounds = math.log(estimate.low), math.log(estimate.median), math.log(estimate.high)
-    assert bounds == pytest.approx((0.49, 0.5, 0.51))
-    assert in_turn([[0.5] * 20] * 3).half_width == pytest.approx(0.0)
+    assert bounds == pytest.approx((0.5 - half_width, 0.5, 0.5 + half_width), rel=1e-4)
 
 
-def test_the_recorded_spread_between_processes_takes_the_place_of_the_one_percent() -> None:
-    """A single build of a process that was recorded to differ from others by 0.1 or 2 %, known from five values."""
+def test_the_noise_of_pairs_widens_the_interval_of_builds_that_agree() -> None:
+    noisy = [[0.4, 0.45, 0.5, 0.5, 0.5, 0.55, 0.6, 0.6, 0.4]]  # deviations of 0.05 in the middle, 0.0741 scaled
+    predicted = math.hypot(BUILD_SPREAD, 0.05 / 0.67449 * math.sqrt(math.pi / 2 / 8))
+    assert math.log(in_turn(noisy).high) == pytest.approx(0.5 + 6.9646 * predicted, rel=1e-3)
+
+
+def test_an_interval_covers_the_recorded_spread_between_processes() -> None:
+    """Builds of a process that was recorded to differ from others by 0.1 or 2 %, known from five values."""
     quiet, loud = (Variation(share, 4).half_width for share in (0.001, 0.02))
     assert (quiet, loud) == pytest.approx((0.0037469, 0.074939), rel=1e-4)  # t(4) at 99 % is 3.7469
-    for of_machine in (quiet, loud):
-        estimate = speedup_estimate([[0.5] * 20], [True], of_machine)
-        assert (math.log(estimate.low), math.log(estimate.high)) == pytest.approx((0.5 - of_machine, 0.5 + of_machine))
     apart = [[0.0] * 8, [0.1] * 8, [0.05] * 8]
     assert speedup_estimate(apart, [True] * 3, quiet) == speedup_estimate(apart, [True] * 3)  # builds differ by more
     many = speedup_estimate([[0.5] * 8] * 3, [True] * 3, loud)  # builds are alike, and processes are not
@@ -74,13 +79,12 @@ def test_a_bound_of_the_speedup_holds_when_fresh_instances_differ_more_than_pair
     assert np.mean([estimate.high < 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
 
 
-def test_the_wider_of_pairs_and_instances_governs() -> None:
-    alike, apart = [[0.0, 0.1] * 4] * 3, [[0.0] * 8, [0.1] * 8, [0.05] * 8]
-    pooled = median_interval([value for values in alike for value in values])
-    assert in_turn(alike).high == pytest.approx(math.exp(pooled.high))
-    between = 6.9646 * 0.05 / math.sqrt(3)  # t(2) at 99 %
-    assert in_turn(apart).high == pytest.approx(math.exp(0.05 + between), rel=1e-4)
-    assert in_turn(apart).low == pytest.approx(math.exp(0.05 - between), rel=1e-4)
+def test_three_builds_that_differ_are_worth_little_more_than_the_prediction() -> None:
+    apart = [[0.0] * 8, [0.1] * 8, [0.05] * 8]
+    variance = (2 * BUILD_SPREAD**2 + 2 * 0.05**2) / 4
+    between = 3.7469 * math.sqrt(variance / 3)  # t(4) at 99 %
+    assert math.log(in_turn(apart).high) == pytest.approx(0.05 + between, rel=1e-4)
+    assert math.log(in_turn(apart).low) == pytest.approx(0.05 - between, rel=1e-4)
 
 
 def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() -> None:
@@ -92,9 +96,10 @@ def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() 
     assert math.log(found.median) == pytest.approx(0.0, abs=0.003)
     assert found.low < 1 < found.high
     assert found.half_width < blind.half_width / 3
-    # The effect that was taken out costs a degree of freedom: t(2) at 99 %.
+    # The effect that was taken out costs a degree of freedom: t(4) at 99 %.
     four = in_turn([[median] * 8 for median in (0.0, 0.1, 0.02, 0.12)])
-    assert math.log(four.high) == pytest.approx(0.06 + 6.9646 * 0.02 / math.sqrt(2) / 2, rel=1e-4)
+    variance = (2 * BUILD_SPREAD**2 + 4 * 0.01**2) / 4
+    assert math.log(four.high) == pytest.approx(0.06 + 3.7469 * math.sqrt(variance / 4), rel=1e-4)
 
 
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpugate.statistics.intervals import BUILD_SPREAD
+from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH
 from gpugate.statistics.policy import MISS
 from gpugate.statistics.sequential import (
     ALTERNATIVE,
@@ -20,7 +20,6 @@ from gpugate.statistics.sequential import (
     decide_in_turn,
     mean_of_pairs,
 )
-from gpugate.statistics.variation import PRIOR_WORTH
 
 SEED = 20261127
 

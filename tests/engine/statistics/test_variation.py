@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD
+from gpugate.statistics.intervals import PRIOR_WORTH, UNKNOWN_BUILD_SPREAD
 from gpugate.statistics.variation import (
     MIN_CASES,
     MIN_VARIATION_FACTOR,
-    PRIOR_WORTH,
     SLOPE,
     Variation,
     detectable_slowdown,

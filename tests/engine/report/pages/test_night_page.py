@@ -110,7 +110,7 @@ def test_the_state_of_the_run_is_that_of_gpugate_verdict(
 
 @pytest.mark.parametrize(
     ("speedup", "spread", "arrows", "dots"),
-    [(1.5, 0.01, "", 1), (1.5, 0.9, "◀▶", 1), (150.0, 0.01, "▶", 0), (0.1, 0.01, "◀", 0)],
+    [(1.5, 0.01, "", 1), (0.9, 0.97, "◀▶", 1), (150.0, 0.01, "▶", 0), (0.1, 0.01, "◀", 0)],
 )
 def test_an_interval_has_an_arrow_at_each_end_beyond_the_scale(
     speedup: float, spread: float, arrows: str, dots: int
