@@ -40,12 +40,12 @@ def test_what_differs_between_two_runs_is_told_with_its_cause(runs, capsys) -> N
     said, complaints = capsys.readouterr()
     assert complaints == ""
     net = said[said.index("tiny/net/cuda\n") :].splitlines()
-    assert net[1] == "  verdict: PASS -> REGRESSED; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
+    assert net[1] == "  verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 3.00x (2.99..3.01)"
     assert net[2] == "  optimized 10.00 ms -> 10.00 ms, reference 30.00 ms -> 30.00 ms"
     assert net[3].startswith("  likely cause, against a.json: more kernels run: 57 -> 59 per step, among them mul")
     assert "  new: mul 0.500 ms\n" in said
     same = said[said.index("tiny/same/cuda\n") :].splitlines()
-    assert same[1] == "  verdict: PASS in both; speedup: 3.00x (3.00..3.00) -> 3.00x (3.00..3.00)"
+    assert same[1] == "  verdict: PASS in both; speedup: 3.00x (2.99..3.01) -> 3.00x (2.99..3.01)"
     assert same[3].startswith("  likely cause, against a.json: a step takes as long as before")
     assert said.startswith("measured in A (a.json) only: tiny/gone/cuda\n\ntiny/")
     assert "measured on" not in said
