@@ -11,7 +11,14 @@ import numpy as np
 from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
-from gpugate.statistics.intervals import PRIOR_WORTH, UNKNOWN_BUILD_SPREAD, Estimate, robust_spread
+from gpugate.statistics.intervals import (
+    PRIOR_WORTH,
+    UNKNOWN_BUILD_SPREAD,
+    Estimate,
+    residuals_within,
+    robust_spread,
+    variance_of_median,
+)
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import (
     MOST_PROCESSES,
@@ -21,7 +28,6 @@ from gpugate.statistics.sequential import (
     detectable_change,
     expected_processes,
     mean_of_pairs,
-    variance_of_median,
 )
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
@@ -94,7 +100,7 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
     an H100; that of the spreads of pairs is 0.59 and 0.49.
     """
     builds = [[build for build in process if len(build.pairs) > 1] for process in processes]
-    residuals = [value - median(one.log_ratios) for process in builds for one in process for value in one.log_ratios]
+    residuals = residuals_within(one.log_ratios for process in builds for one in process)
     count = sum(map(len, builds))
     if not count:
         return None

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from gpugate.measurement.record import StopReason, TimedBuild
 from gpugate.measurement.settings import Settings
-from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, robust_spread, speedup_estimate
+from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, residuals_within, robust_spread, speedup_estimate
 
 
 def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None) -> Estimate:
@@ -30,8 +28,8 @@ def pairs_worth_taking(log_ratios: Sequence[Sequence[float]], build_s: float, pa
     spent (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6). `log_ratios` has one
     sequence per build so far, `build_s` is the time of a fresh build with its warm-up, `pair_s` the time of a pair.
     """
-    residuals = [value - float(np.median(build)) for build in log_ratios if build for value in build]
-    return max(1, math.ceil(math.sqrt(build_s / pair_s) * robust_spread(residuals) / BUILD_SPREAD))
+    spread = robust_spread(residuals_within(log_ratios))
+    return max(1, math.ceil(math.sqrt(build_s / pair_s) * spread / BUILD_SPREAD))
 
 
 def stop_reason(

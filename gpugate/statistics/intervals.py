@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count as count_up
@@ -120,25 +120,36 @@ def speedup_estimate(
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
     builds = [[value - effect if first else value + effect for value in values] for values, first in taken]
-    median = median_interval([value for values in builds for value in values]).median
-    medians = [median_of(values) for values in builds]
+    if not builds:
+        raise ValueError("no samples: a speedup needs at least one pair")
+    median, medians = median_of(value for values in builds for value in values), [median_of(one) for one in builds]
     mean, free = fmean(medians), len(medians) - (2 if effect else 1)
-    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * _predict_variance(builds, medians)
+    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * _predict_variance(builds)
     degrees = PRIOR_WORTH + free
     half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
     low, high = min(median, mean - half_width), max(median, mean + half_width)
     return widen(Estimate(*map(math.exp, (median, low, high))), of_machine or 0.0)
 
 
-def _predict_variance(builds: Sequence[Sequence[float]], medians: Sequence[float]) -> float:
+def _predict_variance(builds: Sequence[Sequence[float]]) -> float:
     """Predicts the variance of a build's median from the spread of the pairs within builds.
 
     Each build has lost a degree of freedom to its median: without it, builds of four pairs had intervals that the next
     build contradicted in 4 of 100.
     """
-    residuals = [value - median for values, median in zip(builds, medians, strict=True) for value in values]
-    free = max(1.0, len(residuals) / len(builds) - 1)
-    return BUILD_SPREAD**2 + math.pi / 2 * robust_spread(residuals) ** 2 / free
+    residuals = residuals_within(builds)
+    return BUILD_SPREAD**2 + variance_of_median(robust_spread(residuals), max(1.0, len(residuals) / len(builds) - 1))
+
+
+def residuals_within(builds: Iterable[Sequence[float]]) -> list[float]:
+    """Subtracts from each pair the median of its build: what pairs differ by within builds."""
+    with_medians = ((values, median_of(values)) for values in builds if values)
+    return [value - median for values, median in with_medians for value in values]
+
+
+def variance_of_median(sd: float, count: float) -> float:
+    """Computes the variance of the median of many values with this standard deviation: pi / 2 times that of a mean."""
+    return math.pi / 2 * sd**2 / count
 
 
 def widen(estimate: Estimate, half_width: float) -> Estimate:

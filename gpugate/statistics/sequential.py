@@ -32,7 +32,16 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, robust_spread, t_quantile
+from gpugate.statistics.intervals import (
+    BUILD_SPREAD,
+    CONFIDENCE,
+    PRIOR_WORTH,
+    Estimate,
+    residuals_within,
+    robust_spread,
+    t_quantile,
+    variance_of_median,
+)
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
@@ -109,13 +118,12 @@ def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
     """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small,
     from the robust spread of the pairs about the median of their build. Each sequence has the pairs of one build.
     Raises ValueError without any pair."""
-    taken = [np.asarray(values, dtype=float) for values in log_ratios if len(values)]
+    taken = [[*map(float, values)] for values in log_ratios if len(values)]
     if not taken:
         raise ValueError("no samples: a process mean needs at least one pair")
-    residuals = np.concatenate([values - np.median(values) for values in taken])
+    residuals = residuals_within(taken)
     free = max(1, len(residuals) - len(taken))
-    spread = robust_spread(residuals.tolist())
-    return ProcessMean(float(np.median(np.concatenate(taken))), variance_of_median(spread, free))
+    return ProcessMean(float(np.median(np.concatenate(taken))), variance_of_median(robust_spread(residuals), free))
 
 
 def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:
@@ -136,11 +144,6 @@ def decide_in_turn(means: Sequence[ProcessMean]) -> ProcessMeans:
             break
         found = collect_evidence(means[:count])
     return found
-
-
-def variance_of_median(sd: float, count: int) -> float:
-    """Computes the variance of the median of many values with this standard deviation: pi / 2 times that of a mean."""
-    return math.pi / 2 * sd**2 / count
 
 
 def expected_processes(sd: float) -> float:
