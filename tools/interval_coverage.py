@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
 from statistics import median
 
 from gpugate.measurement.record import TimedBuild
@@ -47,17 +49,17 @@ def predict_next(builds: Sequence[TimedBuild], count: int) -> tuple[bool, float]
     return abs(distance) > math.sqrt(1 + count) * abs(math.log(allowed)), found.half_width
 
 
-def read_processes(machine: str) -> Iterator[Sequence[TimedBuild]]:
-    """Yields the builds with pairs of each case of each process of the machine's trials."""
-    for folder in (folder for folder in find_folders() if folder.is_relative_to(RESULTS / machine)):
-        for process in (process for trial in read_duets(folder) for process in trial.processes):
-            for measurement in process.measured.values():
-                yield [build for build in measurement.instances if build.pairs]
+def read_processes(folder: Path) -> Iterator[Sequence[TimedBuild]]:
+    """Yields the builds with pairs of each case of each process of the trials in a folder."""
+    for process in (process for trial in read_duets(folder) for process in trial.processes):
+        for measurement in process.measured.values():
+            yield [build for build in measurement.instances if build.pairs]
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    for machine in dict.fromkeys(folder.relative_to(RESULTS).parts[0] for folder in find_folders()):
-        processes = list(read_processes(machine))
+def list_rows() -> Iterator[tuple[str, ...]]:
+    """Yields the rows of the page, by machine and number of builds."""
+    for machine, folders in groupby(find_folders(), lambda folder: folder.relative_to(RESULTS).parts[0]):
+        processes = [builds for folder in folders for builds in read_processes(folder)]
         for count in BUILDS:
             found = [predict_next(builds, count) for builds in processes if len(builds) > count]
             wrong, widths = sum(one for one, _ in found), sorted(width for _, width in found)
@@ -66,7 +68,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    write_atomically(PAGE, TEXT.format(table=Table("", COLUMNS, tuple(rows())).markdown()))
+    write_atomically(PAGE, TEXT.format(table=Table("", COLUMNS, tuple(list_rows())).markdown()))
 
 
 if __name__ == "__main__":

@@ -290,8 +290,8 @@ def _profiling(config: pytest.Config) -> Profiling | None:
         raise OptionError(f"--{tool}= names nothing: give a value behind it, or --{tool} alone")
     _refuse_ambiguous(config, f"--{tool}", value)
     judging = [word for name, word in _NOT_PROFILED.items() if config.getoption(name, None) not in (None, False, [])]
-    for other in [*(f"--{one}" for one in more), *judging]:
-        raise OptionError(f"--{tool} would disturb {other}: run one after the other")
+    if others := [*(f"--{one}" for one in more), *judging]:
+        raise OptionError(f"--{tool} would disturb {others[0]}: run one after the other")
     folder = config.invocation_params.dir / (PROFILERS["ncu"] if tool == "ncu" else value)
     kernels = whole_number("--ncu", value) if tool == "ncu" else DEFAULT_KERNELS
     return Profiling(tool, folder, kernels)

@@ -41,13 +41,8 @@ T = TypeVar("T")
 BUSY_S = 30  # for which a process waits while another one writes to SQLite
 CONNECT_S = 10
 MAKING_LOCK = 0x67617465  # of PostgreSQL, where two processes cannot make one table
-NO_VALUE = (
-    LookupError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-)  # of a row that another program changed
+# Of a row that another program changed.
+NO_VALUE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 _DAMAGED = re.compile("not a database|malformed|no such column|has no column|column .* does not exist")
 RUN = sql.Table(
     "run",

@@ -6,7 +6,7 @@ import pytest
 
 from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.statistics.intervals import BUILD_SPREAD
-from tools.interval_coverage import PAGE, predict_next, rows
+from tools.interval_coverage import PAGE, list_rows, predict_next
 
 
 def build(speedup: float) -> TimedBuild:
@@ -15,7 +15,7 @@ def build(speedup: float) -> TimedBuild:
 
 def test_the_page_has_the_rows_of_the_stored_trials() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert all(f"| {' | '.join(row)} |" in page for row in rows()), "run python -m tools.interval_coverage"
+    assert all(f"| {' | '.join(row)} |" in page for row in list_rows()), "run python -m tools.interval_coverage"
 
 
 @pytest.mark.parametrize(("times", "wrong"), [(9.5, False), (10.2, True)])

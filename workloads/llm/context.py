@@ -1,4 +1,4 @@
-"""What a context gives to every rung: the decoder, the text that it has read, and the token that a step computes.
+"""The decoder of a context, the text that it has read, and the token that a step computes, for every rung.
 
 The weights are seeded, or those of a folder in Hugging Face's format.
 """
