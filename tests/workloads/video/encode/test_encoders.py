@@ -1,56 +1,140 @@
-"""Every encoder on a CPU: each frame in order at its quality, or an error that leaves what was there before."""
+"""Every encoder on a CPU: each frame in order, at its quality and in its colours; an error leaves what was there.
+
+libx264 stands for NVENC behind PyNvVideoCodec's interface, and libjpeg for nvJPEG.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import weakref
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
-pytest.importorskip("torchvision")
-pytest.importorskip("cv2")
-pytest.importorskip("av")
-import av
-
+from workloads.video.clip.colour import nv12_from_rgb
 from workloads.video.clip.video_file import VideoError
+from workloads.video.encode import nvenc
 from workloads.video.encode.encoding import Encoded, EncodingError, VideoFormat
 from workloads.video.encode.motion_jpeg import MotionJpeg
+from workloads.video.encode.nvenc import Nvenc
 from workloads.video.encode.on_cpu import X264, Mp4v, X264Settings
 from workloads.video.encode.quality import quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
-ENCODERS: dict[str, Callable[[Path], Any]] = {  # by the name of the codec
-    "mpeg4": lambda path: Mp4v(path, VIDEO),
-    "h264": lambda path: X264(path, VIDEO, X264Settings(crf=18)),
-    "mjpeg": lambda path: MotionJpeg(path, VIDEO),
+GPU = torch.device("cuda", 0)
+IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
+# By name: the encoder of a path and a format, the form of its frames, and its codec.
+ENCODERS: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "Mp4v": (Mp4v, "bgr", "mpeg4"),
+    "X264": (partial(X264, settings=X264Settings(crf=18)), "nv12", "h264"),
+    "MotionJpeg": (MotionJpeg, "rgb", "mjpeg"),
+    "Nvenc": (partial(Nvenc, device=GPU), "nv12", "h264"),
 }
-NV12 = "nv12"
 
 
-@pytest.fixture
-def clip(bgr, nv12, rgb) -> dict[str, Any]:
-    """The frames in the form that each encoder takes."""
-    return {NV12: nv12.numpy(), "mpeg4": np.ascontiguousarray(bgr), "h264": nv12, "mjpeg": rgb}
+class Pretended:
+    """PyNvVideoCodec's encoder, as far as it is used here: NV12 planes by their addresses in, lists of packets out."""
+
+    def __init__(self, width: int, height: int, reordered: int = 0, **asked: Any) -> None:
+        self.asked = asked
+        self._reordered = reordered
+        self._context = av.CodecContext.create("libx264", "w")
+        self._context.width, self._context.height, self._context.pix_fmt = width, height, "yuv420p"
+        self._context.framerate, self._context.time_base = Fraction(25), Fraction(1, 25)
+        self._context.options = {"preset": "veryfast", "crf": "18", "g": "10", "bf": str(max(0, reordered))}
+        self.fail_at: int | None = None
+
+    def GetNumBFrames(self) -> int:  # noqa: N802 (PyNvVideoCodec's name)
+        return self._reordered
+
+    def Encode(self, frame: Any, picture: Any) -> list[dict[str, Any]]:  # noqa: N802
+        if picture.inputTimeStamp == self.fail_at:
+            raise RuntimeError("NvEncoder : m_nvenc.nvEncEncodePicture returned error 8")
+        luma, chroma = (_at(plane.__cuda_array_interface__) for plane in frame.cuda())
+        assert chroma.shape[2] == 2
+        nv12 = np.concatenate([luma[:, :, 0], chroma.reshape(len(chroma), -1)])
+        shown = av.VideoFrame.from_ndarray(nv12, "nv12").reformat(format="yuv420p")
+        shown.pts = picture.inputTimeStamp
+        return self._packets(self._context.encode(shown))
+
+    def EndEncode(self) -> list[dict[str, Any]]:  # noqa: N802
+        return self._packets(self._context.encode(None))
+
+    def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
+        return [
+            {"data": bytes(each), "timestamp": each.pts, "picture_type": IDR if each.is_keyframe else NOT_INTRA}
+            for each in packets
+        ]
+
+
+def _at(interface: dict[str, Any]) -> np.ndarray:
+    assert (interface["typestr"], interface["version"]) == ("|u1", 3)
+    address, _ = interface["data"]
+    memory = (ctypes.c_uint8 * (interface["shape"][0] * interface["strides"][0])).from_address(address)
+    values = np.frombuffer(memory, np.uint8)
+    return np.lib.stride_tricks.as_strided(values, interface["shape"], interface["strides"], writeable=False)
+
+
+@pytest.fixture(autouse=True)
+def library(monkeypatch) -> SimpleNamespace:
+    """PyNvVideoCodec on a GPU that can; `made` are its encoders, `reordered` their B-frames."""
+    made: list[Pretended] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
+    module = SimpleNamespace(made=made, reordered=0, fail_at=None, NV_ENC_PIC_PARAMS=SimpleNamespace)
+
+    def create(width: int, height: int, pixels: str, from_host: bool, **asked: Any) -> Pretended:
+        assert (pixels, from_host) == ("NV12", False)
+        made.append(Pretended(width, height, reordered=module.reordered, **asked))
+        made[-1].fail_at = module.fail_at
+        return made[-1]
+
+    module.CreateEncoder = create
+    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
+    monkeypatch.setattr(nvenc, "why_not", lambda gpu: None)
+    return module
 
 
 @pytest.fixture(params=ENCODERS)
-def codec(request: pytest.FixtureRequest) -> str:
+def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def frames(name, request) -> Any:
+    """The twelve frames in the form that the encoder takes."""
+    return request.getfixturevalue(ENCODERS[name][1])
+
+
 @pytest.mark.parametrize(
-    ("codec", "suffix"),
-    [*(("mpeg4", suffix) for suffix in (".mp4", ".avi")), ("h264", ".mp4")]
-    + [("mjpeg", suffix) for suffix in (".mp4", ".mov", ".avi")],
+    ("name", "suffix", "reordered"),
+    [
+        ("Mp4v", ".mp4", 0),
+        ("Mp4v", ".avi", 0),
+        ("X264", ".mp4", 0),
+        *(("MotionJpeg", suffix, 0) for suffix in (".mp4", ".mov", ".avi")),
+        ("Nvenc", ".mp4", -1),
+        ("Nvenc", ".mp4", 2),
+        ("Nvenc", ".mkv", 0),
+    ],
 )
-def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, clip, codec, suffix):
-    path, frames = tmp_path / f"out{suffix}", clip[codec]
+def test_every_frame_comes_back_in_order_at_its_quality_and_rate(
+    tmp_path, nv12, library, frames, name, suffix, reordered
+):
+    """libx264 holds back frames until it is flushed, and so does NVENC where it looks ahead or uses B-frames."""
+    library.reordered = reordered
+    path = tmp_path / f"out{suffix}"
     path.write_bytes(b"of yesterday")
-    with ENCODERS[codec](path) as encoder:
+    with ENCODERS[name][0](path, VIDEO) as encoder:
         encoder.write(frames[:5])
         encoder.write(frames[5:5])
         encoder.write(frames[5:])
@@ -58,7 +142,7 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, clip,
     encoded = encoder.close()
     assert encoded == Encoded(path, 12, path.stat().st_size, 12 / 25)
     assert encoded.bit_rate_mbit_s == pytest.approx(8e-6 * path.stat().st_size * 25 / 12)
-    found = quality(path, dict(enumerate(clip[NV12])), "nv12")
+    found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
     assert found.numbers == tuple(range(12))
     assert found.frames == 12
     assert min(found.psnr_db.values()) > 35
@@ -67,17 +151,40 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, clip,
     with pytest.raises(EncodingError, match="closed: open another"):
         encoder.write(frames)
     with av.open(str(path)) as container:
-        assert container.streams.video[0].codec_context.name == codec
+        stream = container.streams.video[0]
+        assert stream.codec_context.name == ENCODERS[name][2]
+        keyframes = [packet.pts for packet in container.demux(stream) if packet.size and packet.is_keyframe]
+        container.seek(0)
+        times = [float(frame.time) for frame in container.decode(stream)]
+    assert times == pytest.approx([number / 25 for number in range(12)], abs=0.001)
+    if name == "Nvenc":
+        assert len(keyframes) == 2  # frames 0 and 10
 
 
-def test_an_error_of_the_caller_aborts_and_leaves_what_was_there_before(tmp_path, clip, codec):
+@pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
+@pytest.mark.parametrize("name", ["X264", "Nvenc"])
+def test_colours_are_tagged_in_limited_range(tmp_path, nv12, name, matrix, code):
+    """NVENC leaves the tags out."""
+    path = tmp_path / "out.mp4"
+    with ENCODERS[name][0](path, VideoFormat(160, 96, Fraction(30000, 1001), matrix)) as encoder:
+        encoder.write(nv12)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        coding = stream.codec_context
+        colours = coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range
+        assert colours == (code, code, code, 1)
+        assert coding.pix_fmt == "yuv420p"
+        assert Fraction(stream.average_rate.numerator, stream.average_rate.denominator) == Fraction(30000, 1001)
+
+
+def test_an_error_of_the_caller_aborts_and_leaves_what_was_there_before(tmp_path, frames, name):
     path = tmp_path / "out.mp4"
     path.write_bytes(b"of yesterday")
-    encoder = ENCODERS[codec](path)
+    encoder = ENCODERS[name][0](path, VIDEO)
 
     def fail() -> None:
         with encoder:
-            encoder.write(clip[codec])
+            encoder.write(frames)
             raise ArithmeticError("of the caller")
 
     with pytest.raises(ArithmeticError, match="of the caller"):
@@ -88,8 +195,59 @@ def test_an_error_of_the_caller_aborts_and_leaves_what_was_there_before(tmp_path
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of yesterday"]
 
 
-def test_no_frames_make_no_video(tmp_path, codec):
-    encoder = ENCODERS[codec](tmp_path / "out.mp4")
+def test_no_frames_make_no_video(tmp_path, name):
+    encoder = ENCODERS[name][0](tmp_path / "out.mp4", VIDEO)
     with pytest.raises((EncodingError, VideoError), match="without a frame"):
         encoder.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):
+    """The library copies a frame after `Encode` has returned; a freed one could be overwritten before."""
+    alive: dict[int, weakref.ref[Tensor]] = {}
+    coded: set[int] = set()
+    freed_too_early: set[int] = set()
+
+    class Watched(Pretended):
+        def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
+            freed = {number for number, frame in list(alive.items()) if frame() is None}
+            freed_too_early.update(freed - coded)
+            coded.update(packet.pts for packet in packets)
+            return super()._packets(packets)
+
+    library.CreateEncoder = lambda width, height, *_, **asked: Watched(width, height, reordered=2, **asked)
+    with Nvenc(tmp_path / "out.mp4", VIDEO, GPU) as encoder:
+        for number in range(12):
+            frame = nv12[number : number + 1].clone()
+            alive[number] = weakref.ref(frame)
+            encoder.write(frame)
+            del frame
+    assert coded == set(range(12))
+    assert not freed_too_early
+    assert all(frame() is None for frame in alive.values())
+
+
+def test_an_error_of_the_encoder_comes_out_and_leaves_nothing(tmp_path, nv12, library):
+    library.fail_at = 5
+    encoder = Nvenc(tmp_path / "out.mp4", VIDEO, GPU)
+    encoder.write(nv12)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="returned error 8"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_lost_and_swapped_frames_are_seen(tmp_path, rgb):
+    path = tmp_path / "out.mp4"
+    nv12 = nv12_from_rgb(rgb[[0, 1, 3, 2, 4, 6]], "bt601")
+    with X264(path, VIDEO, X264Settings(crf=1)) as encoder:
+        encoder.write(nv12)
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    assert found.frames == 6
+    assert found.numbers == (0, 1, 3, 2, 4, 6)
+    assert min(found.psnr_db[0], found.psnr_db[1], found.psnr_db[4]) > 42
+    assert max(found.psnr_db[2], found.psnr_db[3], found.psnr_db[5]) < 35
+    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, "nv12", numbered=False)
+    assert [*some.psnr_db] == [0, 5]
+    assert min(some.psnr_db.values()) > 42
+    assert some.numbers == ()

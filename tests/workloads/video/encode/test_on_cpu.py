@@ -1,42 +1,29 @@
-"""The encoders of the CPU: every frame in order and in its colours, bounded waiting, failures that leave nothing."""
+"""The encoders of the CPU and Motion-JPEG: bounded waiting, their colours, and failures that leave nothing."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("cv2")
-pytest.importorskip("av")
-import av
-
 from tests.support.full_disk import files_up_to
+from tests.support.libjpeg import jpeg
 from tests.support.patience import HANGS_S
-from workloads.video.encode import on_cpu
+from workloads.video.encode import motion_jpeg, on_cpu
 from workloads.video.encode.encoding import EncodingError, PendingFrames, VideoFormat
+from workloads.video.encode.motion_jpeg import MotionJpeg
 from workloads.video.encode.on_cpu import KEPT_FRAMES, X264, Mp4v, X264Settings
-from workloads.video.encode.quality import quality
+from workloads.video.encode.quality import decoded, quality
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
-
-
-@pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
-def test_colours_are_tagged_in_limited_range(tmp_path, nv12, matrix, code):
-    path = tmp_path / "out.mp4"
-    with X264(path, VideoFormat(160, 96, Fraction(30000, 1001), matrix)) as encoder:
-        encoder.write(nv12)
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        coding = stream.codec_context
-        colours = coding.colorspace, coding.color_primaries, coding.color_trc, coding.color_range
-        assert colours == (code, code, code, 1)
-        assert coding.pix_fmt == "yuv420p"
-        assert Fraction(stream.average_rate.numerator, stream.average_rate.denominator) == Fraction(30000, 1001)
 
 
 def test_a_buffer_may_be_filled_again_once_its_frames_are_encoded(tmp_path, nv12):
@@ -102,3 +89,71 @@ def test_frames_that_do_not_fit_are_refused_where_opencv_would_drop_them(tmp_pat
         encoder.write(bgr.astype(np.float32))
     encoder.write(bgr)
     assert encoder.close().frames == 12
+
+
+# --- Motion-JPEG, with libjpeg in place of nvJPEG ---------------------------------------------------------------------
+
+
+def test_a_player_shows_the_colours_that_were_given(tmp_path):
+    """Flat ones, which 4:2:0 keeps, from one end of the range to the other; each frame is a keyframe."""
+    colours = torch.tensor([(0, 0, 0), (255, 255, 255), (200, 30, 60), (20, 180, 240)], dtype=torch.uint8)
+    path = tmp_path / "out.mp4"
+    with MotionJpeg(path, VIDEO) as encoder:
+        encoder.write(colours[:, :, None, None].expand(-1, -1, 96, 160).contiguous())
+
+    shown = np.stack(list(decoded(path, "rgb24")))
+    assert np.abs(shown.astype(int) - colours[:, None, None, :].numpy()).max() <= 3
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        frames = list(container.decode(stream))
+        assert stream.codec_context.name == "mjpeg"
+        assert all(frame.key_frame and frame.color_range == 2 for frame in frames)
+        assert [float(frame.time) for frame in frames] == pytest.approx([0, 1 / 25, 2 / 25, 3 / 25])
+
+
+@pytest.fixture
+def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """The threads encode a picture for each permit."""
+    given = threading.Semaphore(0)
+
+    def one(frame: Tensor) -> Tensor:
+        if not given.acquire(timeout=HANGS_S):
+            raise TimeoutError("nobody wants it")
+        if not frame.any():
+            raise EncodingError("a black frame")
+        return jpeg(frame)
+
+    def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
+        return threads.map(one, frames.frames.unbind())
+
+    monkeypatch.setattr(motion_jpeg, "pictures", pictures)
+    return given
+
+
+def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rgb, permits):
+    with MotionJpeg(tmp_path / "out.mov", VIDEO) as encoder:
+        for part in torch.split(rgb, 4):
+            encoder.write(part)  # none of the first is complete
+        permits.release(11)
+        settled = threading.Thread(target=encoder.settle)
+        settled.start()
+        settled.join(0.1)
+        assert settled.is_alive(), "it waits until every picture is written"
+        permits.release()
+        settled.join(HANGS_S)
+        assert not settled.is_alive()
+    assert encoder.close().frames == 12
+    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), "nv12").numbers == tuple(range(12))
+
+
+def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):
+    frames = rgb.clone()
+    frames[5] = 0
+    encoder = MotionJpeg(tmp_path / "out.mov", VIDEO)
+    encoder.write(frames[:4])
+    encoder.write(frames[4:])
+    permits.release(12)
+    for _ in range(2):
+        with pytest.raises(EncodingError, match="a black frame"):
+            encoder.close()
+    assert not list(tmp_path.iterdir())
