@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-
-pytest.importorskip("torchvision")
 from torchvision.io import decode_jpeg as _decode_on_host
 
 import workloads.driving as driving

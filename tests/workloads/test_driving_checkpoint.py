@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("torchvision")
 import workloads.driving.checkpoint as checkpoint
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("torchvision")
 from torchvision.io import encode_jpeg
 
 import workloads.driving.frames as driving_frames

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("torchvision")
 import workloads.driving.proofs as driving_proofs
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-pytest.importorskip("torchvision")
 import torchvision
+from torch import Tensor, nn
 
 import workloads.resnet50_inference as resnet50_inference
 from gpugate.measurement.torch_flags import TorchFlags

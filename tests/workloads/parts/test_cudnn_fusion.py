@@ -12,8 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-pytest.importorskip("torchvision")
 from torchvision.models import resnet50
 from torchvision.models.segmentation import fcn_resnet50
 

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-pytest.importorskip("torchvision")
-
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.small_clips import clip_on_cpu

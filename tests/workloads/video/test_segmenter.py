@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-
-pytest.importorskip("torchvision")
 from torchvision.models import get_model
 from torchvision.models.segmentation import fcn_resnet101
 

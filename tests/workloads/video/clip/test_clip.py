@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -11,8 +12,6 @@ from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path, rendered
 from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.scene import scene
 from workloads.video.clip.video_file import examine
-
-av = pytest.importorskip("av", reason="PyAV writes and reads clips: pip install av")
 
 TINY = Clip(160, 96, 36)
 CODECS = ("h264", "hevc")

@@ -1,5 +1,6 @@
 """The bar code of a frame number: read back at any size and after a blur, and refused when it is damaged."""
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -34,7 +35,6 @@ def test_numbers_come_back_from_luma_of_any_size_and_range(width: int, height: i
 
 def test_a_number_survives_the_blur_of_the_background_at_1080p() -> None:
     """31 pixels, sigma as OpenCV derives it from the size of the kernel, blended with the sharp frame."""
-    cv2 = pytest.importorskip("cv2")
     sharp = painted(12345, 1920, 1080)
     blurred = cv2.GaussianBlur(sharp, (31, 31), 0)
     for alpha in (0.0, 0.37, np.random.default_rng(0).random((1080, 1920, 1))):

@@ -6,13 +6,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 from tests.support.full_disk import files_up_to
 from workloads.video.clip.video_file import VideoError, examine, replacing_video
-
-av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 
 TICK = Fraction(1, 90_000)
 

@@ -16,8 +16,6 @@ from workloads.video.clip.clip import CLIPS, Clip
 from workloads.video.encode import on_cpu
 from workloads.video.encode import promises as encode
 
-av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
-
 CLIP = Clip(640, 360, 16)
 
 
