@@ -1,6 +1,7 @@
 """The stated FLOPs are those that PyTorch counts, and the stated bytes of networks those of their layers."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torchvision
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpugate.workload import Context, DeviceKind, Size, Workload
-from tests.support.counted_work import count_work
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from workloads import WORKLOADS, resnet50_inference
 from workloads.driving import WORK
@@ -53,6 +53,34 @@ def test_the_stated_flops_are_those_that_pytorch_counts(workload: Workload, cach
     # A step of text is stated for the middle of the text, and each one attends to as many tokens as stand before it.
     allowed = 0.06 if workload.name.startswith("llm-") else 2e-4
     assert workload.sizes["cpu"].flops == pytest.approx(counter.get_total_flops(), rel=allowed)
+
+
+@dataclass(frozen=True)
+class Work:
+    """`read` and `written` are values of the inputs and outputs of convolutions and linear layers, `weights` of all."""
+
+    flops: int
+    read: int
+    written: int
+    weights: int
+
+
+def count_work(model: nn.Module, images: Tensor, backward: bool = False) -> Work:
+    values = {"read": 0, "written": 0}
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        values["read"] += inputs[0].numel()
+        values["written"] += output.numel()
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(count)
+    with FlopCounterMode(display=False) as counter:
+        output = model(images)
+        if backward:
+            output.sum().backward()
+    weights = sum(weight.numel() for weight in model.parameters())
+    return Work(counter.get_total_flops(), **values, weights=weights)
 
 
 def segmenter(kind: str) -> tuple[Size, nn.Module, tuple[int, int]]:
