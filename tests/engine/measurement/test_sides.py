@@ -66,6 +66,22 @@ def test_running_out_of_memory_is_known_by_its_kind_and_by_words_of_libraries(er
     assert SideError("fast", "being built", error).out_of_memory is short
 
 
+@pytest.mark.parametrize(
+    ("side", "sentence"),
+    [
+        (None, "being built: TypeError: its build function returned None: return a gpugate.workload.Side"),
+        (Side(None), "being built: TypeError: step of its Side is None, which cannot be called: give a function"),
+        (Side(abs, finish=None), "being built: TypeError: finish of its Side is None, which cannot be called: give a"),
+        (Side(abs, engaged=lambda: False), "calling engaged(): TypeError: engaged() returned False: return None where"),
+        (Side(abs, engaged=lambda: " "), "calling engaged(): TypeError: engaged() returned ' ': return None where the"),
+    ],
+)
+def test_a_side_that_is_none_is_named_with_what_to_give(side: Any, sentence: str) -> None:
+    with pytest.raises(SideError) as caught:
+        build_side("fast", lambda context: side, CONTEXT, INPUTS[0]).why_not_engaged()
+    assert str(caught.value).startswith(f"fast failed while {sentence}")
+
+
 class Broken(Dataset[Tensor]):
     def __len__(self) -> int:
         return 1

@@ -164,31 +164,6 @@ def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> No
     assert "slower_than_record" in tiny.reasons("throughput")
 
 
-def test_a_baseline_of_too_few_processes_does_not_open_the_gate(
-    tiny: TinyProject, recorded_project: TinyProject
-) -> None:
-    tiny.take_baseline(recorded_project)
-    tiny.baseline.write_bytes(recorded_project.baseline.read_bytes())
-    result = tiny.run(*GATE, "-k", "throughput")
-    assert result.status == 1
-    assert "the record is of 2 processes, and a gate needs 5" in result.text
-
-
-def test_what_is_not_fit_is_refused_and_nothing_is_touched(tiny: TinyProject, recorded_project: TinyProject) -> None:
-    tiny.take_baseline(recorded_project)
-    tiny.workload(build="def quick(context):\n    return Side(lambda x: 3 * x)")
-    before = tiny.files()
-    result = tiny.run("--update-baselines", "-operf_processes=5", "--perf-device=cpu")
-    assert result.status == 1
-    assert "fresh process" not in result.text
-    (refusal,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
-    assert "tiny/quick/cpu" in refusal
-    assert "is WRONG in the check of equivalence" in refusal
-    assert "record again" in refusal
-    check_no_traceback(result.text)
-    assert tiny.files() == before
-
-
 def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_are_named(tiny: TinyProject) -> None:
     wrong = "def wrong(context):\n    return Side(lambda x: 3 * x)"
     tiny.workload(f"{QUICK}\n\n{wrong}\n", f'{PROMISE}, Optimization("wrong", wrong, {{"cpu": 0.01}})')

@@ -97,6 +97,8 @@ def test_slower_code_fails_although_the_record_is_blunt(recorded_commit: TinyPro
     assert change == pytest.approx(0.1, abs=0.03)
     assert len(code_of(recorded_commit)["processes"]) == 3
     assert "the code is slower: in turns with the recorded code" in failed.text
+    recorded = read_provenance(recorded_commit.path).commit
+    assert f"gpugate bisect tiny/quick/cpu --good {recorded}" in failed.text
     cache = recorded_commit.path / ".gpugate-cache" / "versions"
     assert list(cache.iterdir()) == []
 
@@ -161,9 +163,7 @@ def set_launch_latency(document: dict[str, Any], us: float) -> None:
         record["yardsticks"] = {"launch_latency_us": us}
 
 
-def test_a_slower_machine_with_changed_code_is_a_regression_only_where_the_code_is_slower(
-    recorded_commit: TinyProject,
-) -> None:
+def test_a_slower_machine_with_changed_code_is_no_regression(recorded_commit: TinyProject) -> None:
     make_machine_slower(recorded_commit)
     recorded_commit.workload(QUICK + "\n_NO_EFFECT = 0\n")
     changed = recorded_commit.run(*GATE)
@@ -172,12 +172,6 @@ def test_a_slower_machine_with_changed_code_is_a_regression_only_where_the_code_
     assert next(iter(found)) == "the_machine"
     assert found["code_not_slower"]["change"] == pytest.approx(0.0, abs=0.03)
     assert "another host" in found["record_differs"]["differences"]
-    recorded_commit.workload(SLOWER)
-    slower = recorded_commit.run(*GATE, "--against=main")
-    assert recorded_commit.outcomes()["throughput"] == "REGRESSED"
-    assert recorded_commit.reasons("throughput")["code_slower"]["change"] == pytest.approx(0.1, abs=0.03)
-    of_main = read_provenance(recorded_commit.path).commit
-    assert f"gpugate bisect tiny/quick/cpu --good {of_main}" in slower.text
 
 
 def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commit: TinyProject, monkeypatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
 from gpugate.results.run import Provenance, RunResult
+from gpugate.results.verdict import Outcome
 from gpugate.session.merging import NOTHING_MEASURED, MergeError, ShardRun, check_shard, merge, run_problems
 from gpugate.store import run_file
 from gpugate.workload import Point
@@ -60,6 +61,9 @@ def changed(one: ShardRun, **fields: Any) -> ShardRun:
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 def test_merged_shards_are_the_night_of_one_process_digit_for_digit(tmp_path: Path, count: int) -> None:
     night = whole_night(tmp_path / "whole.json")
+    assert {verdict.outcome for one in night.cases.values() for verdict in one.verdicts} == {*Outcome} - {
+        Outcome.UNDECIDED
+    }
     for seed in range(3):
         shards = split(night, count, seed)
         random.Random(seed).shuffle(shards)  # noqa: S311

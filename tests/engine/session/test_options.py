@@ -157,14 +157,6 @@ def test_a_setting_is_kept_by_its_name_and_a_path_becomes_absolute(
     assert settings == {"words": "a=b", "video-2": "nowhere.mp4"}
 
 
-def test_a_setting_that_no_selected_workload_has_is_one_sentence(tiny: TinyProject) -> None:
-    result = tiny.run("--perf-set=vidoe=mine.mp4", "--perf-json=run.json")
-    assert result.status == pytest.ExitCode.USAGE_ERROR
-    (said,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
-    assert said == ("ERROR: --perf-set vidoe=mine.mp4 is for none of the selected workloads: they know video, a file")
-    assert not (tiny.path / "run.json").exists()
-
-
 def test_a_fresh_process_takes_a_setting_that_is_for_other_cases(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +212,8 @@ def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
     monkeypatch.delenv(VARIABLE, raising=False)
     pytester.makeini(PROJECT)
     assert (find_url(None), find_url("sqlite:///a"), find_baselines(None)) == (None, "sqlite:///a", Path("records"))
+    monkeypatch.setenv(VARIABLE, "sqlite:///b")
+    assert (find_url(None), find_url("sqlite:///a")) == ("sqlite:///b", "sqlite:///a")
     monkeypatch.chdir(pytester.mkdir("below"))
     assert find_baselines(None) == pytester.path / "records"
     pytester.makeini("[pytest]\nminversion = 99")

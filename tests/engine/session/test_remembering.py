@@ -86,17 +86,6 @@ def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProje
         assert add_folder(store, project.path / "nights").new == 0
 
 
-@pytest.mark.parametrize("way", ["option", "variable"])
-def test_another_store_by_its_url(project: TinyProject, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    url = f"sqlite:///{project.path}/elsewhere/all.sqlite"
-    if way == "variable":
-        monkeypatch.setenv(VARIABLE, url)
-    assert project.run(*(["--perf-store", url] if way == "option" else [])).status == 0
-    assert len(stored(project, url)) == 1
-    assert not (project.path / ".gpugate").exists()
-    assert (project.path / "elsewhere/all.sqlite").is_file()
-
-
 @pytest.mark.parametrize(
     "options",
     [

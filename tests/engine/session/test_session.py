@@ -230,10 +230,19 @@ def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_the
     assert os.sched_getaffinity(0) == usual
 
 
-def test_a_process_in_which_the_baseline_computes_something_else_measures_no_further_case(session, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "found",
+    [
+        SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")),
+        replace(MEASURED, reference_slowdown=10.0),
+    ],
+    ids=["other outputs", "a slower reference"],
+)
+def test_a_process_in_which_the_reference_is_another_one_measures_no_further_case(session, monkeypatch, found) -> None:
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: None)
-    measuring(monkeypatch, SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")))
-    assert "the baseline gives others" in (measure_case(session, CASE).error or "")
+    session.options = replace(OPTIONS, processes=1)
+    measuring(monkeypatch, found)
+    assert measure_case(session, CASE).error == (str(found) if isinstance(found, SideError) else None)
     honest = measure_case(session, Case(NET, replace(FAST, name="honest"), "cpu"))
     assert {verdict.outcome for verdict in honest.verdicts} == {Outcome.ENV_INVALID}
     assert honest.verdicts[1].reason.endswith("perhaps each later side of this process: run the other cases without it")

@@ -46,20 +46,13 @@ def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
     assert measured(tiny, "--perf-report", str(tiny.path / "night")) == {"mine/quick/cpu": Outcome.PASS}
 
 
-def test_a_plain_folder_is_named_by_module(tiny: TinyProject) -> None:
-    (tiny.path / "tiny.py").rename(tiny.write("performance/first.py", ""))
-    (tiny.path / "quick_ms").rename(tiny.write("performance/quick_ms", ""))
-    tiny.write("performance/second.py", workload_named("second"))
-    conftest = (tiny.path / "conftest.py").read_text(encoding="utf-8").replace('"tiny"', '"performance.first"')
-    tiny.write("conftest.py", f'{conftest}\nregister_module("performance.second")\n')
-    assert measured(tiny) == {"tiny/quick/cpu": Outcome.PASS, "second/quick/cpu": Outcome.PASS}
-
-
 def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:
     both, cuda_only = PROMISE, 'Optimization("graphed", quick, {"sm_90": 2.0, "cuda": 1.5})'
     tiny.workload(optimizations=f"{both}, {cuda_only}")
-    listed = tiny.run("--co", "-q", "-k", "outputs").text
+    listed = tiny.run("--co", "-q", "-k", "outputs", "--perf-json=run.json").text
     assert re.findall(r"\[(.*)\]", listed) == ["tiny/quick/cuda", "tiny/quick/cpu", "tiny/graphed/cuda"]
+    assert "= gpugate =" not in listed, "collecting measures nothing"
+    assert not (tiny.path / "run.json").exists()
     marked = tiny.run("--co", "-q", "-k", "outputs", "-m", "gpu").text
     assert re.findall(r"\[(.*)\]", marked) == ["tiny/quick/cuda", "tiny/graphed/cuda"]
 

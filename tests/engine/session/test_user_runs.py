@@ -17,7 +17,6 @@ from gpugate.session import perf_session
 from gpugate.store import run_file
 from tests.support.tiny_project import PROMISE, QUICK, Ended, TinyProject, check_no_traceback
 from tests.support.warm_python import WarmPython
-from tests.support.work_clock import clock
 
 NO_GPU = "needs a CUDA GPU, and torch sees none: run it on a machine with one"
 PROMISES = (
@@ -37,9 +36,6 @@ def right(context):
     return sleeping(2)
 """
 THREE = ", ".join(f'Optimization("{name}", {name}, {{"cpu": 0.01}})' for name in ("quick", "wrong", "right"))
-NEEDS_A_PACKAGE = """
-Optimization("quick", quick, {"cpu": 0.01}, needs=Needs(packages=("torch_nowhere",), install="pip install nowhere"))
-"""
 
 
 def passed(text: str, verbose_outcome: str = "PASSED") -> list[str]:
@@ -105,19 +101,6 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> N
     assert tiny.run("-k", "outputs", "--gate", "--allow-missing", "memory, cuda").status == 0
 
 
-def test_a_missing_package_skips_with_its_name_and_how_to_install_it(tiny: TinyProject) -> None:
-    tiny.workload(WRONG, f'{NEEDS_A_PACKAGE.strip()}, Optimization("right", right, {{"cpu": 0.01}})')
-    lenient = tiny.run("-v", "-rs")
-    assert lenient.status == 0
-    for word in ("torch_nowhere", "pip install nowhere"):
-        assert word in lenient.text.partition("= gpugate =")[2]
-        assert word in lenient.text.partition("short test summary")[2]
-    strict = tiny.run("--gate", "-k", "outputs")
-    assert strict.status == 1
-    assert "tiny/quick/cpu was not measured: " in strict.text
-    assert tiny.run("--gate", "-k", "outputs", "--allow-missing", "nowhere").status == 0
-
-
 def test_the_json_holds_everything_and_reads_back(whole: Whole) -> None:
     tiny = whole.project
     run = run_file.read(tiny.path / "run.json")
@@ -181,18 +164,6 @@ def test_k_selects_and_one_measurement_feeds_every_test(tiny: TinyProject) -> No
     assert passed(result.text) == [f"{name}[tiny/quick/cpu]" for name in (PROMISES[0], PROMISES[2])]
     assert (tiny.path / "made").read_text(encoding="utf-8") == "one measurement\n"
     assert set(tiny.json()["cases"]) == {"tiny/quick/cpu"}
-
-
-def test_collecting_lists_the_parameters_and_measures_nothing(tiny: TinyProject) -> None:
-    result = tiny.run("--co", "-q", "--perf-json=run.json")
-    assert result.status == 0
-    assert f"perf_tests/test_promises.py::{PROMISES[0]}[tiny/quick/cpu]" in result.text
-    assert f"perf_tests/test_promises.py::{PROMISES[0]}[tiny/quick/cuda]" in result.text
-    assert "= gpugate =" not in result.text
-    assert not (tiny.path / "run.json").exists()
-    assert "8 tests collected" in result.text
-    assert "/4 tests" not in result.text
-    assert "4/8 tests collected" in tiny.run("--co", "-q", "-m", "gpu").text
 
 
 def test_x_stops_at_the_first_failure_and_lf_runs_only_what_failed(tiny: TinyProject) -> None:
@@ -370,35 +341,6 @@ def test_a_machine_without_a_record_is_named_where_others_have_some(
     for options in ((), ("--gate", "--allow-missing=cuda")):
         text = tiny.run("-k", "outputs", *options).text
         assert "-1-cores (OMP_NUM_THREADS=1 counts as so many cores), and the records are of nvidia-h200" in text
-
-
-PATCHING = f"""
-{QUICK}
-
-def patching(context):
-    # A function that the baseline calls takes ten times as long from now on.
-    usual = clock.sleep
-    clock.sleep = lambda seconds: usual(10 * seconds)
-    def step(x):
-        usual(1 / 1e3)
-        return x + x
-    return Side(step)
-"""
-
-
-def test_a_side_that_slows_a_shared_function_gives_no_result_and_ends_the_measurements_of_its_process(
-    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clock, "sleep", clock.sleep)  # restored at the end
-    tiny.workload(PATCHING, f'Optimization("patching", patching, {{"cpu": 1.1}}), {PROMISE}')
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "speedup")
-    cases = tiny.json()["cases"]
-    (speedup,) = [one for one in cases["tiny/patching/cpu"]["verdicts"] if one["check"] == "speedup"]
-    assert (speedup["outcome"], speedup["reasons"][0]["code"]) == ("INCONCLUSIVE", "reference_slowed")
-    assert set(tiny.outcomes().values()) == {"ENV_INVALID"}, "the honest case after it"
-    assert "tiny/patching/cpu slowed its reference, and perhaps each later side of this process" in result.text
-    assert tiny.run("--perf-device=cpu", "--update-baselines=first", "--perf-processes=1").status != 0
-    assert list((tiny.path / "baselines").rglob("*.json")) == []
 
 
 @pytest.mark.parametrize(("words", "sharing"), [((), 1), (("--gate",), 3)])

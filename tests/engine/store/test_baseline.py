@@ -340,8 +340,8 @@ def because(problem: str) -> tuple[Reason, ...]:
     return (Reason(ReasonCode.NOT_ENGAGED, {"problem": problem}),)
 
 
-def judged(outcome: Outcome) -> RunResult:
-    verdict = Verdict("counters", "net/tf32/cuda", outcome, because("because"))
+def judged(outcome: Outcome, *reasons: Reason) -> RunResult:
+    verdict = Verdict("counters", "net/tf32/cuda", outcome, reasons or because("because"))
     return run(replace(case("tf32", 2.0), verdicts=[verdict]))
 
 
@@ -351,6 +351,10 @@ def judged(outcome: Outcome) -> RunResult:
         *(
             (judged(outcome), f"net/tf32/cuda is {outcome.value} in the check of counters (because): mend that and")
             for outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+        ),
+        (
+            judged(Outcome.INCONCLUSIVE, Reason(ReasonCode.REFERENCE_SLOWED, {"times": 3.0})),
+            "net/tf32/cuda is INCONCLUSIVE in the check of counters (no result: the reference takes 3 times as",
         ),
         (run(replace(case("tf32", 2.0), measurement=None, error="no memory")), "net/tf32/cuda failed (no memory): "),
         (
