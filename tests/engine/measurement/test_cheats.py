@@ -91,13 +91,6 @@ def test_outputs_that_the_reference_left_behind(bench: Bench) -> None:
     assert resemblance(bench.measure(case, **FEW)) == "other input"
 
 
-def test_outputs_remembered_by_the_content_of_their_input(bench: Bench) -> None:
-    measured = found(bench, remembering(bench, lambda inputs: float(inputs[0, 0])))
-    assert "has the outputs of known inputs in store" in wrong(measured)
-    assert checks(measured).wrong == 0, "every output is right: only the times of new inputs show it"
-    assert checks(measured).new_input_ratio == pytest.approx(WORK_MS / CHEAT_MS)
-
-
 def tabled(bench: Bench, table: Callable[[], dict[float, torch.Tensor]]) -> Build:
     """A side that looks the outputs of known inputs up in a table, and keeps no further ones."""
 
@@ -158,12 +151,20 @@ def stolen_table(bench: Bench) -> dict[float, torch.Tensor]:
     return {float(one[0, 0]): outputs[key] for one in timed if (key := float(product(one).sum())) in outputs}
 
 
-@pytest.mark.parametrize("table", [made_table, stolen_table])
-def test_a_table_of_the_timed_inputs_that_keeps_no_new_outputs(
-    bench: Bench, table: Callable[[Bench], dict[float, torch.Tensor]]
+IN_STORE: dict[str, Callable[[Bench], Build]] = {
+    "every output by the content of its input": lambda bench: remembering(bench, lambda inputs: float(inputs[0, 0])),
+    "a table of the timed inputs": lambda bench: tabled(bench, lambda: made_table(bench)),
+    "the expected outputs": lambda bench: tabled(bench, lambda: stolen_table(bench)),
+}
+
+
+@pytest.mark.parametrize("kept", IN_STORE)
+def test_right_outputs_that_a_side_has_in_store_are_shown_by_the_times_of_new_inputs_alone(
+    bench: Bench, kept: str
 ) -> None:
-    measured = found(bench, tabled(bench, lambda: table(bench)))
+    measured = found(bench, IN_STORE[kept](bench))
     assert "has the outputs of known inputs in store" in wrong(measured)
+    assert checks(measured).wrong == 0
     assert checks(measured).new_input_ratio == pytest.approx(WORK_MS / CHEAT_MS)
 
 
@@ -424,17 +425,6 @@ def test_another_output_now_and_then(
     measured = found(bench, bench.side("fast", 1.0, now_and_then(period, other)))
     assert resemblance(measured) == resembles
     assert checks(measured).wrong == pytest.approx(checks(measured).steps / period, abs=1.1)
-
-
-def test_every_other_output_is_that_of_the_step_before(bench: Bench) -> None:
-    last, steps = [torch.zeros(2, 3)], iter(range(10**9))
-
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        if next(steps) % 2 == 0:
-            last[:] = [other_kernels(inputs)]
-        return last[0]
-
-    assert resemblance(found(bench, bench.side("fast", 1.0, step))) == "step before"
 
 
 def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:

@@ -73,9 +73,16 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
 
 
-def test_a_gate_judges_against_what_was_recorded(tiny: TinyProject, recorded_project: TinyProject) -> None:
-    before = tiny.take_baseline(recorded_project)
-    result = tiny.run(*GATE)
+def test_a_gate_passes_within_the_recorded_spread_and_explains_where_that_is_asked_for(
+    tiny: TinyProject, recorded_project: TinyProject
+) -> None:
+    tiny.take_baseline(recorded_project)
+    tiny.edit_baseline(spread_out)
+    before = tiny.baseline.read_bytes()
+    result = tiny.run(*GATE, "--explain")
+    assert result.status == 0, result.text
+    assert set(tiny.outcomes().values()) == {Outcome.PASS}
+    assert "likely cause, against what was recorded: " in result.text
     then = history(loaded(tiny).cases["quick/cpu"].current.processes)
     assert tiny.verdict("speedup")["numbers"]["recorded_speedup"] == pytest.approx(then.speedup)
     assert tiny.verdict("throughput")["numbers"]["recorded_ms"] == pytest.approx(then.optimized_ms)
@@ -107,18 +114,6 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     by_hand = tiny.run(*options)
     assert by_hand.status == 0, "a run by hand fails on what is certain alone"
     assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
-
-
-def test_a_case_passes_within_the_recorded_spread_and_is_explained_where_that_is_asked_for(
-    tiny: TinyProject, recorded_project: TinyProject
-) -> None:
-    tiny.take_baseline(recorded_project)
-    tiny.edit_baseline(spread_out)
-    result = tiny.run(*GATE)
-    assert result.status == 0, result.text
-    assert set(tiny.outcomes().values()) == {Outcome.PASS}
-    assert "autopsy" not in result.text
-    assert "likely cause, against what was recorded: " in tiny.run(*GATE, "--explain").text
 
 
 # Twice the CPU time of a step: a gain is one where the bill fell, too.
@@ -158,10 +153,6 @@ def test_improve_record_and_be_caught_by_the_new_record(tiny: TinyProject) -> No
     entry = loaded(tiny).cases["quick/cpu"]
     assert entry.anchor == anchor
     assert (entry.anchor.reason, entry.current.reason) == ("the first", "the second")
-
-    tiny.quick_ms(6)  # slower than the record by far, faster than the anchor by far
-    assert tiny.run(*GATE).status == 1
-    assert "slower_than_record" in tiny.reasons("throughput")
 
 
 def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_are_named(tiny: TinyProject) -> None:

@@ -137,12 +137,6 @@ def test_a_shard_that_was_cut_off_leaves_the_night_without_a_verdict(tmp_path: P
     assert (found.interrupted, found.exit_status) == (True, 1)
 
 
-def test_problems_of_several_shards_are_there_once(tmp_path: Path) -> None:
-    shards = split(whole_night(tmp_path / "whole.json", case("a"), case("b")), 2)
-    found = merge([changed(one, problems=["tiny/gone/cuda is recorded", f"of {one.shard.number}"]) for one in shards])
-    assert found.problems == ["tiny/gone/cuda is recorded", "of 1", "of 2"]
-
-
 def test_a_fault_that_several_shards_missed_is_one_problem_of_the_night(tmp_path: Path) -> None:
     night = whole_night(tmp_path / "whole.json", case("a"), case("b"), mutated="sync")
     shards = [changed(one, problems=list(run_problems(one.run))) for one in split(night, 2)]

@@ -75,6 +75,7 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(whole: Who
     assert f"skipped\n  {NO_GPU}\n      tiny/quick/cuda" in table
     assert "1 case measured (1 PASS), 1 case skipped" in table
     assert "\x1b" not in result.text
+    assert "autopsy" not in result.text
 
 
 def test_a_developers_run_passes_without_a_record_where_a_gate_fails(tiny: TinyProject) -> None:
