@@ -1,19 +1,22 @@
-"""The training ladder: what its rungs change, and what a step would notice. All on a CPU."""
+"""The training ladder on a CPU with a few small pictures: its rungs, what a step notices, and its proofs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.parts.compiled import NHWC
 from workloads.parts.trainer import Recipe
-from workloads.resnet18_training import WORKLOADS, training
+from workloads.resnet18_training import WORKLOADS, proofs, training
 from workloads.resnet18_training.pictures import seeded_pictures
 from workloads.resnet18_training.training import (
     CPU_BOTTOM,
@@ -31,8 +34,11 @@ TINY = replace(CPU_BOTTOM, batch=8, piece=8)
 
 
 @pytest.fixture(autouse=True)
-def small_net(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_pictures_and_a_small_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "training_pictures", lambda context: PICTURES)
+    monkeypatch.setattr(proofs, "CURVE_ITERATIONS", 3)
     monkeypatch.setattr(training, "architecture", SmallNet)
+    proofs.loss_curve.cache_clear()
 
 
 def losses(rung: Rung, iterations: int = 2) -> list[float]:
@@ -115,3 +121,54 @@ def test_what_is_not_as_the_rung_says_is_noticed() -> None:
     rung = replace(WHOLE_STEP, batch=16, side_pixels=32, recipe=RUNGS["fused"].recipe)
     with closing(TrainingLoop(CONTEXT, rung, PICTURES)) as loop:
         assert loop.why_not() == "no CUDA graph was captured"
+
+
+# --- proofs, and the faults that disprove them ------------------------------------------------------------------------
+
+
+def test_equal_losses_are_shown_and_others_disproved() -> None:
+    assert "3 losses bit for bit those" in proofs.same_losses(CONTEXT, RUNGS["workers"], TINY)
+    with pytest.raises(DisprovedError, match="off those of the rung before"):
+        proofs.same_losses(CONTEXT, RUNGS["large batch"], TINY)
+
+
+def test_close_losses_are_shown_and_others_disproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rung in (RUNGS["bf16 channels last"], RUNGS["bytes"]):
+        assert "3 losses" in proofs.close_losses(CONTEXT, rung)
+    proofs.loss_curve.cache_clear()
+    monkeypatch.setitem(proofs.CLOSE_MEAN, torch.bfloat16, 1e-9)
+    with pytest.raises(DisprovedError, match=r"1e-09 are allowed"):
+        proofs.close_losses(CONTEXT, RUNGS["bf16 channels last"])
+
+
+def test_a_curve_of_other_pictures_is_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterate = TrainingLoop.iterate
+    monkeypatch.setattr(TrainingLoop, "iterate", lambda self: (~iterate(self)[0], torch.ones(())))
+    with pytest.raises(DisprovedError, match="whose turn it was"):
+        proofs.loss_curve(CONTEXT, TINY, 1)
+
+
+def test_batches_that_arrive_whole_are_shown() -> None:
+    said = proofs.batches_arrive(CONTEXT, RUNGS["bytes by a copy stream"])
+    assert "12 batches of 16 bit for bit what the host sent" in said
+    assert "0 were still being copied" in said, "on a CPU"
+
+
+def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = PictureTrainer.__call__
+
+    def overwriting(self: PictureTrainer, images: Tensor, labels: Tensor, meanwhile: Callable[[], None]) -> Tensor:
+        loss = train(self, images, labels, meanwhile)
+        images[0, 0, 0, 0] += 1
+        return loss
+
+    monkeypatch.setattr(PictureTrainer, "__call__", overwriting)
+    with pytest.raises(DisprovedError, match="12 of 12 batches"):
+        proofs.batches_arrive(CONTEXT, RUNGS["bytes by a copy stream"])
+
+
+def test_a_training_that_learned_is_told_from_one_that_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "PICTURES", 1024)
+    rung = replace(TINY, batch=16, resident=True)
+    with pytest.raises(DisprovedError, match=r"% of 512 unseen pictures after 0 iterations, 97 % are wanted"):
+        proofs.learns_pictures(CONTEXT, rung, iterations=0)
