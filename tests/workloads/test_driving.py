@@ -159,12 +159,6 @@ def test_a_recipe_trains_to_the_same_loss(context, recipe):
     assert losses[1] == pytest.approx(losses[0], rel=0.02 if recipe.half is None else 0.1)
 
 
-def test_a_lost_layout_is_noticed(context):
-    pipeline = Pipeline(context, Plan(batch=4, recipe=Recipe(layout=NHWC)))
-    pipeline.trainer.model.encoder[0].to(memory_format=torch.contiguous_format)
-    assert "encoder.0.weight is not in torch.channels_last" in pipeline.trainer.why_not()
-
-
 def test_the_model_sees_every_camera_and_the_command():
     model = driving_model(RIG, 0).eval()
     images = torch.randint(256, (1, 2, 3, 32, 64), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""The proofs of the driving workload: that they hold, and that they fail when what they claim is broken."""
+"""The proofs of the driving workload, which fail when what they claim is broken, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from pathlib import Path
 import pytest
 import torch
 
-import workloads.driving.proofs as driving_proofs
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
+from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
-from workloads.driving import checkpoint as driving_checkpoint
-from workloads.driving import training
-from workloads.driving.frames import Rig
+from workloads.driving import checkpoint, proofs, training
+from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import Batch, Source
 from workloads.driving.proofs import RESUMES, WORKSPACE, copies_intact, deterministic, learns, repeats
 from workloads.driving.training import DrivingTrainer, Pipeline, Plan
 from workloads.parts.trainer import Recipe
 
+CPU = torch.device("cpu")
+RIG, OTHER_RIG = Rig(cameras=2, height=32, width=64), Rig(3, 32, 64)
 PLAN = Plan(batch=4)
 REPEATS = repeats(PLAN)
 
 
 @pytest.fixture
 def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setattr(training, "SMALL_RIG", Rig(cameras=2, height=32, width=64))
+    monkeypatch.setattr(training, "SMALL_RIG", RIG)
     monkeypatch.setitem(training.FRAMES, "cpu", 8)
-    monkeypatch.setattr(driving_proofs, "COPIED_BATCHES", 4)
-    monkeypatch.setattr(driving_proofs, "MOST_ITERATIONS", 8)  # in bf16 seconds each, where a CPU lacks it
-    monkeypatch.setattr(driving_proofs, "FEWEST_ITERATIONS", 8)
-    driving_proofs._fp32_losses.cache_clear()
-    return Context(device=torch.device("cpu"), items=4, seed=0, cache_dir=cache_dir)
+    monkeypatch.setattr(proofs, "COPIED_BATCHES", 4)
+    monkeypatch.setattr(proofs, "MOST_ITERATIONS", 8)  # in bf16 seconds each, where a CPU lacks it
+    monkeypatch.setattr(proofs, "FEWEST_ITERATIONS", 8)
+    proofs._fp32_losses.cache_clear()
+    return Context(device=CPU, items=4, seed=0, cache_dir=cache_dir)
 
 
 def test_a_run_that_depends_on_the_moment_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +57,11 @@ def test_a_resumed_run_ends_in_the_same_bits(context: Context) -> None:
     assert not [path for path in context.cache_dir.iterdir() if "checkpoint" in path.name]
 
 
-RESUME = driving_checkpoint.resume
+RESUME = checkpoint.resume
 FORGETS = {
     "random numbers": (torch, "set_rng_state", lambda *_: None),
     "momentum": (torch.optim.SGD, "load_state_dict", lambda *_: None),
-    "the position": (driving_checkpoint, "resume", lambda *words: 0 * RESUME(*words)),
+    "the position": (checkpoint, "resume", lambda *words: 0 * RESUME(*words)),
     "weights": (torch.nn.Module, "load_state_dict", lambda *_: None),
 }
 
@@ -110,7 +111,7 @@ def test_no_learning_is_disproved(context: Context, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_curve_apart_from_fp32s_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving_proofs, "_fp32_losses", lambda *_: [1.0] * 6 + [0.01] * 6)
+    monkeypatch.setattr(proofs, "_fp32_losses", lambda *_: [1.0] * 6 + [0.01] * 6)
     with pytest.raises(DisprovedError, match="they may end"):
         learns(PLAN).show(context)
 
@@ -141,7 +142,7 @@ def test_copies_that_never_ran_beside_training_show_nothing(
     init = Pipeline.__init__
 
     def prefetched(pipeline: Pipeline, context: Context, plan: Plan) -> None:
-        init(pipeline, replace(context, device=torch.device("cpu")), replace(plan, path="blocking"))
+        init(pipeline, replace(context, device=CPU), replace(plan, path="blocking"))
         pipeline.source = replace(pipeline.source, copying=lambda: copying)
 
     monkeypatch.setattr(Pipeline, "__init__", prefetched)
@@ -151,3 +152,66 @@ def test_copies_that_never_ran_beside_training_show_nothing(
     else:
         with pytest.raises(DisprovedError, match="each of 4 copies was over before"):
             proof.show(on_gpu)
+
+
+# --- checkpoints: what they bring back, and what is refused -----------------------------------------------------------
+
+
+def _batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (2, 2, 3, 32, 64), generator=generator, dtype=torch.uint8)
+    return Batch(images, torch.tensor([0, 3]), torch.zeros(2, WAYPOINTS, 2), torch.tensor([0, 1]))
+
+
+def _trainer(seed: int = 0, rig: Rig = RIG, recipe: Recipe = Recipe()) -> DrivingTrainer:  # noqa: B008  # frozen
+    return DrivingTrainer(rig, recipe, seed, CPU)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint after one iteration; no test may change it."""
+    path = tmp_path_factory.mktemp("checkpoints") / "driving.pt"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        trainer = _trainer()
+        trainer.train(_batch())
+        checkpoint.save(path, trainer, position=2)
+    return path
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "cannot be read"),
+    "words": (lambda path: path.write_text("weights, honestly"), "cannot be read"),
+    "the last byte": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cannot be read"),
+    "of another program": (lambda path: torch.save({"weight": torch.ones(1)}, path), "cannot be read"),
+    "code": (lambda path: torch.save({"model": Path("/")}, path), "Weights only load failed"),
+    "of more cameras": (
+        lambda path: checkpoint.save(path, _trainer(rig=OTHER_RIG), 0),
+        "size mismatch for camera",
+    ),
+    "of FP16": (
+        lambda path: checkpoint.save(path, _trainer(recipe=Recipe(torch.float16)), 0),
+        "scaled otherwise",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_checkpoint_is_refused_in_one_sentence(saved: Path, tmp_path: Path, name: str) -> None:
+    (damage, said), path = BAD[name], tmp_path / "driving.pt"
+    path.write_bytes(saved.read_bytes())
+    damage(path)
+    with pytest.raises(ValueError, match=said) as raised:
+        checkpoint.resume(path, _trainer(seed=1))
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "driving.pt"
+    path.write_text("the one before")
+    says = r"driving\.pt cannot be written \(.*make room"
+    with files_up_to(2**20), pytest.raises(OSError, match=says):
+        checkpoint.save(path, _trainer(), position=0)
+    assert path.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [path]
