@@ -13,7 +13,7 @@ import torch
 from torchvision.datasets import CIFAR10
 from torchvision.transforms.v2 import functional as reference
 
-from tests.support.bad_checkpoints import Touches
+from tests.support.hostile_value import Touches
 from workloads.resnet18_training.pictures import (
     EPOCHS,
     ID,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.models import get_model
 from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
-from tests.support import bad_checkpoints
+from tests.support.hostile_value import Touches
 from workloads.video import segmenter as fitting
 from workloads.video.clip.clip import FULL, SMALL, Clip
 from workloads.video.segment import intersection_over_union
@@ -102,11 +102,24 @@ def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
     assert not (context.cache_dir / "video-segmenter").exists()
 
 
-def _another_backbone(path: Path) -> None:
-    torch.save({"classifier.4.weight": torch.zeros(21, 512, 1, 1)}, path)
+def _truncated(path: Path) -> None:
+    torch.save({"fc.weight": torch.zeros(1000, 2048)}, path)
+    path.write_bytes(path.read_bytes()[:1000])
 
 
-@pytest.mark.parametrize("write", [*bad_checkpoints.WRITERS, _another_backbone])
+BAD: dict[str, Callable[[Path], object]] = {
+    "hostile": lambda path: torch.save(Touches(path.with_name("ran")), path),
+    "missing": lambda path: None,
+    "words": lambda path: path.write_text("weights, honestly", encoding="utf-8"),
+    "truncated": _truncated,
+    "another model": lambda path: torch.save({"fc.weight": torch.zeros(10, 2048)}, path),
+    "a list": lambda path: torch.save([1, 2, 3], path),
+    "code": lambda path: torch.save(nn.Linear(2, 2), path),
+    "another backbone": lambda path: torch.save({"classifier.4.weight": torch.zeros(21, 512, 1, 1)}, path),
+}
+
+
+@pytest.mark.parametrize("write", BAD.values(), ids=BAD)
 def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
