@@ -103,6 +103,7 @@ MARK = """
 """
 XFAIL = MARK.format(mark='pytest.mark.xfail(reason="a known bug")')
 SKIP = MARK.format(mark='pytest.mark.skip(reason="a known bug")')
+CATCHING = "with pytest.raises(pytest.fail.Exception):\n        gate(workload.speedup)"
 
 
 def promises(tiny: TinyProject, body: str) -> None:
@@ -116,35 +117,36 @@ def gate(tiny: TinyProject, *options: str) -> tuple[int, list[str]]:
     return result.status, [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
 
 
-def test_a_case_whose_verdicts_no_test_held_is_red(tiny: TinyProject) -> None:
-    promises(tiny, "assert workload.speedup")
-    assert tiny.run("--perf-device=cpu").status == 0
-    status, errors = gate(tiny)
-    assert (status, tiny.json()["exit_status"], tiny.json()["interrupted"]) == (1, 1, False)
-    assert errors == [f"ERROR: {tiny.json()['problems'][0]}"]
-    assert "no test held a verdict of tiny/quick/cpu: " in errors[0]
-
-
 @pytest.mark.parametrize(
-    ("body", "conftest", "words"),
+    ("build", "body", "conftest", "words"),
     [
-        ("gate(workload.speedup)", XFAIL, "REGRESSED speedup of tiny/quick/cpu failed no test: "),
-        (
-            "with pytest.raises(pytest.fail.Exception):\n        gate(workload.speedup)",
-            "",
-            "REGRESSED speedup of tiny/",
-        ),
-        ("gate(workload.speedup)", SKIP, "no test measured tiny/quick/cpu: "),
+        (QUICK, "assert workload.speedup", "", "no test held a verdict of tiny/quick/cpu: "),
+        (QUICK, "gate(workload.speedup)", XFAIL, "REGRESSED speedup of tiny/quick/cpu failed no test: "),
+        (QUICK, CATCHING, "", "REGRESSED speedup of tiny/quick/cpu failed no test: "),
+        (QUICK, "gate(workload.speedup)", SKIP, "no test measured tiny/quick/cpu: "),
+        (FAILING, "gate(workload.speedup)", XFAIL, "the error of tiny/quick/cpu failed no test: "),
     ],
 )
-def test_a_bad_verdict_that_fails_no_test_is_red(tiny: TinyProject, body: str, conftest: str, words: str) -> None:
-    tiny.workload(optimizations=REGRESSED)
+def test_what_is_bad_and_failed_no_test_is_red(
+    tiny: TinyProject, build: str, body: str, conftest: str, words: str
+) -> None:
+    tiny.workload(build, REGRESSED)
     promises(tiny, body)
     tiny.write("perf_tests/conftest.py", conftest)
     status, errors = gate(tiny)
-    assert status == 1
+    assert (status, tiny.json()["exit_status"], tiny.json()["interrupted"]) == (1, 1, False)
     assert errors[0].startswith(f"ERROR: {words}")
-    assert len(errors) == len(tiny.json()["problems"]) == (2 if conftest is SKIP else 1)
+    assert errors == [f"ERROR: {problem}" for problem in tiny.json()["problems"]]
+    assert len(errors) == (2 if conftest is SKIP else 1)
+
+
+def test_an_absence_that_fails_no_test_is_red_unless_it_is_accepted(tiny: TinyProject) -> None:
+    promises(tiny, "gate(workload.equivalence)")
+    tiny.write("perf_tests/conftest.py", XFAIL)
+    status, (error,) = gate(tiny, "--perf-device=auto")
+    assert status == 1
+    assert error.startswith("ERROR: the absence of tiny/quick/cuda failed no test: ")
+    assert gate(tiny, "--perf-device=auto", "--allow-missing=cuda") == (0, [])
 
 
 DROPS = {
@@ -330,19 +332,6 @@ def test_a_refused_verdict_that_its_test_catches_makes_the_gate_red(of_two: Tiny
     status, errors = gate(of_two, "-k", "quick")
     assert status == 1
     assert any("is no verdict that this run made for test_it" in error for error in errors)
-
-
-@pytest.mark.parametrize(("build", "device"), [(FAILING, "cpu"), (QUICK, "auto")])
-def test_an_error_or_an_absence_that_fails_no_test_is_red(tiny: TinyProject, build: str, device: str) -> None:
-    tiny.workload(f"{build}\n{RIGHT}", f'{PROMISE}, Optimization("right", right, {{"cpu": 0.01}})')
-    promises(tiny, "gate(workload.equivalence)")
-    tiny.write("perf_tests/conftest.py", XFAIL)
-    assert tiny.run("--gate", f"--perf-device={device}", "--perf-json=run.json").status == 1
-    (problem,) = tiny.json()["problems"]
-    words = {"cpu": "the error of tiny/quick/cpu failed no test: ", "auto": "the absence of tiny/quick/cuda failed no "}
-    assert problem.startswith(words[device])
-    accepted = tiny.run("--gate", f"--perf-device={device}", "--perf-json=run.json", "--allow-missing=cuda")
-    assert accepted.status == (1 if device == "cpu" else 0), accepted.text
 
 
 def test_a_selection_of_tests_selects_checks_and_the_report_says_which_none_held(tiny: TinyProject) -> None:

@@ -102,20 +102,6 @@ def test_an_error_names_the_line_of_the_file(both: OtherTree) -> None:
     assert error.traceback[-1].lineno == 3  # counted from 0
 
 
-@pytest.mark.parametrize("folder", ["", "src"])
-def test_the_cases_are_those_that_the_conftest_registers(tmp_path: Path, folder: str) -> None:
-    files = {"pieces/__init__.py": "", "pieces/step.py": "def do(x):\n    return 7\n", "catalogue_of_mine.py": WORKLOAD}
-    root = write(tmp_path, {str(Path(folder, name)): text for name, text in files.items()})
-    write(
-        root, {"conftest.py": "from gpugate.catalogue import register_module\nregister_module('catalogue_of_mine')\n"}
-    )
-    tree = OtherTree(Layout(str(root)), "another_tree")
-    with alone_in_the_catalogue(), tree.importable():
-        cases = tree.cases()
-        assert cases["tiny/fast/cpu"].optimization.build(None).step(0) == 7
-        assert gpugate.catalogue.catalogue.cases() == []
-
-
 @pytest.mark.parametrize(
     ("conftest", "problem"),
     [
@@ -157,14 +143,17 @@ def package(name: str) -> dict[str, str]:
 
 
 def test_every_conftest_of_the_layout_registers_its_workloads(tmp_path: Path) -> None:
-    write(tmp_path, {**suite("first", 1), **package("second")})
-    layout = Layout(
-        str(tmp_path), ("conftest.py", "first/conftest.py", "second/conftest.py", "gone/conftest.py"), (".",)
-    )
-    tree = OtherTree(layout, "another_tree")
+    """By module from the folder `src`, or in itself."""
+    by_module = "from gpugate.catalogue import register_module\nregister_module('catalogue_of_mine')\n"
+    pieces = {"pieces/__init__.py": "", "pieces/step.py": "def do(x):\n    return 7\n"}
+    write(tmp_path / "src", {**pieces, "catalogue_of_mine.py": WORKLOAD})
+    write(tmp_path, {"conftest.py": by_module, **suite("first", 1), **package("second")})
+    conftests = ("conftest.py", "first/conftest.py", "second/conftest.py", "gone/conftest.py")
+    tree = OtherTree(Layout(str(tmp_path), conftests, (".", "src")), "another_tree")
     with alone_in_the_catalogue(), tree.importable():
         built = {name: case.optimization.build(None).step(0) for name, case in tree.cases().items()}
-        assert built == {"first/fast/cpu": 1, "second/fast/cpu": 3}
+        assert built == {"tiny/fast/cpu": 7, "first/fast/cpu": 1, "second/fast/cpu": 3}
+        assert gpugate.catalogue.catalogue.cases() == []
 
 
 def test_a_project_in_a_subfolder_is_compared_by_its_repository(tmp_path: Path) -> None:

@@ -182,15 +182,6 @@ def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyPro
     assert "outputs_agree" in reasons  # this run compared its outputs all the same
 
 
-def test_proofs_are_beside_the_file_of_the_store_and_git_ignores_them(project: TinyProject) -> None:
-    project.run("--perf-store", f"sqlite:///{project.path}/elsewhere/all.sqlite")
-    assert [path.name for path in (project.path / "elsewhere/proofs").rglob("*.json")] == ["cpu.json"]
-    assert (project.path / "elsewhere/proofs/.gitignore").read_text() == "*\n"
-    project.run()
-    assert (project.path / ".gpugate/proofs").is_dir()
-    assert (project.path / ".gpugate/.gitignore").read_text() == "*\n"  # of the store and of the kept runs, too
-
-
 def test_a_folder_that_cannot_be_written_is_a_warning(project: TinyProject) -> None:
     project.write("elsewhere/proofs", "a file")
     ended = project.run("--perf-store", f"sqlite:///{project.path}/elsewhere/all.sqlite")

@@ -1,6 +1,5 @@
 """A stored run decided again: the same bytes, without measuring."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,18 +31,6 @@ def test_a_case_that_cannot_be_decided_is_named(tmp_path: Path, monkeypatch: pyt
         ReplayError, match=r"^tiny/odd/cuda of 2030-.* cannot be decided \(KeyError: 'kernel_launches'\)"
     ):
         decide_again(run)
-
-
-def test_changes_are_outcomes_and_words(tmp_path: Path) -> None:
-    run = stored(tmp_path / "run.json", case("pass"), case("slower", 2.98))
-    assert find_changes(run, decide_again(run)) == ()
-    one = run.cases["tiny/pass/cuda"]
-    one.verdicts[2] = replace(one.verdicts[2], outcome=Outcome.REGRESSED)
-    one.verdicts[3] = replace(one.verdicts[3], reasons=())
-    assert find_changes(run, decide_again(run)) == (
-        Flip("tiny/pass/cuda", "throughput", Outcome.REGRESSED, Outcome.PASS),
-        Flip("tiny/pass/cuda", "counters", Outcome.PASS, Outcome.PASS),
-    )
 
 
 def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:

@@ -5,28 +5,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from gpugate.catalogue import Catalogue
-from gpugate.errors import OptionError
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.fleet_plan import PlannedCase, Shard
-from gpugate.session.options import parse_shard
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of, plan_case, select_shard
 from gpugate.store.baseline import Record
 from gpugate.workload import Case, Needs, Optimization, Point, Size, SweepCases, Workload
-
-
-@pytest.mark.parametrize("number", [1, 4])
-def test_a_shard_is_named_by_numbers(number: int) -> None:
-    assert parse_shard(f"{number}/4") == Shard(number, 4)
-
-
-@pytest.mark.parametrize("text", ["5/4", "0/4", "1/0", "half", ""])
-def test_a_shard_that_is_not_there_is_one_sentence(text: str) -> None:
-    with pytest.raises(OptionError, match=rf"^--perf-shard is '{text}': give I/N with I from 1 to N, such as 1/4$"):
-        parse_shard(text)
 
 
 class Item:
