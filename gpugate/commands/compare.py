@@ -28,7 +28,7 @@ from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import to_json
-from gpugate.store.json_file import with_header, write_atomically
+from gpugate.store.json_file import with_header, write_atomically, writing
 from gpugate.store.version import WORKING_TREE, Version, check_out
 from gpugate.units import number_of, percent, signed_percent
 
@@ -36,6 +36,7 @@ NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` 
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
+FREE_SPACE = "free space and repeat"
 HALF_A_CALL = 0.5
 MEMORY_CHANGE = 0.02  # allocators round, and the side that is built first also gets the buffers of libraries
 COLUMNS = (
@@ -110,20 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
         taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
-    if arguments.json:
-        _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
-    if arguments.markdown:
-        _write(arguments.markdown, markdown(compared))
+    with writing(arguments.json, CompareError, FREE_SPACE):
+        if arguments.json:
+            write_atomically(arguments.json, json.dumps(document(compared), indent=1) + "\n")
+    with writing(arguments.markdown, CompareError, FREE_SPACE):
+        if arguments.markdown:
+            write_atomically(arguments.markdown, markdown(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
-
-
-def _write(path: Path, content: str) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        problem = f"{path} cannot be written ({error.strerror or error})"
-        raise CompareError(f"{problem}: free space and repeat") from error
 
 
 def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:

@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.commands.trends import build_histories
     from gpugate.report.terminal import print_parts, terminal_columns
     from gpugate.session.options import whole_number
+    from gpugate.store.json_file import writing
 
     usual = DEFAULT_LAST if arguments.html is None else LAST_OF_PAGE
     last = usual if arguments.last is None else whole_number("--last", arguments.last, usual)
@@ -74,11 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"gpugate history: {sentence}", file=sys.stderr)
     histories = build_histories(nights, last)
     if arguments.html is not None:
-        try:
-            print(f"{write_site(arguments.html, histories)}: open it in a browser")
-        except OSError as error:
-            problem = f"{arguments.html} cannot be written ({error.strerror or error})"
-            raise HistoryError(f"{problem}: give a folder that can be") from error
+        with writing(arguments.html, HistoryError, "give a folder that can be"):
+            page = write_site(arguments.html, histories)
+        print(f"{page}: open it in a browser")
     elif arguments.json:
         sys.stdout.write(write_document(histories, refused))
     else:

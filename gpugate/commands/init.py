@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from gpugate.errors import GpugateError
+from gpugate.store.json_file import writing
 
 CONFTEST = """\
 # conftest.py
@@ -56,12 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     if found:
         away = "the files" if len(found) > 1 else "the file"
         raise InitError(f"{' and '.join(found)} would be overwritten: give another folder, or move {away} away")
-    try:
+    with writing(folder, InitError, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, FILES.values(), strict=True):
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InitError(f"{folder} cannot be written ({error.strerror}): give another folder") from error
     print(f"wrote {' and '.join(map(str, paths))}")
     # Without -k, the folder's tests also measure the workloads of a project that it lies in.
     print(f"next: {shlex.join(['pytest', str(folder), '-k', WORKLOAD])}")

@@ -14,6 +14,7 @@ from gpugate.errors import OptionError
 from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import usage_errors
+from gpugate.store.json_file import writing
 from gpugate.store.writable_folder import make_writable
 
 if TYPE_CHECKING:
@@ -83,7 +84,5 @@ class ProfilePlugin:
             return reason
 
         perf.capture = capture
-        try:
+        with writing(f"--{tool} {folder}", OptionError, "give another folder"):
             make_writable(folder)
-        except OSError as error:
-            raise OptionError(f"--{tool} {folder} cannot be written ({error.strerror}): give another folder") from None

@@ -7,6 +7,7 @@ where its `--junitxml` points. A session also prints the cases that moved since 
 from __future__ import annotations
 
 import datetime
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gpugate import units
@@ -16,7 +17,7 @@ from gpugate.report.view import RunView
 from gpugate.results.changes import Changes, Moved, facts_of_night
 from gpugate.results.run import UNKNOWN, Night, RunResult
 from gpugate.store import run_file
-from gpugate.store.json_file import write_atomically
+from gpugate.store.json_file import write_atomically, writing
 from gpugate.store.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.store.writable_folder import make_writable
 
@@ -32,13 +33,11 @@ def prepare_night(folder: Path) -> None:
 
     Raises NightReportError where that cannot be done.
     """
-    try:
+    with _writing(folder):
         make_writable(folder)
         for path in (folder / name for name in (RUN, SUMMARY, PAGE, JUNIT)):
             path.unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**No result**: no case was selected, or the run was cut off.\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
 
 
 def write_night(folder: Path, run: RunResult) -> None:
@@ -49,11 +48,9 @@ def write_night(folder: Path, run: RunResult) -> None:
     from gpugate.report.pages.night import night_page, night_summary  # with jinja2, which a session imports at its end
 
     view = RunView(run)
-    try:
+    with _writing(folder):
         write_atomically(folder / SUMMARY, night_summary(view))
         write_atomically(folder / PAGE, night_page(view, find_last_night(folder, run)))
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     run_file.write(folder / RUN, run)
 
 
@@ -88,9 +85,8 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str
     return f"no earlier night of {machine} is beside this folder, so nothing is compared with last night{more}"
 
 
-def _unwritable(folder: Path, error: OSError) -> NightReportError:
-    problem = error.strerror or str(error)
-    return NightReportError(f"--perf-report {folder} cannot be written ({problem}): give a folder that can be")
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    return writing(f"--perf-report {folder}", NightReportError, "give a folder that can be")
 
 
 def describe_moves(before: Night, now: Night) -> list[str]:

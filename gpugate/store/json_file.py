@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -69,14 +69,9 @@ class JsonFile(Generic[T]):
         """Writes the text of a file. Raises FormatError for a value that cannot be read back."""
         return pretty(with_header(self.format, self.version, to_json(value))) + "\n"
 
-    @contextmanager
-    def writing(self, path: Path) -> Iterator[None]:
+    def writing(self, path: Path) -> AbstractContextManager[None]:
         """Turns an OSError that is raised inside into one sentence of `error`, with the next step."""
-        try:
-            yield
-        except OSError as error:
-            problem = error.strerror or error
-            raise self.error(f"{path} cannot be written ({problem}): {self.unwritable}") from error
+        return writing(path, self.error, self.unwritable)
 
     @contextmanager
     def reading(self, path: Path) -> Iterator[None]:
@@ -88,6 +83,15 @@ class JsonFile(Generic[T]):
             raise self.error(f"{path} cannot be read ({problem}): {self.step}") from error
         except FormatError as error:
             raise self.error(f"{path} cannot be used because {error}: {self.step}") from error
+
+
+@contextmanager
+def writing(place: object, error: type[GpugateError], step: str) -> Iterator[None]:
+    """Turns an OSError that is raised inside into one sentence of `error` about the place, with the next step."""
+    try:
+        yield
+    except OSError as problem:
+        raise error(f"{place} cannot be written ({problem.strerror or problem}): {step}") from problem
 
 
 def parse(text: str) -> object:
