@@ -91,16 +91,13 @@ def _list_processes(run: RunResult, wanted: Sequence[str]) -> Iterator[RunResult
 def _delete(baselines: Path, case_id: str) -> None:
     """Deletes the record of a case on one machine after another. Raises BaselineError where no machine has one, or its
     file is damaged."""
-    workload, *names = case_id.rsplit("/", 2)
     found = False
     for folder in sorted(path for path in baselines.glob("*/") if path.name != profiles_file.FOLDER):
         with baseline.exclusive(folder):
             file = baseline.drop_case(folder, case_id)
             if file is not None:
-                profiles = profiles_file.path_of(baselines, folder.name, workload)
                 baseline.write(folder, file)
-                profiles_file.write(profiles_file.drop_case(profiles, "/".join(names)))
-                print(f"{case_id}: deleted from {folder / f'{workload}.json'}; commit the difference")
+                print(f"{case_id}: deleted from {folder / f'{file.workload}.json'}; commit the difference")
                 found = True
     if not found:
         raise BaselineError(f"{case_id!r} is recorded nowhere in {baselines}: give a case such as a gate names")

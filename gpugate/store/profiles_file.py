@@ -62,24 +62,12 @@ def collect_profiles(baselines: Path, machine: str, runs: Iterable[RunResult]) -
     return files
 
 
-def drop_case(path: Path, key: str) -> dict[Path, Profiles]:
-    """Returns the file without the case, or nothing without such a case. Raises BaselineError for a bad file."""
-    cases = load(path).cases
-    if key not in cases:
-        return {}
-    return {path: Profiles({name: profile for name, profile in cases.items() if name != key})}
-
-
 def write(files: Mapping[Path, Profiles]) -> str | None:
-    """Writes the files, each in one step, and deletes those without a case; returns one sentence about a file that
-    cannot be written, or None."""
+    """Writes the files, each in one step; returns one sentence about a file that cannot be written, or None."""
     for path, profiles in files.items():
         try:
             with FILE.writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if not profiles.cases:
-                    path.unlink(missing_ok=True)
-                    continue
             FILE.write(path, profiles)
         except BaselineError as error:
             return str(error)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
+from gpugate.machine.cores import read_or_empty
 from gpugate.results.run import Provenance
 from gpugate.store.source_hash import is_installed
 from gpugate.store.version import find_top, git, hash_changes, list_files
@@ -151,8 +152,5 @@ def _first(variables: Mapping[str, str], names: Sequence[str]) -> str | None:
 
 def _hash_host() -> str:
     """Hashes the machine id, or the host's name where there is none: a stored run does not name its host."""
-    try:
-        identity = MACHINE_ID.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        identity = ""
-    return hashlib.sha256((identity or platform.node()).encode()).hexdigest()[:HASH_DIGITS]
+    identity = read_or_empty(MACHINE_ID).strip() or platform.node()
+    return hashlib.sha256(identity.encode()).hexdigest()[:HASH_DIGITS]
