@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from time import perf_counter, process_time_ns, thread_time_ns
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,16 +43,9 @@ ELEMENTS = 2**16  # a part of the GPU's threads: the time is that of one chain o
 KERNEL_NAME = "legendre"
 
 
-class ExtraWork(Protocol):
-    """Work after a block that the program does not need. `begin()` and `end()` surround the steps of one block."""
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-
 class BusyLoop:
-    """A loop by the clock `clock_s`, for `share` of what `spent_s` counts between `begin()` and `end()`."""
+    """A loop by the clock `clock_s`, for `share` of what `spent_s` counts between `begin()` and `end()`, which surround
+    the steps of one block."""
 
     def __init__(self, share: float, spent_s: Callable[[], float], clock_s: Callable[[], float]) -> None:
         self.share, self._spent_s, self._clock_s = share, spent_s, clock_s
@@ -135,7 +128,7 @@ class DeviceExtraWork:
 class _SlowedSide(Side):
     """The side with extra work after every block but the first step, which compiles and autotunes."""
 
-    def __init__(self, side: Side, extra: ExtraWork) -> None:
+    def __init__(self, side: Side, extra: BusyLoop | DeviceExtraWork) -> None:
         self._side, self._extra = side, extra
         self._running, self._first = False, True
         kept = {each.name: getattr(side, each.name) for each in fields(side)}

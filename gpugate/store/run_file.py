@@ -14,7 +14,7 @@ import datetime
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,13 +91,19 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
     that are there stay.
     """
     source_hash = run.source_hashes.get(case.workload)
+    head = {"started_at": run.started_at, "seed": run.seed}  # of the session: the first line of its file
     part = {
         "cases": {case.case_id: to_json(case)},
         "yardsticks": to_json(list(yardsticks)),
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
-    _append(path, {"started_at": run.started_at, "seed": run.seed}, part)
+    first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
+    with FILE.writing(path), _lines_beside(path).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
+        file.write(line if _drop_cut_off(file.fileno()) else first + line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def refuse_no_night(path: Path, run: RunResult) -> None:
@@ -115,16 +121,6 @@ def _lines_beside(path: Path) -> Path:
 def _beside(path: Path, ending: str) -> Path:
     target = path.resolve()
     return target.with_name(f"{target.name}.{ending}")
-
-
-def _append(path: Path, head: Mapping[str, Any], part: Mapping[str, Any]) -> None:
-    """Appends a part as a line; the first line of a file is the head of its session."""
-    first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
-    with FILE.writing(path), _lines_beside(path).open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
-        file.write(line if _drop_cut_off(file.fileno()) else first + line)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _drop_cut_off(descriptor: int) -> int:
