@@ -155,6 +155,3 @@ def test_ctrl_c_while_a_baseline_is_written_is_no_reason_to_record_again(
     assert f"written to {tiny.baselines}" in result.text
     assert "no baseline was written" not in result.text
     assert not run_file.read(tiny.path / "run.json").interrupted
-
-
-# --- two sessions -----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from gpugate.store import version
 from gpugate.store.provenance import read_provenance
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
+from tests.engine.session.test_session import CASE
 from tests.engine.session.test_workers import OPTIONS
 from tests.engine.store.test_version import commit as version_commit
 from tests.support.tiny_project import CONFTEST, QUICK, TinyProject
@@ -116,27 +117,17 @@ def test_a_case_for_which_no_time_is_left_is_named(recorded_commit: TinyProject,
 
 
 def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Path, monkeypatch) -> None:
-    case: Any = SimpleNamespace(id="net/fast/cpu", spans_gpus=False)
-    records = SimpleNamespace(find_current=lambda case: None, find_other_cores=lambda case: None)
-    doubt = DoubtTime(3, begun=1)
-    session: Any = SimpleNamespace(
-        records=records,
-        doubt=doubt,
-        options=replace(OPTIONS, against="HEAD", fault=Fault.parse("slow:5")),
-        root=tmp_path,
-        elapsed_s=12.0,
-        result=SimpleNamespace(provenance=None),
-    )
+    session = made_up_session(tmp_path, against="HEAD", fault=Fault.parse("slow:5"))
+    session.doubt = doubt = DoubtTime(3, begun=1)
     result: Any = SimpleNamespace(duration_s=6.0, measurements=[None], remembered=None, cores_changed=None)
 
     def run_out_of_time(*arguments: Any) -> None:
         doubt.spent_s += arguments[-1]
         raise CompareError("the process did not end")
 
-    monkeypatch.setattr(confirm, "choose_ref", lambda *_: "HEAD")
     monkeypatch.setattr(confirm, "_measure_code", run_out_of_time)
-    assert confirm.compare_code(session, case, result, silent).problem == "the process did not end"
-    assert (doubt.left_out, doubt.find_left_s(12.0) > 0) == ([case.id], True)
+    assert confirm.compare_code(session, CASE, result, silent).problem == "the process did not end"
+    assert (doubt.left_out, doubt.find_left_s(session.elapsed_s) > 0) == ([CASE.id], True)
 
 
 def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> None:
@@ -147,7 +138,9 @@ def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> 
     document = json.loads(recorded_commit.baseline.read_text())
     recorded_commit.baseline.with_name("zeta.json").write_text(json.dumps({**document, "workload": "zeta"}))
     recorded_commit.run(*GATE, "--against=off")
-    assert list(recorded_commit.json()["cases"]) == ["zeta/quick/cpu", "tiny/quick/cpu"]
+    cases = recorded_commit.json()["cases"]
+    assert list(cases) == ["zeta/quick/cpu", "tiny/quick/cpu"]
+    assert cases["zeta/quick/cpu"]["recorded_code"] is None, "--against=off compares nothing"
 
 
 def make_machine_slower(project: TinyProject) -> None:
@@ -224,16 +217,16 @@ def test_a_case_without_a_record_is_compared_with_a_named_version_alone(recorded
 
 
 @pytest.mark.parametrize("against", ["main", "auto"])
-def test_a_ref_that_is_ahead_is_compared_by_the_common_ancestor_unless_it_is_recorded(
+def test_a_duet_has_the_time_of_its_case_and_of_a_ref_that_is_ahead_the_ancestor_unless_it_is_recorded(
     recorded_commit: TinyProject, monkeypatch, against: str
 ) -> None:
-    bases: list[str] = []
+    duets: list[object] = []
 
-    def take_base(plan: DuetPlan, *_: object, **__: object) -> list[DuetProcess]:
-        bases.append(read_provenance(Path(plan.base)).commit or "")
+    def take_duet(plan: DuetPlan, *_: object, limit_s: float, **__: object) -> list[DuetProcess]:
+        duets.append((read_provenance(Path(plan.base)).commit, limit_s))
         return [DuetProcess(False, TWO_CORES)]
 
-    monkeypatch.setattr(confirm, "measure_duets", take_base)
+    monkeypatch.setattr(confirm, "measure_duets", take_duet)
     began = read_provenance(recorded_commit.path).commit
     git(recorded_commit, "checkout", "-q", "-b", "feature")
     git(recorded_commit, "checkout", "-q", "main")
@@ -245,23 +238,7 @@ def test_a_ref_that_is_ahead_is_compared_by_the_common_ancestor_unless_it_is_rec
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER.replace("1.1", "1.2"))
     recorded_commit.run(*GATE, f"--against={against}")
-    assert bases == [began if against == "main" else now]
-
-
-def test_a_duet_ends_with_the_time_of_its_case_and_needs_a_test_of_it(
-    recorded_commit: TinyProject, monkeypatch
-) -> None:
-    limits = []
-
-    def take_limit(*_: object, limit_s: float, **__: object) -> list[DuetProcess]:
-        limits.append(limit_s)
-        return [DuetProcess(False, TWO_CORES)]
-
-    monkeypatch.setattr(confirm, "measure_duets", take_limit)
-    recorded_commit.edit_baseline(spread_out)
-    recorded_commit.workload(SLOWER)
-    recorded_commit.run(*GATE)
-    assert limits == [CASE_DOUBT_S]
+    assert duets == [(began if against == "main" else now, CASE_DOUBT_S)]
     problem = recorded_commit.reasons("throughput")["code_undecided"]["problem"]
     assert problem.endswith("measures a sweep alone: select a test of the case tiny/quick/cpu itself, too")
 

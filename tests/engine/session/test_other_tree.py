@@ -106,10 +106,7 @@ def test_an_error_names_the_line_of_the_file(both: OtherTree) -> None:
     ("conftest", "problem"),
     [
         ("import no_such_package", "No module named 'no_such_package'"),
-        (
-            "raise RuntimeError('registered before')",
-            "(registered before): measure each version by pytest --perf-report DIR, and compare both nights by gpugate",
-        ),
+        ("raise RuntimeError('twice')", "(twice): measure each version by pytest --perf-report DIR, and compare both"),
     ],
 )
 def test_a_tree_that_this_engine_cannot_drive_is_refused_with_the_reason(tmp_path, conftest: str, problem: str) -> None:

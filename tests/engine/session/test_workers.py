@@ -75,12 +75,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         ((), 1, False, None),
         (("GPU-0", "GPU-1"), 2, False, None),
-        (
-            (),
-            8,
-            False,
-            "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and name",
-        ),
+        ((), 8, False, "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and"),
         (("GPU-0", "GPU-1"), 3, False, "-n 3 would run 3 tests at once on 2 GPU(s)"),
         ((), 1, True, "--update-baselines with -n 1 would record workers that share a host: use -n 0"),
     ],
