@@ -23,7 +23,7 @@ MAX_SETS = 1024
 WRITTEN_BYTES = 2**28  # of the sets of a workload that writes to them: a block reads each set once
 HOT_SETS = 2  # even a hot workload alternates: with one set, a stale output would be the right one
 FIRST_FRESH_INDEX = 1_000_000
-CHECKSUM_CHUNK = 2**22  # words
+CHECKSUM_CHUNK = {"cpu": 2**18, "cuda": 2**22}  # words; on a CPU, products that its cache holds are ten times faster
 # The most bytes that change places between two pairs: 8 sets of 256 kB took 0.2 ms on one core, where a pair takes
 # 20 ms.
 EXCHANGED_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
@@ -124,10 +124,11 @@ def _bits(tensor: torch.Tensor) -> int:
     words, rest = values[:whole], values[whole:]
     if words.data_ptr() % 8:
         words = words.clone()
-    factors = torch.arange(min(CHECKSUM_CHUNK, max(8, whole // 8)), device=tensor.device).mul_(2).add_(1)
+    words, most = words.view(torch.int64), CHECKSUM_CHUNK[tensor.device.type]
+    factors = torch.arange(min(most, max(8, whole // 8)), device=tensor.device).mul_(2).add_(1)
     total = int(rest.to(torch.int64).mul(factors[: rest.numel()]).sum())
-    for start in range(0, whole // 8, CHECKSUM_CHUNK):
-        chunk = words.view(torch.int64)[start : start + CHECKSUM_CHUNK]
+    for start in range(0, whole // 8, most):
+        chunk = words[start : start + most]
         total += (2 * start + 1) * int(chunk.mul(factors[: chunk.numel()]).sum())
     return total % 2**64
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gpugate.faults.fault import Fault
 
 BLOCK_MS = {"cuda": 20.0, "cpu": 10.0}
-WARM_UP_S = {"cuda": 0.3, "cpu": 0.3}
+WARM_UP_S = {"cuda": 0.3, "cpu": 0.1}  # on a CPU, ten blocks; drift is the same for both blocks of a pair
 # The half-width of a speedup's interval at which sampling stops. On a CPU, processes differ by 1 % and more, and a
 # narrower interval in one of them makes no record sharper.
 HALF_WIDTH = {"cuda": 0.005, "cpu": 0.01}
