@@ -75,10 +75,7 @@ class Later(torch.Tensor):
         (None, "it returned no tensor: return a tensor, or a tuple, list, dict or data class of tensors"),
         (EXPECTED[:1], "it returned shape (1, 3) instead of (2, 3)"),
         (EXPECTED.half(), "it returned dtype torch.float16 instead of torch.float32"),
-        (
-            EXPECTED * math.nan,
-            "it returned 6 NaN and 0 infinite of 6 values, and the baseline 0 NaN and 0 infinite: 6 ",
-        ),
+        (EXPECTED * math.nan, "it returned 6 NaN and 0 infinite of 6 values, and the baseline 0 NaN and 0 infinite: 6"),
     ],
 )
 def test_what_cannot_be_compared_is_infinitely_far(output, problem) -> None:

@@ -1,4 +1,4 @@
-"""Shards become one night: the verdicts of one process with the same samples, and other runs are refused."""
+"""Shards become one night, decided again: the verdicts of one process with the same samples; others are refused."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpugate.errors import ReplayError
+from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.results.case import CaseResult
+from gpugate.results.changes import Flip
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
@@ -207,3 +210,28 @@ def test_shards_that_were_judged_with_other_baselines_are_refused(tmp_path: Path
 def test_a_whole_night_is_no_shard(tmp_path: Path) -> None:
     with pytest.raises(MergeError, match=r"whole\.json is a whole night, measured without --perf-shard: give the"):
         check_shard(tmp_path / "whole.json", whole_night(tmp_path / "whole.json", case("a")))
+
+
+def test_a_recording_is_decided_again_as_one(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("no-baseline", remembered=None), recording=True)
+    assert find_changes(run, decide_again(run)) == ()
+    assert Outcome.NO_BASELINE not in {one.outcome for one in run.cases["tiny/no-baseline/cuda"].verdicts}
+
+
+def test_a_case_that_cannot_be_decided_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise KeyError("kernel_launches")
+
+    run = stored(tmp_path / "run.json", case("odd"))
+    monkeypatch.setattr("gpugate.judging.decide_again.decide", fail)
+    with pytest.raises(
+        ReplayError, match=r"^tiny/odd/cuda of 2030-.* cannot be decided \(KeyError: 'kernel_launches'\)"
+    ):
+        decide_again(run)
+
+
+def test_a_verdict_that_was_not_stored_is_a_change(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run.json", case("pass"))
+    del run.cases["tiny/pass/cuda"].verdicts[1:]
+    (first, *_) = find_changes(run, decide_again(run))
+    assert first == Flip("tiny/pass/cuda", "speedup", None, Outcome.PASS)

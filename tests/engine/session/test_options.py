@@ -109,10 +109,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
     ("options", "sentence"),
     [
         (["--update-baselines", "new driver"], "tests to run: write --update-baselines='new driver', or put"),
-        (
-            ["--update-baselines", "--perf-set=video=a", "--perf-baselines=./baselines"],
-            "--perf-set video=a changes the",
-        ),
+        (["--update-baselines", "--perf-set=video=a", "--perf-baselines=./baselines"], "--perf-set video=a changes"),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
         (["--perf-shard=1/1", "--update-baselines"], "--perf-shard 1/1 divides a workload, and"),
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),

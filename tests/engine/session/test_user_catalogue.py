@@ -1,21 +1,21 @@
-"""Workloads of a user: registered in conftest.py, named there by module, or as in the README."""
+"""Workloads of a user: registered in conftest.py, their ladders and sweeps, and the example of the README."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpugate.measurement import cold_inputs, settings, yardsticks
+from gpugate.results.series import ladders, sweeps
 from gpugate.results.verdict import Outcome
+from gpugate.session.selection import one_node_per_case
+from gpugate.store import run_file
+from gpugate.workload import Case, SweepCases
 from tests.support import work_clock
-from tests.support.tiny_project import (
-    CONFTEST,
-    PROMISE,
-    QUICK,
-    ROOT,
-    TINY,
-    TinyProject,
-)
+from tests.support.tiny_project import CONFTEST, PROMISE, QUICK, ROOT, TINY, TinyProject
+from workloads.streaming import STREAMING_COMPUTE
 
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
 README = ROOT / "README.md"
@@ -88,6 +88,72 @@ def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProje
     assert sorted(path.name for path in tiny.baselines.glob("*.json")) == ["one.json", "two.json"]
     alone = tiny.run("tests/first", "--perf-device=cpu")
     assert (alone.status, "no longer in the catalogue" in alone.text) == (0, False), alone.text
+
+
+# --- ladders and sweeps -----------------------------------------------------------------------------------------------
+
+STEPPED = """
+def taking(milliseconds):
+    return lambda context: sleeping(milliseconds)
+
+
+def never(context):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+"""
+SWEPT = """
+    Optimization("two", taking(2), {"cpu": 0.01}, why="it sleeps for 2 ms"),
+    Optimization("one", taking(1), {"cpu": 0.01}, compared_with="two"),
+    Optimization("batch-8", taking(3), {"cpu": 0.01}, point=Point("batch", 8)),
+    Optimization("batch-16", taking(1), {"cpu": 0.01}, point=Point("batch", 16)),
+    Optimization("batch-32", never, {"cpu": 0.01}, point=Point("batch", 32))
+"""
+
+
+def swept(tiny: TinyProject) -> TinyProject:
+    tiny.workload(STEPPED, SWEPT)
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    source = source.replace("import Contract,", "import Contract, Point,").replace(
+        "cold=False", "cold=False, ladder=True"
+    )
+    tiny.write("tiny.py", source)
+    tiny.write("perf_tests/test_sweeps.py", (ROOT / "perf_tests/test_sweeps.py").read_text(encoding="utf-8"))
+    return tiny
+
+
+def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) -> None:
+    result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee", "-v")
+    assert result.status == 0, result.text
+    assert "ladder of tiny/cpu" in result.text
+    assert "two: it sleeps for 2 ms" in result.text
+    assert "sweep of tiny/batch/cpu" in result.text
+    assert "knee: 16; the smallest value within 3 % of the best, by speedups, which are from pairs" in result.text
+    run = run_file.read(tiny.path / "run.json")
+    (ladder,) = ladders(run.cases)
+    assert [rung.name for rung in ladder.rungs] == ["baseline", "two", "one"]
+    gain, total = ladder.rungs[2].gain, ladder.rungs[2].total
+    assert gain is not None
+    assert total is not None
+    assert gain.median < total.median
+    (sweep,) = sweeps(run.cases)
+    assert (sweep.knee, [point.problem for point in sweep.points]) == (16, [None, None, "out of memory"])
+    assert run.cases["tiny/batch-32/cpu"].skipped == "out of memory"
+
+
+def test_a_knee_of_which_nothing_is_recorded_fails_a_gate(tiny: TinyProject) -> None:
+    folder = str(tiny.path / "perf_tests")
+    result = swept(tiny).run(folder, "--perf-device=cpu", "--gate", "-operf_processes=1", "-k", "knee")
+    assert result.status == 1, result.text
+    said = "NO_BASELINE knee of tiny/batch/cpu: the knee is at 16; nothing is recorded to compare it with"
+    assert f'{said}\n  next: pytest {tiny.path}/perf_tests -k "tiny/batch" --update-baselines' in result.text
+
+
+def test_a_point_is_measured_again_by_its_own_test_or_else_by_that_of_its_sweep() -> None:
+    def selected(name: str, **asked: Any) -> pytest.Item:
+        return cast(pytest.Item, SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params=asked)))
+
+    one, eight = (Case(STREAMING_COMPUTE, STREAMING_COMPUTE.optimization(f"buffers-{n}"), "cuda") for n in (1, 8))
+    items = [selected("knee", sweep=SweepCases("buffers", (one, eight))), selected("of one", workload=one)]
+    assert one_node_per_case(items) == {one.id: "of one", eight.id: "knee"}
 
 
 # --- the README -------------------------------------------------------------------------------------------------------
