@@ -51,20 +51,16 @@ def resemblance(measured: Measurement) -> str:
 
 def remembering(bench: Bench, key: Callable[[torch.Tensor], Any]) -> Build:
     """A side that computes the output of an input once, and finds it by `key` from then on."""
+    outputs: dict[Any, torch.Tensor] = {}
 
-    def build(context: Context) -> Side:
-        outputs: dict[Any, torch.Tensor] = {}
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        known = key(inputs)
+        if known not in outputs:
+            bench.now_ms += WORK_MS - CHEAT_MS
+            outputs[known] = other_kernels(inputs)
+        return outputs[known]
 
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            known = key(inputs)
-            bench.now_ms += CHEAT_MS if known in outputs else WORK_MS
-            if known not in outputs:
-                outputs[known] = other_kernels(inputs)
-            return outputs[known]
-
-        return Side(step)
-
-    return build
+    return bench.side("fast", CHEAT_MS, step)
 
 
 @pytest.mark.parametrize(
@@ -353,17 +349,8 @@ def test_an_output_that_a_later_step_changes_is_not_read(
 ) -> None:
     """An honest side that returns one dict with another tensor, or one view of an array, at each step."""
 
-    def build(context: Context) -> Side:
-        compute = make_step()
-
-        def step(inputs: torch.Tensor) -> Any:
-            bench.now_ms += 1.0
-            return compute(inputs)
-
-        return Side(step, finish=lambda: None)
-
     reference = bench.side(BASELINE, WORK_MS, lambda inputs: ("named", {"product": product(inputs)}))
-    measured = bench.measure(bench.case(build, reference), **FEW)
+    measured = bench.measure(bench.case(bench.side("fast", 1.0, make_step(), finish=lambda: None), reference), **FEW)
     assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
 
 
@@ -383,20 +370,15 @@ def test_a_reference_that_is_slower_beside_the_other_side(bench: Bench) -> None:
 
 def test_an_output_that_is_there_only_later(bench: Bench) -> None:
     """A side that computes each output one step late and has nothing to join."""
+    pending: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def build(context: Context) -> Side:
-        pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def step(inputs: torch.Tensor) -> torch.Tensor:
+        for place, given in pending:
+            place.copy_(other_kernels(given))
+        pending[:] = [(torch.zeros(2, 3), inputs)]
+        return pending[0][0]
 
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += 1.0
-            for place, given in pending:
-                place.copy_(other_kernels(given))
-            pending[:] = [(torch.zeros(2, 3), inputs)]
-            return pending[0][0]
-
-        return Side(step)
-
-    assert resemblance(found(bench, build)) == "zeros"
+    assert resemblance(found(bench, bench.side("fast", 1.0, step))) == "zeros"
 
 
 def now_and_then(period: int, other: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -429,24 +411,13 @@ def test_another_output_now_and_then(
 
 def test_honest_sides_of_every_kind_are_found_right(bench: Bench) -> None:
     """Rings of outputs that are filled when joined, a graph-like single buffer, and fresh tensors."""
+    buffer = torch.empty(2, 3)
 
-    def single(context: Context) -> Side:
-        buffer = torch.empty(2, 3)
+    def flush() -> None:
+        bench.now_ms += 3.0  # a join that costs as much as three steps
 
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += 1.0
-            return buffer.copy_(other_kernels(inputs))
-
-        return Side(step)
-
-    def flushed(context: Context) -> Side:
-        """A side of one buffer, whose join costs as much as three steps."""
-
-        def finish() -> None:
-            bench.now_ms += 3.0
-
-        return Side(single(context).step, finish=finish)
-
+    single = bench.side("fast", 1.0, lambda inputs: buffer.copy_(other_kernels(inputs)))
+    flushed = bench.side("fast", 1.0, lambda inputs: buffer.copy_(other_kernels(inputs)), finish=flush)
     rings = [queued(bench, ring(length), 0.1, batch=8, batch_ms=1.0) for length in (8, 16)]
     rings.append(queued(bench, ring(3), WORK_MS, batch=3))
     at_the_end = queued(bench, own_memory, 0.1, batch_ms=1.0)
@@ -463,16 +434,13 @@ def test_a_side_that_tunes_itself_for_every_new_shape_is_honest(bench: Bench) ->
     def rows(context: Context, index: int) -> torch.Tensor:
         return bench.inputs(context, index).repeat(1 + index % 97, 1)
 
-    def tuning(context: Context) -> Side:
-        tuned: set[torch.Size] = set()
+    tuned: set[torch.Size] = set()
 
-        def step(inputs: torch.Tensor) -> torch.Tensor:
-            bench.now_ms += 1.0 if inputs.shape in tuned else 50.0
-            tuned.add(inputs.shape)
-            return other_kernels(inputs)
+    def tuning(inputs: torch.Tensor) -> torch.Tensor:
+        bench.now_ms += 0.0 if inputs.shape in tuned else 49.0
+        tuned.add(inputs.shape)
+        return other_kernels(inputs)
 
-        return Side(step)
-
-    case = bench.case(tuning, bench.side(BASELINE, WORK_MS))
+    case = bench.case(bench.side("fast", 1.0, tuning), bench.side(BASELINE, WORK_MS))
     measured = bench.measure(replace(case, workload=replace(case.workload, inputs=rows)), **FEW)
     assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS

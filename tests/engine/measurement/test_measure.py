@@ -214,28 +214,20 @@ def test_a_write_is_seen_whenever_it_happens(bench: Bench, moment: tuple[str, in
     assert moment == (last[0] if last[0][0] == "counting" else last[1]), "what follows counting is checking"
 
 
-CHANGES: dict[str, Callable[[nn.Module], object]] = {
-    "a weight": lambda model: model.weight.data.mul_(1.5),
-    "precision": lambda model: model.double(),
-    "a new buffer": lambda model: model.register_buffer("new", torch.ones(1)),
-}
-
-
 @pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_an_optimization_that_changes_the_references_model_is_blamed(
-    bench: Bench, change: Callable[[nn.Module], object], built: bool
-) -> None:
-    shared = nn.Linear(4, 3, bias=False).requires_grad_(False)
+def test_an_optimization_that_changes_the_references_model_is_blamed(bench: Bench, built: bool) -> None:
+    shared = nn.Linear(4, 3).requires_grad_(False)
+    steps = itertools.count()
+
+    def changing(inputs: torch.Tensor) -> torch.Tensor:
+        return shared.weight.mul_(1.5)[:2] if next(steps) == 0 else product(inputs)
 
     def optimized(context: Context) -> Side:
-        steps = itertools.count(int(built))
         if built:
-            change(shared)
-        return bench.side("fast", 1.0, lambda inputs: (next(steps) or change(shared), inputs @ weight)[1])(context)
+            changing(torch.ones(2, 4))
+        return bench.side("fast", 1.0, changing)(context)
 
-    weight = shared.weight.clone().T
-    words = "^fast failed while being .*: (it changed the reference's model: copy|the baseline gives other outputs)"
+    words = "^fast failed while being built or run: ValueError: it changed the reference's model: copy"
     with pytest.raises(SideError, match=words):
         bench.measure(bench.case(optimized, bench.side(BASELINE, 3.0, shared.forward, model=shared)))
 

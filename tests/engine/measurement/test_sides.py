@@ -178,6 +178,7 @@ CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "precision": lambda model: model.half(),
     "memory format": lambda model: model.to(memory_format=torch.channels_last),
     "a fused layer": lambda model: model.__setitem__(1, nn.Identity()),
+    "a new buffer": lambda model: model[0].register_buffer("new", torch.ones(1)),
     "a removed layer": lambda model: model.__delitem__(2),
     "compiled in place": lambda model: model.compile(),
     "another forward": lambda model: setattr(model[0], "forward", lambda inputs: inputs),

@@ -11,13 +11,7 @@ import pytest
 
 from gpugate.store import run_file
 from tests.support.patience import HANGS_S, wait_until
-from tests.support.tiny_project import (
-    PROMISE,
-    TinyProject,
-    await_end,
-    check_no_traceback,
-    running,
-)
+from tests.support.tiny_project import PROMISE, TinyProject, await_end, check_no_traceback, running
 
 # --- baseline files ---------------------------------------------------------------------------------------------------
 

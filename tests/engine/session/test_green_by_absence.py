@@ -247,13 +247,15 @@ def test_a_fixture_of_the_same_name_hides_no_recorded_case(tiny: TinyProject, re
 
 
 RESETS = {
-    "first": "@pytest.hookimpl(tryfirst=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
-    "last": "@pytest.hookimpl(trylast=True)\ndef pytest_sessionfinish(session):\n    session.exitstatus = 0",
-    "around": """@pytest.hookimpl(wrapper=True, tryfirst=True)
+    "around and last": """@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
     session.exitstatus = 0
+    session.config.session = session
     yield
     session.exitstatus = 0
+
+def pytest_unconfigure(config):
+    config.session.exitstatus = 0
 """,
     "exit": "def pytest_sessionfinish(session):\n    pytest.exit('done', returncode=0)",
     "failures": """@pytest.hookimpl(wrapper=True)
@@ -261,12 +263,6 @@ def pytest_runtestloop(session):
     yield
     session.testsfailed = 0
     return True
-""",
-    "at the end": """def pytest_sessionstart(session):
-    session.config.session = session
-
-def pytest_unconfigure(config):
-    config.session.exitstatus = 0
 """,
 }
 
