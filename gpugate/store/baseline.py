@@ -13,7 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_serializer, field_validator
 
 from gpugate import units
 from gpugate.errors import BaselineError
@@ -75,25 +77,7 @@ class Record:
         return history(self.processes, self.started_at, self.bills)
 
 
-ANCHOR: Literal["anchor"] = "anchor"
-
-
-class _RecordOrWord:
-    """Makes pydantic take either of two types, so that an error names the field alone."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        choices = {"word": core_schema.literal_schema([ANCHOR]), "": handler.generate_schema(Record)}
-        return core_schema.tagged_union_schema(choices, lambda stored: "word" if stored == ANCHOR else "")
-
-
-@dataclass(frozen=True)
-class StoredEntry:
-    """An entry as it is stored: a current record that is equal to the anchor is the word `anchor`."""
-
-    anchor: Record
-    current: Annotated[Record | Literal["anchor"], _RecordOrWord()]
+ANCHOR = "anchor"  # a current record that is equal to the anchor, as it is stored
 
 
 @dataclass(frozen=True)
@@ -103,21 +87,14 @@ class Entry:
     anchor: Record
     current: Record
 
+    @field_validator("current", mode="before")
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Stores an entry as `StoredEntry`."""
-        from pydantic_core import core_schema
+    def _read(cls, stored: Any, info: ValidationInfo) -> Any:
+        return info.data.get("anchor", stored) if stored == ANCHOR else stored
 
-        def read(stored: StoredEntry) -> Entry:
-            return cls(stored.anchor, stored.anchor if stored.current == ANCHOR else stored.current)
-
-        def store(entry: Entry, serialize: Callable[[StoredEntry], Any]) -> Any:
-            return serialize(StoredEntry(entry.anchor, ANCHOR if entry.current == entry.anchor else entry.current))
-
-        schema = handler.generate_schema(StoredEntry)
-        return core_schema.no_info_after_validator_function(
-            read, schema, serialization=core_schema.wrap_serializer_function_ser_schema(store, schema=schema)
-        )
+    @field_serializer("current", mode="wrap")
+    def _store(self, current: Record, serialize: SerializerFunctionWrapHandler) -> Any:
+        return ANCHOR if current == self.anchor else serialize(current)
 
 
 @dataclass(frozen=True)

@@ -91,17 +91,17 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
     that are there stay.
     """
     source_hash = run.source_hashes.get(case.workload)
-    head = {"started_at": run.started_at, "seed": run.seed}  # of the session: the first line of its file
     part = {
         "cases": {case.case_id: to_json(case)},
         "yardsticks": to_json(list(yardsticks)),
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
-    first, line = (json.dumps(one, allow_nan=False).encode() + b"\n" for one in (head, part))
+    line = json.dumps(part, allow_nan=False).encode() + b"\n"
     with FILE.writing(path), _lines_beside(path).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
-        file.write(line if _drop_cut_off(file.fileno()) else first + line)
+        _drop_cut_off(file.fileno())
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
 
@@ -123,13 +123,11 @@ def _beside(path: Path, ending: str) -> Path:
     return target.with_name(f"{target.name}.{ending}")
 
 
-def _drop_cut_off(descriptor: int) -> int:
-    """Removes the beginning of a line whose writer ended early, and returns the size of the lines before it."""
+def _drop_cut_off(descriptor: int) -> None:
+    """Removes the beginning of a line whose writer ended early."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        size = os.pread(descriptor, size, 0).rfind(b"\n") + 1
-        os.ftruncate(descriptor, size)
-    return size
+        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
 def write(path: Path, run: RunResult) -> None:
@@ -194,14 +192,10 @@ def read_document(path: Path) -> object:
     for number, line in enumerate(lines, 1):
         try:
             part: Any = parse(line.decode())
-            if number == 1:
-                if any(part[name] != document.get(name) for name in ("started_at", "seed")):
-                    return document  # the lines of an earlier session
-            else:
-                whole["cases"] |= part["cases"]
-                whole["source_hashes"] |= part["source_hashes"]
-                whole["yardsticks"] += part["yardsticks"]
-                whole["wall_s"] = part["wall_s"]
+            whole["cases"] |= part["cases"]
+            whole["source_hashes"] |= part["source_hashes"]
+            whole["yardsticks"] += part["yardsticks"]
+            whole["wall_s"] = part["wall_s"]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise FormatError(f"line {number} of {_lines_beside(path).name} is no case of a run ({error})") from None
     return whole

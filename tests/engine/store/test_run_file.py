@@ -107,16 +107,6 @@ def test_several_processes_add_their_cases_to_one_run(tmp_path: Path, run: RunRe
     assert len(run_file.read(path).cases) == 40
 
 
-def test_the_lines_of_another_session_are_not_its_cases(tmp_path: Path, run: RunResult) -> None:
-    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    begun(path, run)
-    earlier = lines.read_bytes()
-    later = replace(run, seed=8)
-    run_file.write(path, empty(later))
-    lines.write_bytes(earlier)
-    assert run_file.read(path).cases == {}
-
-
 @pytest.mark.parametrize("line", [b"[1]", b"{", b'{"cases": [], "source_hashes": {}}', b"\xff"])
 def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) -> None:
     path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
