@@ -96,9 +96,7 @@ def _describe(planned: Planned) -> Iterator[str]:
     if unknown:
         yield f"{number_of(unknown, 'case')} without a known duration: each counts as the others' median, else as 1 s"
     if plan.makespan_s:
-        over = f"{plan.makespan_s / plan.bound_s:.2f} times the bound of {duration(plan.bound_s)}"
-        larger = "the larger one of the longest case and the sum over GPUs"
-        yield f"side by side {duration(plan.makespan_s)}, {over}, {larger}"
+        yield f"side by side {duration(plan.makespan_s)}"
     if plan.alone:
         yield (
             f"cases that need the host or span GPUs run alone on it, {duration(total_s(plan.alone))}: the "

@@ -88,12 +88,6 @@ class FleetPlan:
         return max(map(total_s, self.gpus))
 
     @property
-    def bound_s(self) -> float:
-        """The time that no plan of these groups on so many GPUs can be shorter than."""
-        groups = [group for share in self.gpus for group in share]
-        return max(max((group.duration_s for group in groups), default=0.0), total_s(groups) / len(self.gpus))
-
-    @property
     def night_s(self) -> float:
         """The time of the whole night, in which the groups that run alone come after the others."""
         return self.makespan_s + total_s(self.alone)

@@ -53,7 +53,7 @@ def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_ho
     night = found.plan
     assert [*map(share, night.gpus)] == [(300, ["tiny/a/cuda"]), (360, ["tiny/c/cuda", "tiny/b/cuda"])]
     assert share(night.alone) == (600, ["tiny/host/cuda"])
-    assert (night.makespan_s, night.bound_s, night.night_s) == (360, 330, 960)
+    assert (night.makespan_s, night.night_s) == (360, 960)
     assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
 
 
@@ -68,7 +68,7 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
         "alone  10 min  tiny/host/cuda",
     ]
     assert "4 cases of nvidia-h200, without the start of their processes\n" in said
-    assert "side by side 6 min, 1.09 times the bound of 6 min, the larger one of the longest case and the sum" in said
+    assert "side by side 6 min" in said
     alone = "cases that need the host or span GPUs run alone on it, 10 min: the night takes 16 min\n"
     assert alone in said
 
