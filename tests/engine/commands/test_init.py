@@ -19,6 +19,7 @@ def test_the_files_are_those_of_the_readme(
     wrote, step = capsys.readouterr().out.splitlines()
     assert wrote == "wrote new/mine/conftest.py and new/mine/test_my_workload.py"
     assert step == "next: pytest new/mine -k projection"
+    assert sum(len(text.splitlines()) for text in FILES.values()) < 25
     for name in FILES:
         text = (tmp_path / "new/mine" / name).read_text(encoding="utf-8")
         assert text.startswith(f"# {name}\n")

@@ -25,6 +25,7 @@ from gpugate.session import confirm
 from gpugate.session.confirm import choose_ref, run_fresh
 from gpugate.session.duets import DuetPlan
 from gpugate.session.perf_session import PerfSession
+from gpugate.session.recording import warn_about_code
 from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
 from gpugate.store import version
 from gpugate.store.provenance import read_provenance
@@ -266,7 +267,7 @@ def test_the_recorded_commit_is_the_default_and_else_a_commit_with_the_recorded_
     assert choose_ref("auto", Provenance(commit=head, changes="abc", files=files), repository) == head
 
 
-def test_a_recorded_commit_that_is_gone_is_said_with_its_branch(repository: Path, tmp_path: Path) -> None:
+def test_a_recorded_commit_that_is_gone_is_said_with_its_branch(repository: Path) -> None:
     recorded = Provenance(commit=GONE, branch="feature/faster", files=("123456789abc code.py",))
     with pytest.raises(CompareError) as error:
         choose_ref("auto", recorded, repository)
@@ -274,12 +275,26 @@ def test_a_recorded_commit_that_is_gone_is_said_with_its_branch(repository: Path
         "the recorded commit 111111111111 of branch feature/faster is not in this clone: a squash or rebase drops it; "
         "record on the default branch, or give --against REF"
     )
-    clone = tmp_path / "clone"
-    (repository / "more").touch()
-    version_commit(repository, "more")
-    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repository}", str(clone)], check=True)
-    with pytest.raises(CompareError, match="is not in this clone: run `git fetch --unshallow`, since this clone"):
-        choose_ref("auto", recorded, clone)
+
+
+def test_a_recording_warns_of_code_that_no_later_gate_finds(repository: Path, tmp_path: Path, monkeypatch) -> None:
+    imported = SimpleNamespace(__file__=str(repository / "code.py"), __spec__=True)
+    monkeypatch.setitem(sys.modules, "imported_code", imported)
+
+    def warn(folder: Path) -> str:
+        session = made_up_session(folder)
+        session.result.provenance = read_provenance(folder)
+        return " ".join(warn_about_code(session))
+
+    assert version.git(tmp_path, "init", "-q") is not None
+    assert warn(tmp_path) == "recorded without a commit: no gate can compare with this code; commit first"
+    assert warn(repository) == ""
+    (repository / "code.py").write_text("2\n")
+    (repository / "README.md").write_text("no code")
+    assert warn(repository).startswith("recorded with uncommitted changes of code.py: no gate can compare with this")
+    version.git(repository, "checkout", "-q", "-b", "feature")
+    head = version_commit(repository, "on a branch")
+    assert warn(repository).startswith(f"recorded on commit {head[:12]}, which the default branch lacks: ")
 
 
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:

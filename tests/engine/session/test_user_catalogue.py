@@ -1,25 +1,20 @@
-"""Workloads of a user: registered in conftest.py, their ladders and sweeps, and the example of the README."""
+"""Workloads of a user: registered in conftest.py, and their ladders and sweeps."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gpugate.measurement import cold_inputs, settings, yardsticks
 from gpugate.results.series import ladders, sweeps
 from gpugate.results.verdict import Outcome
 from gpugate.session.selection import one_node_per_case
 from gpugate.store import run_file
 from gpugate.workload import Case, SweepCases
-from tests.support import work_clock
 from tests.support.tiny_project import CONFTEST, PROMISE, QUICK, ROOT, TINY, TinyProject
 from workloads.streaming import STREAMING_COMPUTE
 
 SHORTENED = CONFTEST.replace('register_module("tiny")', "").replace("from gpugate.catalogue import register_module", "")
-README = ROOT / "README.md"
-README_FILES = ("conftest.py", "test_my_workload.py")
 
 
 def workload_named(name: str) -> str:
@@ -154,38 +149,3 @@ def test_a_point_is_measured_again_by_its_own_test_or_else_by_that_of_its_sweep(
     one, eight = (Case(STREAMING_COMPUTE, STREAMING_COMPUTE.optimization(f"buffers-{n}"), "cuda") for n in (1, 8))
     items = [selected("knee", sweep=SweepCases("buffers", (one, eight))), selected("of one", workload=one)]
     assert one_node_per_case(items) == {one.id: "of one", eight.id: "knee"}
-
-
-# --- the README -------------------------------------------------------------------------------------------------------
-
-
-def readme_example(readme: Path) -> dict[str, str]:
-    """The files of the example by name: the fenced python blocks that begin with a comment of that name."""
-    assert readme.is_file(), f"{readme} is not there: it must hold the example of a user's own workload"
-    blocks = re.findall(r"^```python\n(.*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    found = {}
-    for name in README_FILES:
-        matching = [block for block in blocks if block.startswith(f"# {name}\n")]
-        assert len(matching) == 1, f"README.md has {len(matching)} python blocks that begin with '# {name}', not one"
-        found[name] = matching[0]
-    return found
-
-
-def test_the_readmes_example_is_short_and_runs_as_it_stands(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = readme_example(README)
-    assert sum(len(block.splitlines()) for block in example.values()) < 25
-    work_clock.install()
-    monkeypatch.setitem(settings.WARM_UP_S, "cpu", 0.1)
-    monkeypatch.setattr(cold_inputs, "FALLBACK_CACHE_BYTES", 2**20)  # three sets of inputs, not 65
-    monkeypatch.setattr(yardsticks, "PROBES", 1)
-    folder = tiny.path / "example"
-    for name, block in example.items():
-        tiny.write(f"example/{name}", block)
-    result = tiny.run(
-        f"--rootdir={folder}", str(folder), "--perf-device=cpu", "--perf-budget=0.5", "--perf-json=run.json"
-    )
-    assert result.status == 0, result.text
-    cases = tiny.json()["cases"]
-    assert cases, "the example measures nothing on a CPU"
-    assert all(case["summary"] is not None for case in cases.values())
-    assert "= gpugate =" in result.text
