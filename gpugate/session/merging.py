@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 from gpugate.errors import GpugateError
@@ -85,14 +85,10 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     runs, first = [one.run for one in shards], shards[0]
     cases = _join_cases(shards)
     joined = replace(
-        first.run,
+        join_workers(first.run, runs, incomplete=_find_missing(shards, cases) != []),
         started_at=min((run.started_at for run in runs), key=datetime.datetime.fromisoformat),
-        interrupted=any(run.interrupted for run in runs) or _find_missing(shards, cases) != [],
         cases={case_id: cases[case_id] for case_id in first.shard.cases if case_id in cases},
         yardsticks=[probe for run in runs for probe in run.yardsticks],
-        source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in runs)),
-        wall_s=max(run.wall_s for run in runs),
-        provenance=_join_provenance([run.provenance for run in runs if run.provenance is not None]),
         shard=None,
     )
     night = decide_again(joined)
@@ -113,7 +109,7 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
     facts = _list_facts(first.run)
     for other in shards[1:]:
         for name, value in _list_facts(other.run).items():
-            if value != facts[name]:
+            if value != facts.get(name, value):
                 raise MergeError(
                     f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
                     "night"
@@ -126,15 +122,15 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
                 f"the software or the machine of {other.path} and {first.path} differs ({', '.join(changed)}): merge "
                 "shards of one machine type and image"
             )
-    for one, next_one in pairwise(shards):
-        if one.shard.number == next_one.shard.number:
-            raise MergeError(f"{one.path} and {next_one.path} are both shard {one.shard}: leave one out")
-    _check_budget(shards)
 
 
 def _list_facts(run: RunResult) -> Mapping[str, object]:
-    """The facts that the runs of one night have in common, each with its name."""
+    """The facts that the runs of one night have in common, each with its name.
+
+    Verdicts with a record share the false alarms of a night with all checks of its machine, whichever shard has them.
+    """
     origin = run.provenance or Provenance()
+    checks = max((case.remembered.checks for case in run.cases.values() if case.remembered is not None), default=None)
     facts = {
         "commit": origin.commit,
         "hash of uncommitted changes": origin.changes,
@@ -145,21 +141,8 @@ def _list_facts(run: RunResult) -> Mapping[str, object]:
         "fault": run.mutated,
         "command": run.command,
     }
-    return {name: "none" if value is None else value for name, value in facts.items()}
-
-
-def _check_budget(shards: Sequence[ShardRun]) -> None:
-    """Raises MergeError where verdicts share the false alarms of a night with other numbers of checks.
-
-    A record of any case of the machine counts, whichever shard measures the case.
-    """
-    remembered = [case.remembered for one in shards for case in one.run.cases.values()]
-    checks = sorted({one.checks for one in remembered if one is not None})
-    if len(checks) > 1:
-        raise MergeError(
-            f"the shards were judged with records for {' and '.join(map(str, checks))} checks a night: give every "
-            "shard the same baselines"
-        )
+    facts = {name: "none" if value is None else value for name, value in facts.items()}
+    return facts if checks is None else {**facts, "number of recorded checks": checks}
 
 
 def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
@@ -168,8 +151,8 @@ def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
         for case_id, case in one.run.cases.items():
             if case_id in found:
                 raise MergeError(
-                    f"{one.path} and {found[case_id][0].path} both measured {case_id}: give every shard the same "
-                    "selection"
+                    f"{one.path} and {found[case_id][0].path} both measured {case_id}: leave one out, or give "
+                    "every shard the same selection"
                 )
             found[case_id] = (one, case)
     return {case_id: case for case_id, (_, case) in found.items()}
@@ -195,17 +178,17 @@ def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult
         yield f"no shard measured {list_names(absent)}"
 
 
-def join_workers(stored: RunResult, runs: Sequence[RunResult], died: bool) -> RunResult:
+def join_workers(stored: RunResult, runs: Sequence[RunResult], incomplete: bool) -> RunResult:
     """The run of workers on one host: `stored` has the finished cases of all, `runs` are those of ended workers.
 
-    Where one `died`, the run is an interrupted one.
+    Where one died, the run is `incomplete`: an interrupted one.
     """
     cases = dict(chain.from_iterable(run.cases.items() for run in (stored, *runs)))
     return replace(
         stored,
         cases=cases,
         source_hashes=dict(chain.from_iterable(run.source_hashes.items() for run in (stored, *runs))),
-        interrupted=died or not runs or any(run.interrupted for run in runs),
+        interrupted=incomplete or not runs or any(run.interrupted for run in runs),
         problems=list(dict.fromkeys(problem for run in runs for problem in run.problems)),
         wall_s=max(run.wall_s for run in (stored, *runs)),
         provenance=_join_provenance([run.provenance for run in runs or [stored] if run.provenance is not None]),

@@ -209,7 +209,7 @@ def test_what_cannot_be_merged_writes_nothing(
     assert merge(tmp_path, *shards) == 2
     refused = [line for line in capsys.readouterr().err.splitlines() if "does not exist" not in line]
     said = [
-        "both shard 1 of 2",
+        "both measured",
         "none of the 1 shards has a run",
         "2 nights have no verdict",
         "is a whole night",

@@ -202,15 +202,15 @@ def check_refused(shards: Sequence[ShardRun], said: str) -> None:
 
 def test_a_shard_or_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     first, second = split(whole_night(tmp_path / "whole.json", case("a"), case("b")), 2)
-    check_refused([first, second, replace(first, path=Path("again"))], "are both shard 1 of 2: leave one out")
-    twice = changed(second, cases={**first.run.cases, **second.run.cases})
     (name,) = first.run.cases
-    check_refused([first, twice], f"2/run.json and 1/run.json both measured {name}: give every shard the same sel")
+    check_refused([first, second, replace(first, path=Path("again"))], f"both measured {name}: leave one out")
+    twice = changed(second, cases={**first.run.cases, **second.run.cases})
+    check_refused([first, twice], f"2/run.json and 1/run.json both measured {name}: ")
 
 
 def test_shards_that_were_judged_with_other_baselines_are_refused(tmp_path: Path) -> None:
     night = whole_night(tmp_path / "whole.json", case("a"), case("b", remembered=replace(RECORDED, checks=8)))
-    check_refused(split(night, 2), "were judged with records for 1 and 8 checks a night: give every shard the same")
+    check_refused(split(night, 2), "/run.json has the number of recorded checks ")
 
 
 def test_a_whole_night_is_no_shard(tmp_path: Path) -> None:
