@@ -35,7 +35,7 @@ def to_json(value: object) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         validator, serializer = _schema(type(value))
         data = serializer.to_python((value,), warnings="none")
-        _validate(validator, data, "")
+        _validate(validator, data)
         return data[0]
     if isinstance(value, Mapping):
         return {name: to_json(entry) for name, entry in value.items()}
@@ -44,9 +44,9 @@ def to_json(value: object) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def from_json(cls: type[T], data: object, where: str = "") -> T:
+def from_json(cls: type[T], data: object) -> T:
     """Converts the result of `to_json` back to a `cls`. Raises FormatError, with the path, for other data."""
-    return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data], where))
+    return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data]))
 
 
 def _adapter(cls: Any) -> Any:
@@ -84,31 +84,31 @@ def _stored_schema(schema: Any) -> Any:
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema
 
 
-def _validate(validator: SchemaValidator, data: Sequence[object], where: str) -> Any:
+def _validate(validator: SchemaValidator, data: Sequence[object]) -> Any:
     from pydantic_core import ValidationError
 
     try:
         return validator.validate_python(data)[0]
     except ValidationError as error:
-        raise FormatError(_sentence(error.errors(include_url=False)[0], where)) from None
+        raise FormatError(_sentence(error.errors(include_url=False)[0])) from None
 
 
-def _sentence(error: ErrorDetails, where: str) -> str:
+def _sentence(error: ErrorDetails) -> str:
     kind, path, found = error["type"], list(error["loc"][1:]), reprlib.repr(error["input"])
     if kind in _NAMES:
         name = path.pop()
-        return f"{_join_path(path, where) or 'the document'} {_NAMES[kind]} {name!r}"
+        return f"{_join_path(path)} {_NAMES[kind]} {name!r}"
     if kind == "value_error":
-        return f"{_join_path(path, where)}: {error['ctx']['error']}"
+        return f"{_join_path(path)}: {error['ctx']['error']}"
     expected = _IN_JSON.get(kind, error["msg"].removeprefix("Input should be "))
     for bound in {"ge", "le", "lt"} & error.get("ctx", {}).keys():  # pydantic writes 1e-30 with 30 zeros
         expected = f"{expected.rpartition(' ')[0]} {error['ctx'][bound]:g}"
     if path and path[-1] == "[key]":
-        return f"a name in {_join_path(path[:-2], where)} is {found}, not {expected}"
-    return f"{_join_path(path, where) or 'the document'} is {found}, not {expected}"
+        return f"a name in {_join_path(path[:-2])} is {found}, not {expected}"
+    return f"{_join_path(path)} is {found}, not {expected}"
 
 
-def _join_path(path: Sequence[str | int], where: str) -> str:
-    """Writes a path such as `cases.tf32/cuda.current.processes[2]`."""
+def _join_path(path: Sequence[str | int]) -> str:
+    """Writes a path such as `cases.tf32/cuda.current.processes[2]`; the path of nothing is the document."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in path if part != ""]
-    return f"{where}{''.join(parts)}".removeprefix(".")
+    return "".join(parts).removeprefix(".") or "the document"
