@@ -19,6 +19,7 @@ from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, whole_num
 from gpugate.session.recording import write
 from gpugate.store import baseline, nights, profiles_file, run_file
 from gpugate.store.night_files import find_runs
+from gpugate.store.writable_folder import lock_folder
 
 KEPT = ".gpugate/runs"
 
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
     recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
-    with baseline.exclusive(folder):
+    with lock_folder(folder, BaselineError, is_committed=True):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
@@ -93,7 +94,7 @@ def _delete(baselines: Path, case_id: str) -> None:
     file is damaged."""
     found = False
     for folder in sorted(path for path in baselines.glob("*/") if path.name != profiles_file.FOLDER):
-        with baseline.exclusive(folder):
+        with lock_folder(folder, BaselineError, is_committed=True):
             file = baseline.drop_case(folder, case_id)
             if file is not None:
                 baseline.write(folder, file)

@@ -21,7 +21,7 @@ from gpugate.session.perf_session import PerfSession
 from gpugate.store import baseline, profiles_file, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git
-from gpugate.store.writable_folder import choose_folder
+from gpugate.store.writable_folder import choose_folder, lock_folder
 from gpugate.units import SHORT_COMMIT
 
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
@@ -142,5 +142,5 @@ def lock_for_recording(session: PerfSession) -> Iterator[None]:
         if others:
             pids = ", ".join(str(pid) for pid in others)
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with baseline.exclusive(session.records.folder):
+    with lock_folder(session.records.folder, BaselineError, is_committed=True):
         yield

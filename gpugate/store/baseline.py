@@ -1,7 +1,7 @@
 """The baseline files: one per workload, `baselines/<machine>/<workload>.json`, and its life cycle.
 
 `folder` is always the folder of one machine. Samples are kept and conclusions derived, see
-`gpugate.results.summary.history`. Only `write` changes files; `exclusive(folder)` must last from
+`gpugate.results.summary.history`. Only `write` changes files; the lock of the folder must last from
 `load_all` to the last `write`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
 from gpugate.store.json_file import JsonFile, parse
-from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored
 from gpugate.workload import CaseKey, WorkloadName
 
@@ -143,11 +141,8 @@ def _path(folder: Path, workload: str) -> Path:
 
 def _workloads(folder: Path) -> list[str]:
     """Lists the names of the workloads that have a file."""
-    return [_workload_at(folder, path) for path in sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))]
-
-
-def _workload_at(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix().removesuffix(".json")
+    paths = sorted((*folder.glob("*.json"), *folder.glob("*/*.json")))
+    return [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
 
 
 def record_cases(
@@ -277,12 +272,6 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
     current = [entry.current.history for entry in entries.values()]
     anchors = [entry.anchor.history for entry in entries.values()]
     return dict(zip(entries, zip(shrink_records(current), anchors, strict=True), strict=True))
-
-
-def exclusive(folder: Path) -> AbstractContextManager[None]:
-    """Locks the folder for this process. Raises BaselineError where another process has the lock, or where the folder
-    cannot be written."""
-    return lock_folder(folder, BaselineError, is_committed=True)
 
 
 def _load(folder: Path, workload: str) -> BaselineFile:
