@@ -34,7 +34,6 @@ HOSTILE = [
     "&lt;b&gt;",
     "</style>",
 ]
-SLOW = "video/segment/cuda-graph/cuda"
 NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=300))
 
 
