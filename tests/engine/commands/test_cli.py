@@ -96,6 +96,8 @@ def test_an_error_is_one_sentence_and_an_interruption_no_traceback(
         ("store add nowhere --store sqlite:///s", "nowhere contains no nights"),
         ("accept nowhere", "nowhere does not exist: give a run of --perf-json, a night, or a folder of them"),
         ("accept empty", "empty contains no run: write some with --perf-json"),
+        ("compare HEAD --json no/file", "--json no/file cannot be written: give a file name in a folder that can be"),
+        ("compare HEAD --markdown no/file", "--markdown no/file cannot be written: give a file name in a folder"),
         ("verdict empty", "empty/run.json cannot be read (No such file or directory)"),
         ("verdict text", "text cannot be used because its field 'format'"),
         ("init text/project", "text/project cannot be written (Not a directory): give another folder"),

@@ -221,24 +221,6 @@ def test_what_cannot_be_used_is_one_sentence(here: Here, words: tuple[str, ...],
     assert here.worktrees() == []
 
 
-def test_versions_without_a_common_case_have_the_names_of_both_and_no_result(here: Here) -> None:
-    here.commit(1, 'Optimization("renamed", right, {"cpu": 0.01})')
-    here.commit(1)
-    ended, _ = here.compare("HEAD~1", "HEAD")
-    assert ended.status == UNUSABLE
-    said = [line.strip() for line in ended.text.splitlines()]
-    assert {"tiny/quick/cpu: only in the head", "tiny/renamed/cpu: only in the base", "0 cases"} <= {*said}
-
-
-@pytest.mark.parametrize("option", ["--json", "--markdown"])
-def test_a_file_in_no_folder_is_refused_before_anything_is_measured(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "nowhere" / "file"
-    assert main(["compare", "HEAD", option, str(path)]) == UNUSABLE
-    assert f"{option} {path} cannot be written: give a file name" in capsys.readouterr().err
-
-
 def processes_in(path: Path) -> list[str]:
     """The commands of all other processes whose folder, removed by now or not, is in the path."""
     found = []

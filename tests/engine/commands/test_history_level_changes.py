@@ -1,7 +1,6 @@
 """On which night a level changed: what is marked, what is not, and how often chance alone is."""
 
 import math
-import random
 from itertools import pairwise
 
 import numpy as np
@@ -19,28 +18,24 @@ from gpugate.commands.trends import (
     level_of_one,
     split_sums,
 )
+from tests.support.stored_runs import speedups
 
 ALONE = level_of_one(1)
 
 
-def around(level: float, nights: int, seed: int = 1) -> list[float]:
-    draw = random.Random(seed)  # noqa: S311  # the same in every run of the tests
-    return [level * (1 + draw.gauss(0, 0.002)) for _ in range(nights)]
-
-
 @pytest.mark.parametrize(("before", "level"), [(8, 4.0), (12, 2.95), (20, 3.05)])
 def test_a_step_is_marked_on_its_first_night(before: int, level: float) -> None:
-    (change,) = level_changes([*around(3.0, before), *around(level, 9, seed=2)], ALONE)
+    (change,) = level_changes([*speedups(before, 3.0), *speedups(9, level, seed=2)], ALONE)
     assert change.first == before
 
 
 def test_every_step_of_several_is_marked() -> None:
-    series = [*around(3.0, 12), *around(2.8, 12, seed=2), *around(3.1, 12, seed=3)]
+    series = [*speedups(12, 3.0), *speedups(12, 2.8, seed=2), *speedups(12, 3.1, seed=3)]
     assert [change.first for change in level_changes(series, ALONE)] == [12, 24]
 
 
 def test_what_lasts_shorter_than_a_side_is_no_level() -> None:
-    series = around(3.0, 30)
+    series = speedups(30, 3.0)
     series[20 : 20 + MIN_SIDE - 1] = [2.0, 2.0]
     assert level_changes(series, ALONE) == []
 
@@ -125,8 +120,8 @@ def test_a_mark_stays_as_more_nights_are_seen() -> None:
 
 
 def test_the_nights_of_earlier_levels_are_looks_that_were_spent() -> None:
-    step = [*around(3.0, 12), *around(2.8, 12, seed=2)]
+    step = [*speedups(12, 3.0), *speedups(12, 2.8, seed=2)]
     (alone,) = level_changes(step, ALONE)
-    earlier, later = level_changes([*around(4.0, 100, seed=4), *step], ALONE)
+    earlier, later = level_changes([*speedups(100, 4.0, seed=4), *step], ALONE)
     assert (earlier.first, later.first) == (100, 100 + alone.first)
     assert later.found > 100 + alone.found

@@ -24,15 +24,9 @@ def test_the_files_are_those_of_the_readme(
         text = (tmp_path / "new/mine" / name).read_text(encoding="utf-8")
         assert text.startswith(f"# {name}\n")
         assert f"```python\n{text}```" in readme
-    assert main(["init", "new/mine"]) == 2
-    assert capsys.readouterr().err.endswith("would be overwritten: give another folder, or move the files away\n")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_it_overwrites_nothing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / name).write_text("mine", encoding="utf-8")
-    assert main(["init", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"gpugate init: {tmp_path / name} would be overwritten: give another folder, or move the file away\n"
-    )
-    assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [(name, "mine")]
+    for left, files in (([*FILES], "files"), ([*FILES][1:], "file")):  # what is there is not overwritten
+        assert main(["init", "new/mine"]) == 2
+        said = capsys.readouterr().err
+        assert said.endswith(f"would be overwritten: give another folder, or move the {files} away\n")
+        assert sorted(path.name for path in (tmp_path / "new/mine").iterdir()) == sorted(left)
+        (tmp_path / "new/mine" / next(iter(FILES))).unlink(missing_ok=True)

@@ -89,13 +89,3 @@ def test_a_run_of_another_version_is_one_sentence(tmp_path: Path, capsys: pytest
     assert complaints.startswith(
         f"gpugate replay: {path} was decided by gpugate 0.0.9 and this is gpugate 0.1.0, whose"
     )
-
-
-def test_an_interrupted_and_mutated_night_is_decided_as_far_as_it_goes(
-    nights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored(nights / "c.json", case("net", 2.0), case("late", None), interrupted=True, mutated="slow:50")
-    assert main(["replay", str(nights)]) == 0
-    said = capsys.readouterr().out
-    assert "MUTATED by slow:50" in said
-    assert "interrupted; not finished: tiny/late/cuda" in said
