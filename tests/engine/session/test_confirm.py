@@ -199,12 +199,8 @@ def test_a_record_of_other_cores_names_the_commit_to_compare_with(recorded_commi
     recorded_commit.baselines.rename(recorded_commit.baselines.with_name(name))
     recorded_commit.run(*GATE)
     assert recorded_commit.outcomes()["throughput"] == "ENV_INVALID"
-    assert list(recorded_commit.reasons("throughput")) == [
-        "other_cores",
-        "no_record",
-        "code_not_slower",
-        "record_differs",
-    ]
+    said = " ".join(recorded_commit.reasons("throughput"))
+    assert said == "other_cores no_record code_not_slower record_differs"
     assert code_of(recorded_commit)["machine_changes"] == [f"cores {own + 1} -> {own}"]
 
 
@@ -328,12 +324,5 @@ def test_it_is_told_what_this_process_was_told(tmp_path: Path, monkeypatch: pyte
         run_fresh(asking, ["a.py::b"], path)
     words = caught.value.printed.split()
     assert words[words.index("pytest") + 1] == "a.py::b"
-    for wanted in (
-        "--perf-mutate=slow:5",
-        "--perf-set=data=a=b",
-        "2.5",
-        f"--rootdir={tmp_path}",
-        f"--perf-json={path}",
-        "gpugate.plugin",
-    ):
-        assert wanted in words
+    assert {"--perf-mutate=slow:5", "--perf-set=data=a=b", "2.5", "gpugate.plugin"} <= {*words}
+    assert {f"--rootdir={tmp_path}", f"--perf-json={path}"} <= {*words}

@@ -168,10 +168,8 @@ def test_the_second_night_remembers_the_proof_and_says_its_date(project: TinyPro
     first, second = project.run("--perf-report", "one"), project.run("--perf-report", "two")
     assert (first.status, second.status, times_shown(project)) == (0, 0, 1)
     began = project.json("one/run.json")["started_at"]
-    line, texts = (
-        f"proofs: 1 proved on {began[:10]}",
-        [project.path / "two" / name for name in ("summary.md", "night.html")],
-    )
+    line = f"proofs: 1 proved on {began[:10]}"
+    texts = [project.path / "two" / name for name in ("summary.md", "night.html")]
     assert "proofs:" not in first.text
     assert [line in text for text in (second.text, *(path.read_text(encoding="utf-8") for path in texts))] == [True] * 3
     case = project.json("two/run.json")["cases"]["tiny/quick/cpu"]

@@ -86,14 +86,7 @@ def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProje
         assert add_folder(store, project.path / "nights").new == 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--perf-mutate", "slow:1"],
-        ["-k", "cuda"],
-    ],
-    ids=["a fault on purpose", "nothing measured"],
-)
+@pytest.mark.parametrize("options", [["--perf-mutate", "slow:1"], ["-k", "cuda"]], ids=["a fault", "nothing measured"])
 def test_some_sessions_add_nothing(project: TinyProject, options: list[str]) -> None:
     assert project.run(*options).status != pytest.ExitCode.USAGE_ERROR
     assert not (project.path / ".gpugate").exists()

@@ -1,13 +1,13 @@
 """Workloads of a user: registered in conftest.py, and their ladders and sweeps."""
 
 import re
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gpugate.results.series import ladders, sweeps
-from gpugate.results.verdict import Outcome
 from gpugate.session.selection import one_node_per_case
 from gpugate.store import run_file
 from gpugate.workload import Case, SweepCases
@@ -22,23 +22,15 @@ def workload_named(name: str) -> str:
     return TINY.format(build=QUICK, optimizations=PROMISE).replace('Workload("tiny"', f'Workload("{name}"')
 
 
-def measured(tiny: TinyProject, *options: str) -> dict[str, str]:
-    """The outcome of the equivalence check by case."""
-    result = tiny.run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs", *options)
-    assert result.status == 0, result.text
-    return {case: tiny.outcomes(case)["equivalence"] for case in tiny.json()["cases"]}
-
-
 def test_a_workload_is_registered_in_conftest(tiny: TinyProject) -> None:
     (tiny.path / "tiny.py").unlink()
-    body = workload_named("mine")
-    tiny.write(
-        "conftest.py", f"{SHORTENED}\n".replace("\n    ", "\n") + f"{body}\nfrom gpugate.catalogue import register\n"
-    )
-    with (tiny.path / "conftest.py").open("a", encoding="utf-8") as conftest:
-        conftest.write("for each in WORKLOADS:\n    assert register(each) is each\n")
-    (tiny.path / "night").mkdir()  # behind a space it makes pytest start anew, and execute conftest.py a second time
-    assert measured(tiny, "--perf-report", str(tiny.path / "night")) == {"mine/quick/cpu": Outcome.PASS}
+    registering = "from gpugate.catalogue import register\nfor each in WORKLOADS:\n    assert register(each) is each\n"
+    tiny.write("conftest.py", "\n".join([dedent(SHORTENED), workload_named("mine"), registering]))
+    night = tiny.path / "night"
+    night.mkdir()  # behind a space it makes pytest start anew, and execute conftest.py a second time
+    result = tiny.run("--perf-device=cpu", "-k", "outputs", "--perf-report", str(night))
+    assert result.status == 0, result.text
+    assert list(tiny.json("night/run.json")["cases"]) == ["mine/quick/cpu"]
 
 
 def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyProject) -> None:
@@ -52,37 +44,29 @@ def test_every_case_has_an_id_that_reads_and_cuda_carries_its_mark(tiny: TinyPro
     assert re.findall(r"\[(.*)\]", marked) == ["tiny/quick/cuda", "tiny/graphed/cuda"]
 
 
-def write_suites(tiny: TinyProject, *names: str) -> None:
+def test_each_suite_has_the_workloads_of_its_conftest_and_records_of_another_suite_are_no_problem(
+    tiny: TinyProject,
+) -> None:
     """Unit tests, and two folders of perf tests, each with its own conftest.py, which registers a workload."""
     (tiny.path / "tiny.py").unlink()
     tiny.write("conftest.py", SHORTENED)
-    for folder, name in zip(("first", "second"), names, strict=True):
+    for folder, name in (("first", "one"), ("second", "two")):
         body = f"{workload_named(name)}\nfrom gpugate.catalogue import register\nregister(WORKLOADS[0])\n"
         tiny.write(f"tests/{folder}/conftest.py", body)
         tiny.write(f"tests/{folder}/quick_ms", "1")
         tiny.write(f"tests/{folder}/test_{folder}.py", "def test_it(workload, gate):\n    gate(workload.equivalence)\n")
     tiny.write("tests/unit/conftest.py", "import pytest\n@pytest.fixture\ndef number():\n    return 3\n")
     tiny.write("tests/unit/test_number.py", "def test_number(number):\n    assert number == 3\n")
-
-
-def test_each_suite_measures_the_workloads_of_its_conftest(tiny: TinyProject) -> None:
-    write_suites(tiny, "one", "two")
-    ended = tiny.run("tests", "--perf-device=cpu", "-v")
-    assert ended.status == 0, ended.text
-    passed = re.findall(r"(test_\w+\.py::\S+) PASSED", ended.text)
+    recorded = tiny.run("tests", "--perf-device=cpu", "-v", "--update-baselines=first", "-operf_processes=2")
+    assert recorded.status == 0, recorded.text
+    passed = re.findall(r"(test_\w+\.py::\S+) PASSED", recorded.text)
     measured = ["test_first.py::test_it[one/quick/cpu]", "test_second.py::test_it[two/quick/cpu]"]
     assert passed == [*measured, "test_number.py::test_number"]
-    only = tiny.run("tests", "-k", "number")
-    assert (only.status, "1 passed" in only.text) == (0, True), only.text
-
-
-def test_the_records_of_a_suite_that_was_not_read_are_no_problem(tiny: TinyProject) -> None:
-    write_suites(tiny, "one", "two")
-    recorded = tiny.run("tests", "--perf-device=cpu", "--update-baselines=first", "-operf_processes=2")
-    assert recorded.status == 0, recorded.text
     assert sorted(path.name for path in tiny.baselines.glob("*.json")) == ["one.json", "two.json"]
     alone = tiny.run("tests/first", "--perf-device=cpu")
     assert (alone.status, "no longer in the catalogue" in alone.text) == (0, False), alone.text
+    only = tiny.run("tests", "-k", "number")
+    assert (only.status, "1 passed" in only.text) == (0, True), only.text
 
 
 # --- ladders and sweeps -----------------------------------------------------------------------------------------------
