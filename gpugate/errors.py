@@ -28,7 +28,7 @@ class CatalogueError(GpugateError):
 
 
 class OptionError(GpugateError):
-    """A command-line option has a value that cannot be used."""
+    """An option or an argument of a command line has a value that cannot be used."""
 
 
 class BaselineError(GpugateError):
@@ -40,7 +40,7 @@ class EnvironmentUnfitError(GpugateError):
 
 
 class ReplayError(GpugateError):
-    """A stored run cannot be decided again."""
+    """Stored runs cannot be decided again, merged or compared, or have no verdict."""
 
 
 class CompareError(GpugateError):

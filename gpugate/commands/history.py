@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpugate.errors import GpugateError
+from gpugate.errors import OptionError
 from gpugate.report.machine import describe_unfit
 from gpugate.results.run import Night
 from gpugate.session.options import find_url
@@ -60,7 +60,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints or writes the trends, and names on stderr each night that cannot be used.
 
-    Raises HistoryError where none can be, and where the page cannot be written.
+    Raises OptionError where none can be, and where the page cannot be written.
     """
     from gpugate.commands.trend_report import describe_machine, write_document, write_site
     from gpugate.commands.trends import build_histories
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"gpugate history: {sentence}", file=sys.stderr)
     histories = build_histories(nights, last)
     if arguments.html is not None:
-        with writing(arguments.html, HistoryError, "give a folder that can be"):
+        with writing(arguments.html, OptionError, "give a folder that can be"):
             page = write_site(arguments.html, histories)
         print(f"{page}: open it in a browser")
     elif arguments.json:
@@ -85,17 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class HistoryError(GpugateError):
-    """No night or no case can be shown."""
-
-
 def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]]:
     """The selected nights, the oldest first, and a sentence about each one that cannot be used.
 
-    Raises HistoryError where none can be, and NightError and StoreError where folders or the store cannot be read.
+    Raises OptionError where none can be, and StoreError where the store cannot be read.
     """
     if arguments.folders and arguments.store:
-        raise HistoryError("--store and folders were given, and a history is of one of them: leave one out")
+        raise OptionError("--store and folders were given, and a history is of one of them: leave one out")
     refused: list[str] = []
     with closing(_open(arguments.store, bool(arguments.folders))) as store:
         for folder in arguments.folders:
@@ -107,7 +103,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         unfit = describe_unfit([name for night in nights for name in night.unfit], "measurement")
         why = f" ({unfit or refused[0]})" if unfit or refused else ""
         step = "measure first, give other nights, or leave out --case, --machine, --branch or --gates"
-        raise HistoryError(f"no measured case of {where} is selected{why}: {step}")
+        raise OptionError(f"no measured case of {where} is selected{why}: {step}")
     return nights, refused
 
 
@@ -116,5 +112,5 @@ def _open(url: str | None, in_memory: bool) -> Store:
         return open_store(IN_MEMORY)
     chosen = find_url(url)
     if chosen is None:
-        raise HistoryError("the store is off: give --store URL, or folders of nights")
+        raise OptionError("the store is off: give --store URL, or folders of nights")
     return open_store(chosen, make=False)

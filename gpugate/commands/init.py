@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from gpugate.errors import GpugateError
+from gpugate.errors import OptionError
 from gpugate.store.json_file import writing
 
 CONFTEST = """\
@@ -41,10 +41,6 @@ WORKLOAD = "projection"
 FILES = {"conftest.py": CONFTEST, "test_my_workload.py": TEST}
 
 
-class InitError(GpugateError):
-    """The files of the example cannot be written."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="the folder to write to, which need not exist")
 
@@ -56,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     found = [str(path) for path in paths if path.exists()]
     if found:
         away = "the files" if len(found) > 1 else "the file"
-        raise InitError(f"{' and '.join(found)} would be overwritten: give another folder, or move {away} away")
-    with writing(folder, InitError, "give another folder"):
+        raise OptionError(f"{' and '.join(found)} would be overwritten: give another folder, or move {away} away")
+    with writing(folder, OptionError, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, FILES.values(), strict=True):
             path.write_text(text, encoding="utf-8")

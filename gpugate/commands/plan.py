@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_plan(arguments: argparse.Namespace) -> Planned:
-    """Raises OptionError for a number that cannot be used, and HistoryError as `select_nights` does."""
+    """Raises OptionError for a number that cannot be used, and as `select_nights` does."""
     gpus = whole_number("--gpus", arguments.gpus, example=4)
     found, refused = select_nights(arguments)
     for sentence in refused:

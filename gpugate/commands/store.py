@@ -7,40 +7,40 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from gpugate.errors import OptionError
 from gpugate.session.options import find_url
-from gpugate.store.store_url import VARIABLE, StoreUrlError
+from gpugate.store.store_url import VARIABLE
 from gpugate.units import number_of
 
 REFUSED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     text = "adds runs of --perf-report and --perf-json, also those of an older gpugate; a run that is there stays"
-    add = actions.add_parser("add", help=text, description=text)
-    add.add_argument(
+    parser.add_argument("action", choices=["add"], help=text)
+    parser.add_argument(
         "folders",
         metavar="DIR",
         nargs="+",
         type=Path,
         help="a night, or a folder whose directories are nights and whose .json files are runs",
     )
-    add.add_argument(
+    parser.add_argument(
         "--store",
         metavar="URL",
         help=f"add to this SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
-    add.epilog = "exit status: 0 each run is in the store, 1 some cannot be used, 2 a folder or the store cannot be"
+    parser.epilog = "exit status: 0 each run is in the store, 1 some cannot be used, 2 a folder or the store cannot be"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Adds the folders and prints how many runs were new. Raises NightError and StoreError for what cannot be used."""
+    """Adds the folders and prints how many runs were new. Raises OptionError and StoreError for what cannot be used."""
     from gpugate.store.database import open_store
     from gpugate.store.nights import add_folder
 
     url = find_url(arguments.store)
     if url is None:
-        raise StoreUrlError("the store is off: give --store URL")
+        raise OptionError("the store is off: give --store URL")
     refused = False
     with closing(open_store(url)) as store:
         for folder in arguments.folders:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpugate.errors import GpugateError
+from gpugate.errors import ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.night import prepare_night, write_night
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
-from gpugate.session.merging import MergeError, ShardRun, check_shard, list_red, merge
+from gpugate.session.merging import ShardRun, check_shard, list_red, merge
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 from gpugate.store.run_file import RunFileError
@@ -25,10 +25,6 @@ from gpugate.units import list_names, number_of
 
 GREEN, RED = 0, 1
 MOST_PRINTED = 10  # problems in one line
-
-
-class NoVerdictError(GpugateError):
-    """A stored run has no verdict for the whole run."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,23 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints one sentence and returns GREEN or RED. The held verdicts decide, whatever exit status a file has.
 
-    Raises RunFileError for a file that cannot be read and for a run that is no night, NoVerdictError for a run that was
-    interrupted or was no gate, and MergeError for shards that do not belong together.
+    Raises RunFileError for a file that cannot be read and for a run that is no night, and ReplayError
+    for a run that was interrupted or was no gate, and for shards that do not belong together.
     """
     paths = list(map(run_path, arguments.runs))
     if arguments.merge is not None:
         return _merge(paths, arguments.merge)
     if len(paths) > 1:
-        raise NoVerdictError(f"{len(paths)} nights have no verdict together: give one, or --merge DIR for shards")
+        raise ReplayError(f"{len(paths)} nights have no verdict together: give one, or --merge DIR for shards")
     (path,) = paths
     stored = run_file.read(path)
     run_file.refuse_no_night(path, stored)
     if stored.interrupted:
-        raise NoVerdictError(f"{path} was interrupted, so it has no verdict: measure again")
+        raise ReplayError(f"{path} was interrupted, so it has no verdict: measure again")
     if stored.recording or not stored.gate:
-        raise NoVerdictError(f"{path} was measured without --gate, so it has no verdict: measure with it")
+        raise ReplayError(f"{path} was measured without --gate, so it has no verdict: measure with it")
     if stored.exit_status is None:
-        raise NoVerdictError(f"{path} has no exit status, so its run did not end: measure again")
+        raise ReplayError(f"{path} has no exit status, so its run did not end: measure again")
     red = [*list_red(stored), *stored.problems, *_describe_other_verdicts(path, stored)]
     green = stored.exit_status == 0 and not red
     said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {RunView(stored).tally}"
@@ -90,10 +86,11 @@ def _describe_other_verdicts(path: Path, stored: RunResult) -> list[str]:
 def _merge(paths: Sequence[Path], output: Path) -> int:
     """Writes the night of the shards and prints its result. A folder without a run is a shard that is missing."""
     if any(path.parent.resolve() == output.resolve() for path in paths):
-        raise MergeError(f"--merge {output} is the folder of a shard: give another one")
+        raise ReplayError(f"--merge {output} is the folder of a shard: give another one")
     shards = [_read_shard(path) for path in paths if _is_there(path)]
     if not shards:
-        raise MergeError(f"none of the {len(paths)} shards has a run: measure them with --perf-shard and --perf-report")
+        step = "measure them with --perf-shard and --perf-report"
+        raise ReplayError(f"none of the {len(paths)} shards has a run: {step}")
     night = merge(shards)
     prepare_night(output)
     write_night(output, night)

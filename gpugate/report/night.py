@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gpugate import units
-from gpugate.errors import GpugateError
+from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
 from gpugate.report.view import RunView
 from gpugate.results.changes import Changes, Moved, facts_of_night
@@ -24,14 +24,10 @@ from gpugate.store.writable_folder import make_writable
 MOST_MOVED = 5  # that moved the furthest; `gpugate history` has all
 
 
-class NightReportError(GpugateError):
-    """The folder of `--perf-report` cannot be written."""
-
-
 def prepare_night(folder: Path) -> None:
     """Makes the folder, and takes out of it what an earlier session left: a killed one must not look like that one.
 
-    Raises NightReportError where that cannot be done.
+    Raises OptionError where that cannot be done.
     """
     with _writing(folder):
         make_writable(folder)
@@ -43,7 +39,7 @@ def prepare_night(folder: Path) -> None:
 def write_night(folder: Path, run: RunResult) -> None:
     """Replaces `summary.md`, `night.html` and at last `run.json`, each in one step.
 
-    Raises NightReportError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
+    Raises OptionError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
     from gpugate.report.pages.night import night_page, night_summary  # with jinja2, which a session imports at its end
 
@@ -86,7 +82,7 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
-    return writing(f"--perf-report {folder}", NightReportError, "give a folder that can be")
+    return writing(f"--perf-report {folder}", OptionError, "give a folder that can be")
 
 
 def describe_moves(before: Night, now: Night) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 
-from gpugate.errors import GpugateError
+from gpugate.errors import ReplayError
 from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.judging.knee import judge_knee
 from gpugate.machine.environment import differences, machine_key
@@ -55,10 +55,6 @@ def fault_status(run: RunResult) -> int:
     return CAUGHT if shown and not any(case.error for case in cases) else IMPOSSIBLE
 
 
-class MergeError(GpugateError):
-    """Runs are not the shards of one night."""
-
-
 @dataclass(frozen=True)
 class ShardRun:
     """A stored run that measured one shard of a night."""
@@ -69,16 +65,16 @@ class ShardRun:
 
 
 def check_shard(path: Path, run: RunResult) -> ShardRun:
-    """Raises MergeError for a run that is no shard."""
+    """Raises ReplayError for a run that is no shard."""
     if run.shard is None:
-        raise MergeError(f"{path} is a whole night, measured without --perf-shard: give the shards of one night")
+        raise ReplayError(f"{path} is a whole night, measured without --perf-shard: give the shards of one night")
     return ShardRun(path, run, run.shard)
 
 
 def merge(shards: Sequence[ShardRun]) -> RunResult:
     """The night of these shards, judged again as a whole. What is missing in it is among its problems.
 
-    Raises MergeError for shards of different nights, and for a shard or a case that is there twice.
+    Raises ReplayError for shards of different nights, and for a shard or a case that is there twice.
     """
     shards = sorted(shards, key=lambda one: one.shard.number)
     _check_together(shards)
@@ -110,15 +106,15 @@ def _check_together(shards: Sequence[ShardRun]) -> None:
     for other in shards[1:]:
         for name, value in _list_facts(other.run).items():
             if value != facts.get(name, value):
-                raise MergeError(
-                    f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}: merge the shards of one "
-                    "night"
-                )
+                has = f"{other.path} has the {name} {value}, and {first.path} has {facts[name]}"
+                raise ReplayError(f"{has}: merge the shards of one night")
         if other.shard.cases != first.shard.cases:
-            raise MergeError(f"{other.path} divides other cases than {first.path}: give every shard the same selection")
+            raise ReplayError(
+                f"{other.path} divides other cases than {first.path}: give every shard the same selection"
+            )
         changed = differences([first.run.environment, other.run.environment])
         if changed:
-            raise MergeError(
+            raise ReplayError(
                 f"the software or the machine of {other.path} and {first.path} differs ({', '.join(changed)}): merge "
                 "shards of one machine type and image"
             )
@@ -150,7 +146,7 @@ def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
     for one in shards:
         for case_id, case in one.run.cases.items():
             if case_id in found:
-                raise MergeError(
+                raise ReplayError(
                     f"{one.path} and {found[case_id][0].path} both measured {case_id}: leave one out, or give "
                     "every shard the same selection"
                 )

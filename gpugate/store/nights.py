@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.errors import GpugateError
+from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_key, machine_name
 from gpugate.results.case import CaseResult, decider
 from gpugate.results.run import BILL_TIMES, CaseNight, Metric, Night, Provenance, RunResult
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 MOST_KEPT = 10  # runs, from whose samples `gpugate accept` records; a case takes about 50 kB
 BATCH = 50  # a commit costs as much as the rows of one or two runs
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
-
-
-class NightError(GpugateError):
-    """A folder contains no nights."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +86,11 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
 def add_folder(store: Store, folder: Path) -> Added:
     """Adds a night, or each night and each run file in a folder of them, in transactions of BATCH runs.
 
-    Raises NightError where the folder has none, and StoreError where the store fails.
+    Raises OptionError where the folder has none, and StoreError where the store fails.
     """
     paths, refused, new = find_runs(folder), list[str](), 0
     if not paths or not folder.exists():
-        raise NightError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
+        raise OptionError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     for first in range(0, len(paths), BATCH):
         nights = []
         for path in paths[first : first + BATCH]:

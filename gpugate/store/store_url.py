@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, unquote_plus
 
-from gpugate.errors import GpugateError
+from gpugate.errors import OptionError
 from gpugate.store.version import STORE_FOLDER
 from gpugate.store.writable_folder import choose_folder
 
@@ -24,14 +24,10 @@ _URL = re.compile(  # of a server
 )
 
 
-class StoreUrlError(GpugateError):
-    """The address of a store cannot be used."""
-
-
 def choose_url(
     given: str | None, root: Path, variables: Mapping[str, str] = os.environ, setting: str = ""
 ) -> str | None:
-    """The URL of the store; None where it is off. Raises StoreUrlError, naming the option, for what is no URL.
+    """The URL of the store; None where it is off. Raises OptionError, naming the option, for what is no URL.
 
     `given` is the value of the option, `root` the folder of the project, and `setting` that of its configuration.
     """
@@ -43,7 +39,7 @@ def choose_url(
         return None
     if "://" not in url:
         step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
-        raise StoreUrlError(f"{name} is {describe_url(url)!r}: {step}")
+        raise OptionError(f"{name} is {describe_url(url)!r}: {step}")
     return url
 
 

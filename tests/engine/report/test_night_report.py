@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugate.errors import OptionError
 from gpugate.report.night import (
     MOST_MOVED,
-    NightReportError,
     describe_moves,
     find_last_night,
     prepare_night,
@@ -91,7 +91,7 @@ def test_what_an_earlier_session_left_does_not_pass_for_one_that_was_killed(tmp_
 @pytest.mark.parametrize("do", [prepare_night, lambda folder: write_night(folder, run_with())])
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, do: Callable[[Path], None]) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises((NightReportError, run_file.RunFileError), match=r"file.* cannot be written \(.*\): give"):
+    with pytest.raises((OptionError, run_file.RunFileError), match=r"file.* cannot be written \(.*\): give"):
         do(tmp_path / "file/night")
 
 

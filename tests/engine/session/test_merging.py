@@ -19,7 +19,7 @@ from gpugate.results.changes import Flip
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
-from gpugate.session.merging import NOTHING_MEASURED, MergeError, ShardRun, check_shard, merge, run_problems
+from gpugate.session.merging import NOTHING_MEASURED, ShardRun, check_shard, merge, run_problems
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of, plan_case, select_shard
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
@@ -195,7 +195,7 @@ def test_shards_of_different_nights_are_refused(tmp_path: Path, kind: str) -> No
 
 
 def check_refused(shards: Sequence[ShardRun], said: str) -> None:
-    with pytest.raises(MergeError) as refused:
+    with pytest.raises(ReplayError) as refused:
         merge(shards)
     assert said in str(refused.value)
 
@@ -214,7 +214,7 @@ def test_shards_that_were_judged_with_other_baselines_are_refused(tmp_path: Path
 
 
 def test_a_whole_night_is_no_shard(tmp_path: Path) -> None:
-    with pytest.raises(MergeError, match=r"whole\.json is a whole night, measured without --perf-shard: give the"):
+    with pytest.raises(ReplayError, match=r"whole\.json is a whole night, measured without --perf-shard: give the"):
         check_shard(tmp_path / "whole.json", whole_night(tmp_path / "whole.json", case("a")))
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.store.store_url import StoreUrlError, choose_url, describe_url, hide_secrets
+from gpugate.errors import OptionError
+from gpugate.store.store_url import choose_url, describe_url, hide_secrets
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
 
 
 def test_a_refused_word_is_shown_without_its_password() -> None:
-    with pytest.raises(StoreUrlError, match=r"--perf-store is '\*\*\*': give an SQLAlchemy URL"):
+    with pytest.raises(OptionError, match=r"--perf-store is '\*\*\*': give an SQLAlchemy URL"):
         choose_url("me:secret@host", Path(), {})
 
 
