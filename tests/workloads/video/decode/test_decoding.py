@@ -1,13 +1,16 @@
-"""OpenCV's frames and torchcodec's, in batches."""
+"""OpenCV's frames and torchcodec's, in batches, and the record of those that arrived."""
 
 import dataclasses
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
@@ -18,10 +21,12 @@ from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine
 from workloads.video.decode import decoding
 from workloads.video.decode import promises as decode_stage
+from workloads.video.decode.arrivals import Arrivals, luma_grids
 from workloads.video.decode.decoding import HostDecoder, TorchCodecDecoder
 from workloads.video.decode.promises import COMPARED_BATCHES, frames_agree
 from workloads.video.pipeline.plan import BATCH, SESSIONS
 
+CPU = torch.device("cpu")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
 INFO = VideoInfo(Path("clip.mp4"), 160, 96, 23, Fraction(30), "h264", "bt601", keyframes=(0, 5, 6, 14, 20))
 
@@ -109,3 +114,60 @@ def test_decoded_frames_of_every_session_are_compared(cache_dir: Path, monkeypat
 
     with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 10 frames: 45 dB are wanted"):
         frames_agree(darker_behind, "h264", context)
+
+
+# --- a frame that is lost, doubled, swapped, or not what was sent shows in the record, on both kinds of path ---------
+
+
+@pytest.fixture(scope="module")
+def path(cache_dir: Path) -> Path:
+    return clip_path(cache_dir, Clip(320, 192, 10))
+
+
+@pytest.fixture(scope="module")
+def bgr(path: Path) -> NDArray[np.uint8]:
+    with av.open(path) as container:
+        return np.stack([frame.to_ndarray(format="bgr24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture(scope="module")
+def nv12(path: Path) -> Tensor:
+    with av.open(path) as container:
+        return torch.from_numpy(np.stack([frame.to_ndarray(format="nv12") for frame in container.decode(video=0)]))
+
+
+@pytest.fixture
+def arrivals(path: Path) -> Arrivals:
+    return Arrivals(luma_grids(path), CPU, numbered=True)
+
+
+def test_all_is_right_round_and_round(arrivals: Arrivals, nv12: Tensor) -> None:
+    assert len(arrivals) == 10
+    around = torch.cat((nv12, nv12))
+    for first in range(0, 18, 6):
+        assert arrivals.of_nv12(around[first : first + 6]).tolist() == [[1, 1]] * 6
+    arrivals.begin()
+    assert arrivals.of_nv12(nv12[:8]).tolist() == [[1, 1]] * 8
+
+
+def test_a_lost_a_doubled_and_a_swapped_frame_are_out_of_turn(path: Path, nv12: Tensor, bgr: NDArray[np.uint8]) -> None:
+    for order, right in (
+        ([0, 2, 3], [1, 0, 0]),
+        ([0, 0, 1], [1, 0, 0]),
+        ([0, 2, 1], [1, 0, 0]),
+        ([0, 1, 2], [1, 1, 1]),
+    ):
+        assert Arrivals(luma_grids(path), CPU, True).of_nv12(nv12[order])[:, 0].tolist() == right
+        assert Arrivals(luma_grids(path), CPU, True).of_bgr(bgr[order], "bt601")[:, 0].tolist() == right
+
+
+def test_a_clip_without_numbers_is_told_by_its_luma(path: Path, nv12: Tensor) -> None:
+    found = Arrivals(luma_grids(path), CPU, numbered=False).of_nv12(nv12[[0, 5, 2]])
+    assert found.tolist() == [[1, 1], [1, 0], [1, 1]], "of other pixels, though no number is wrong"
+
+
+def test_a_frame_without_an_expected_luma_fits(path: Path, nv12: Tensor) -> None:
+    grids = luma_grids(path).clone()
+    grids[1:] = torch.nan
+    found = Arrivals(grids, CPU, True).of_nv12(255 - nv12[:3])
+    assert found[:, 1].tolist() == [0, 1, 1]
