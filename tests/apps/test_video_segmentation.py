@@ -14,7 +14,7 @@ import torch
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
 from tests.support.copied_clips import copied
-from tests.support.small_clips import clip_on_cpu
+from tests.support.small_models import clip_on_cpu
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline.chain import decoder_of

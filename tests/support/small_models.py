@@ -15,6 +15,7 @@ from workloads.llm import sizes as llm_sizes
 from workloads.llm.sizes import Shape
 from workloads.resnet18_training import training
 from workloads.video.clip.clip import CLIPS, Clip
+from workloads.video.segmenter import fitted_weights
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 SERVING = {"SHAPES": TINY, "REQUESTS": 6, "ROWS": 2, "LONGEST": 8, "SHARED": 16, "OWN": 8, "CHUNK": 8}
@@ -86,3 +87,13 @@ def small_models() -> Iterator[None]:
         resnet50_inference.seeded_weights.cache_clear()
         yield
     resnet50_inference.seeded_weights.cache_clear()
+
+
+@contextmanager
+def clip_on_cpu(monkeypatch: pytest.MonkeyPatch, clip: Clip) -> Iterator[None]:
+    """Gives the workloads `clip`; afterwards torch has its threads again, and no weights fitted to it stay."""
+    threads = torch.get_num_threads()
+    monkeypatch.setitem(CLIPS, "cpu", clip)  # type: ignore[arg-type]
+    yield
+    torch.set_num_threads(threads)
+    fitted_weights.cache_clear()

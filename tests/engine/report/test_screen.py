@@ -34,17 +34,6 @@ def paragraph(run: RunResult, title: str, width: int = 100) -> list[str]:
     return text(run, width).partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
 
 
-def many(run: RunResult, workloads: int) -> RunResult:
-    """The cases of the run under many workloads, with a pass and a verdict of every other outcome."""
-    cases = {}
-    for number in range(workloads):
-        for case in run.cases.values():
-            workload = f"workload-{number}-{case.workload}"
-            case_id = f"{workload}/{case.optimization}/{case.device_kind}"
-            cases[case_id] = replace(case, case_id=case_id, workload=workload)
-    return replace(run, cases=cases)
-
-
 def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
     measured = next(case for case in cpu_run.cases.values() if case.summary is not None)
     skipped = replace(measured, measurement=None, summary=None, verdicts=[], skipped="needs a CUDA GPU")
@@ -76,19 +65,18 @@ def test_one_reason_of_many_cases_needs_attention_once(gpu_run: RunResult) -> No
 
 
 def test_the_worst_comes_first_and_the_rest_is_counted(gpu_run: RunResult) -> None:
-    run = many(gpu_run, 1)
-    for number, case in enumerate(run.cases.values()):
+    for number, case in enumerate(gpu_run.cases.values()):
         outcome = Outcome.WRONG if number == 4 else Outcome.INCONCLUSIVE
         case.error, case.skipped = None, None
         case.verdicts = [Verdict("counters", case.case_id, outcome, (Reason(ReasonCode.WORK_NOT_SEEN),))]
         if number != 4:
             case.verdicts[0] = replace(case.verdicts[0], reasons=(Reason(ReasonCode.NOT_ENGAGED, {"problem": "p"}),))
-    assert RunView(run).attention[0].outcome is Outcome.WRONG
+    assert RunView(gpu_run).attention[0].outcome is Outcome.WRONG
     errors = {f"e-{n}/x/cuda": CaseResult(f"e-{n}/x/cuda", f"e-{n}", "x", "baseline", case.size) for n in range(7)}
     for one in errors.values():
         one.error = "broken"
-    run.cases |= errors
-    shown = paragraph(run, "needs attention")
+    gpu_run.cases |= errors
+    shown = paragraph(gpu_run, "needs attention")
     assert shown[0] == "  FAILED  e-0/x/cuda"
     assert shown[-1] == "  and 2 more: -v lists all"
 

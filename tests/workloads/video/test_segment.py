@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
-from tests.support.small_clips import clip_on_cpu
+from tests.support.small_models import clip_on_cpu
 from workloads.parts.cudnn_fusion import CUDNN, Geometry, Operators
 from workloads.video import segment
 from workloads.video.clip.clip import Clip, clip_path

@@ -18,7 +18,7 @@ from torch import Tensor
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.patience import soon
-from tests.support.small_clips import clip_on_cpu
+from tests.support.small_models import clip_on_cpu
 from workloads.video import composite
 from workloads.video.clip.clip import Clip, clip_path, source
 from workloads.video.clip.frame_number import strip_height
