@@ -166,7 +166,11 @@ GROWTH: dict[str, tuple[Callable[[SimpleNamespace], Any], float, int]] = {
     "at its first level": (lambda device: device.step in (STEPS, ROUNDS * STEPS + 1), 0.0, AGAIN),
     "at its second level": (lambda device: device.step in (STEPS, (ROUNDS + LOOKS) * STEPS + 1), 0.0, AGAIN),
     **{
-        f"a leak, and allocated at step {late}": (lambda device, late=late: 1000 ** (device.step == late), 1.0, LATER)
+        f"a leak, and allocated at step {late}": (
+            lambda device, late=late: 1000 if device.step == late else 1,
+            1.0,
+            LATER,
+        )
         for late in (16, 40, 60, 100)
     },
 }

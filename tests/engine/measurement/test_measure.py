@@ -21,16 +21,7 @@ from gpugate.measurement import run
 from gpugate.measurement.record import ClockReading, Measurement, ProofResult
 from gpugate.measurement.run import WorkloadCache
 from gpugate.results.verdict import Outcome
-from gpugate.workload import (
-    BASELINE,
-    TOLERANCE_BY_DTYPE,
-    Case,
-    Context,
-    Optimization,
-    Proof,
-    Side,
-    Size,
-)
+from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Optimization, Proof, Side, Size
 from tests.support.bench import NEARLY_WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
 from tests.support.judged_cases import judge_equivalence
 from tests.support.stored_runs import measured

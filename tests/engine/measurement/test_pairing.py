@@ -17,13 +17,7 @@ from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import POWER_CAP, HostTimer
 from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
-from gpugate.measurement.pairing import (
-    FREE_DISCARDS,
-    BothSides,
-    Pairing,
-    build_both,
-    stop_workers,
-)
+from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, stop_workers
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags

@@ -167,10 +167,7 @@ def other_machine(**fields: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "commit": (
-        {"provenance": replace(ORIGIN, commit="4d5e6f")},
-        "2/run.json has the commit 4d5e6f, and 1/run.json has",
-    ),
+    "commit": ({"provenance": replace(ORIGIN, commit="4d5e6f")}, "2/run.json has the commit 4d5e6f, and 1/run.json"),
     "changes": (
         {"provenance": replace(ORIGIN, changes="0123")},
         "the hash of uncommitted changes 0123, and 1/run.json",

@@ -31,6 +31,7 @@ from gpugate.session.workers import (
 from gpugate.store import run_file
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
+from tests.engine.session.test_green_by_absence import XFAIL
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, without_gpu
 
 OPTIONS = Options(
@@ -276,13 +277,6 @@ import os
 
 with open(__file__.replace("tiny.py", "imported"), "a") as file:
     file.write(f"{os.getpid()}\\n")
-"""
-XFAIL = """
-import pytest
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        item.add_marker(pytest.mark.xfail(reason="a known bug"))
 """
 
 
