@@ -64,11 +64,10 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str
         if path.parent == folder.resolve():
             continue
         try:
-            start = run_file.read_start(path)
-            time = datetime.datetime.fromisoformat(start.started_at)
-            if machine_name(start.environment) == machine and not start.interrupted and time < started:
+            environment, time, interrupted = run_file.read_start(path)
+            if machine_name(environment) == machine and not interrupted and time < started:
                 found.append((time, path))
-        except (GpugateError, TypeError, ValueError) as error:
+        except GpugateError as error:
             unreadable.append(f"{path.parent.name}: {error}")
     for _, path in sorted(found, reverse=True):
         try:

@@ -16,7 +16,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,6 @@ HAS_NO_SPREADS = 15
 
 class RunFileError(GpugateError):
     """A `--perf-json` file cannot be written or read."""
-
-
-@dataclass(frozen=True)
-class RunStart:
-    """The machine of a stored run, and its start."""
-
-    environment: Environment
-    started_at: str
-    interrupted: bool
 
 
 FILE = JsonFile(
@@ -162,8 +152,9 @@ def _drop_spreads(data: Any) -> None:
         data.pop(name, None)
 
 
-def read_start(path: Path) -> RunStart:
-    """Reads the fields of a run before its cases, whose samples are nearly all of the file. Raises as `read` does."""
+def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:
+    """Reads the machine of a run, its start, and whether it was cut off, which stand before its cases, whose samples
+    are nearly all of the file. Raises as `read` does."""
     with FILE.reading(path):
         lines = []
         with path.open(encoding="utf-8") as file:
@@ -172,7 +163,8 @@ def read_start(path: Path) -> RunStart:
                     break
                 lines.append(line)
         body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))
-        return from_json(RunStart, {name: body.get(name) for name in ("environment", "started_at", "interrupted")})
+        environment, interrupted = body.get("environment"), body.get("interrupted")
+        return from_json(Environment, environment), parse_time(body.get("started_at")), from_json(bool, interrupted)
 
 
 def read_document(path: Path) -> object:
