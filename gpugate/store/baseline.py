@@ -196,14 +196,10 @@ def _record_case(
         record = _join(onto, record)
     elif old is not None and old.current.source_hash == record.source_hash and not recording.force:
         _check_worth_replacing(case_id, old.current, record)
-    if old is None or recording.new_anchor or _beats(record, old.anchor) or _has_other_reference(record, old.anchor):
+    if old is None or recording.new_anchor or _beats(record, old.anchor):
         return Entry(record, record)
-    return Entry(old.anchor, record)
-
-
-def _has_other_reference(record: Record, anchor: Record) -> bool:
-    """True where speedups over the references of both say nothing about each other."""
-    return describe_other_reference(anchor.reference_counters, record.reference_counters) is not None
+    other_reference = describe_other_reference(old.anchor.reference_counters, record.reference_counters)
+    return Entry(old.anchor if other_reference is None else record, record)
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
