@@ -154,7 +154,7 @@ OPTIONS = {
     "(default: off)",
     "--perf-device DEVICE": "measure on auto, cpu, cuda or cuda:N (default: auto)",
     "--perf-budget SECONDS": "sample each case for SECONDS, without the time of its builds (default: "
-    f"{Settings.budget_s:g}; on a CPU, all cases share two minutes; 4 to 6 where it gates or records)",
+    f"{Settings.budget_s:g}; on a CPU, all cases share two minutes; 3 to 6 where it gates or records)",
     "--perf-json FILE": "write all measurements and verdicts to FILE (default: nowhere)",
     "--perf-report DIR": "write this night to DIR: run.json, junit.xml, summary.md and the page night.html "
     "(default: nowhere)",

@@ -20,9 +20,9 @@ from gpugate.units import duration, list_names, number_of
 PLANNED_S = 104.0  # for all cases of all processes; imports and the report come on top
 LAST_START_S = 120.0  # after which no case begins: on loaded cores, each takes several times its planned time
 LEAST_S, MOST_S = 1.8, Settings.budget_s  # for the sampling of one case
-# Of a case that is recorded or gated: on two cores, 4 s sufficed for four builds, and 2.2 s did not; the intervals were
-# up to twice as wide as in 6 s.
-LEAST_GATED_S = 4.0
+# Of a case that is recorded or gated: on two cores, 2.8 s gave cases of steps below 50 ms four builds of 4 to 14 pairs,
+# as 4 s did while half of them went to warm-up.
+LEAST_GATED_S = 3.0
 OVERHEAD_S = 3.0  # of a case beside its sampling: builds, compilation, proofs, checks
 # For further processes and duets: of a session, and of a case whose source is that of its record.
 DOUBT_SHARE, CASE_DOUBT_S = 0.25, 60.0

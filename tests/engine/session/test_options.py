@@ -17,7 +17,7 @@ DEFAULTS = {
     "--gate": "off",
     "--update-baselines": "off",
     "--perf-device": "auto",
-    "--perf-budget": "6; on a CPU, all cases share two minutes; 4 to 6 where it gates or records",
+    "--perf-budget": "6; on a CPU, all cases share two minutes; 3 to 6 where it gates or records",
     "--perf-json": "nowhere",
     "--perf-shard": "all cases",
     "--perf-set": "none",
