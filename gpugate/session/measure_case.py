@@ -35,7 +35,6 @@ from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.confirm import compare_code, confirm
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.remembered_proofs import ProofFileError
 from gpugate.store.codec import from_json, to_json
 from gpugate.workload import Case, for_device_class
 
@@ -216,7 +215,7 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
     elif settings.prove:
         try:
             session.proofs.keep(case, found.proofs)
-        except ProofFileError as error:  # what was measured must not be lost by it
+        except OptionError as error:  # what was measured must not be lost by it
             session.notes.add(f"warning: proofs are not remembered: {error}")
     found = add_ceilings(found)
     if found.pairs and impossible_rate(found, summarize(found), case.size):

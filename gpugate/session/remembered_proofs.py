@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
-from gpugate.errors import GpugateError
+from gpugate.errors import OptionError
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import ProofResult
 from gpugate.results.run import RunResult
@@ -26,10 +26,6 @@ from gpugate.workload import Case
 
 _LOG = logging.getLogger(__name__)
 DAYS = 7  # for which a proof is remembered
-
-
-class ProofFileError(GpugateError):
-    """A file of remembered proofs cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ FILE = JsonFile(
     "gpugate-proofs",
     1,
     ProvenCase,
-    ProofFileError,
+    OptionError,
     step="delete it",
     unwritable="give another --perf-store, or --perf-store off",
 )
@@ -82,7 +78,7 @@ class RememberedProofs:
         """
         if self.folder is None or not case.optimization.proofs:
             return ()
-        with suppress(ProofFileError):
+        with suppress(OptionError):
             found = FILE.read(self._path(case))
             unchanged = found.key == self.keys.get(case.id)
             if unchanged and not self.run.recording and all(map(self._is_recent, found.proofs)):
@@ -92,7 +88,7 @@ class RememberedProofs:
         return ()
 
     def keep(self, case: Case, proofs: tuple[ProofResult, ...]) -> None:
-        """Remembers proofs that this run showed, unless one failed. Raises ProofFileError."""
+        """Remembers proofs that this run showed, unless one failed. Raises OptionError."""
         key = self.keys.get(case.id)
         if self.folder is None or key is None or any(proof.problem is not None for proof in proofs):
             return
