@@ -468,7 +468,7 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
             if isinstance(side.side, RankedSide):
                 of_side |= count_collectives(side, side.side.job, inputs)
             if layers:
-                of_side |= {"engine_layers": float(len(layers))}
+                of_side |= {"engine_layers": float(len(layers)), "autotuned": 1.0}
             counted[side.name] = CountedSide(of_side, profile, signature)
     ours = counted[optimized.name]
     if run.settings.fault is not None:

@@ -35,15 +35,16 @@ from workloads.ddp_scaling.rungs import Kind
 
 TWO_GPUS = Needs(gpus=2)
 # Of a step, under the profiler: the time for which other ranks may wait for the slowest one. Eight rungs had 0.01 to
-# 0.20 on two H200; beside a rank that takes twice its time, it was 0.74. FSDP2 gathers weights ahead of their use, so
-# that a rank that is ahead waits in a gather beside its own compute: on two H200 the ranks of a ResNet-50 waited for
-# 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the exposed time instead.
-EVEN_RANKS = Limit("rank_lag", at_most=0.3)
+# 0.20 on two H200, and one that the wire bounds 0.31; beside a rank that takes twice its time, it was 0.74. FSDP2
+# gathers weights ahead of their use, so that a rank that is ahead waits in a gather beside its own compute: on two H200
+# the ranks of a ResNet-50 waited for 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the exposed
+# time instead.
+EVEN_RANKS = Limit("rank_lag", at_most=0.45)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
-# The limit is on the peak of rank 0, which has the largest shares. The reference has DDP's buckets too, so that no rung
-# needs more. The rest is the allocator's, which may hand out up to 1 MiB too much for each of about 40 large tensors,
-# 2 % of 2 GB. FSDP2 holds gathered weights of two blocks besides.
-SAME_MEMORY = Limit("peak_bytes", at_most_of_reference=1.05)
+# The limits are on the peak of rank 0, which has the largest shares. The reference has DDP's buckets too. Where DDP
+# averages the gradients, the second step held 0.54 GB more on two H200, as much as all gradients: 1.10 times
+# the reference's 5.14 GB; a static graph held as much as the reference.
+SAME_MEMORY = Limit("peak_bytes", at_most_of_reference=1.15)
 MEMORY_OF_SHARES = Limit("peak_bytes", at_most_of_reference=1.1)
 WEIGHTS_IN_BF16 = Tolerance(relative_l2=5e-2, max_error=1e-1)
 ANY = 0.01  # the promise on a CPU, where no time is judged

@@ -111,7 +111,7 @@ def learns_digits(context: Context, rung: Rung, iterations: int) -> str:
         from sklearn.datasets import load_digits  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
         raise ImportError(
-            "scikit-learn, whose handwritten digits are learned, is missing: pip install scikit-learn"
+            f"scikit-learn, whose handwritten digits are learned, is not importable ({error}): pip install scikit-learn"
         ) from error
     found = load_digits()
     small = torch.from_numpy(found.images).float().div(BRIGHTEST)[:, None]  # [1797, 1, 8, 8]

@@ -376,9 +376,9 @@ OPTIMIZATIONS = (
         ),
         min_speedup_why=LAUNCHES_BIND,
     ),
-    _promised("inductor-fp16", inductor_fp16, 2.2, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6, 0.38, 0.7)),
+    _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6, 0.38, 0.7)),
     _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, AMPERE, _limit_size(0.6, 0.28)),
-    _promised("cuda-graph", cuda_graph, 0.98, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
+    _promised("cuda-graph", cuda_graph, 1.0, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
     replace(
         _promised("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, TENSORRT, (FUSED, *_limit_size(0.42, 0.28))),
         tolerance={"float16": Tolerance(relative_l2=3e-3, max_error=2e-2)},  # 2.3e-3 and 1.0e-2: FP16 also in sums

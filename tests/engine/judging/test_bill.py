@@ -64,6 +64,12 @@ def test_a_time_grows_beyond_its_tolerance(items: dict[str, Any], expected: set[
     assert set(compare_bill(with_bill(measured(), **items), billed()).grown) == expected
 
 
+def test_gpu_work_of_kernels_that_were_chosen_by_timing_may_rise_by_a_tenth() -> None:
+    for autotuned, rise, is_grown in ((0.0, 1.05, True), (1.0, 1.05, False), (1.0, 1.15, True)):
+        now = with_bill(measured(), kernel_ms=rise * COSTS["kernel_ms"], autotuned=autotuned)
+        assert ("kernel_ms" in compare_bill(now, billed()).grown) is is_grown
+
+
 @pytest.mark.parametrize("name", ["kernel_ms", "host_to_device_ms", "cpu_ms"])
 def test_a_time_may_rise_by_three_standard_deviations_of_the_recorded_processes(name: str) -> None:
     """The spread of 0.158 between five processes is 10 % for each step of a tenth."""
