@@ -56,7 +56,7 @@ def _may_settle(evidence: Evidence) -> bool:
     other work keeps busy, further measurements narrow no interval."""
     wall_open = evidence.wall_is == "open" and evidence.slow_host is None
     is_loaded = evidence.result.device_kind == "cpu" and evidence.busy is not None
-    return (evidence.promise_is == "open" or evidence.too_wide or wall_open) and not is_loaded
+    return (evidence.promise_is == "open" or wall_open) and not is_loaded
 
 
 def _wants_pairs(evidence: Evidence) -> bool:

@@ -28,7 +28,6 @@ from gpugate.workload import Contract
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]
 CodeStand = Literal["", "slower", "not slower", "undecided"]
-WIDEST_HALF_WIDTH = 0.15  # of the interval of a speedup without a record, relative to its median
 
 
 def find_middle(values: Sequence[Estimate], worse_is_more: bool) -> Estimate:
@@ -147,10 +146,9 @@ class Evidence:
         return "kept" if self.speedup.low >= minimum else "missed" if self.speedup.high < minimum else "open"
 
     @property
-    def too_wide(self) -> bool:
-        """True where a developer's run without a record cannot show the size of a speedup."""
-        wide = self.speedup is not None and self.speedup.half_width > WIDEST_HALF_WIDTH
-        return wide and self.mode is Mode.DEVELOPER and self.record is None
+    def is_first_look(self) -> bool:
+        """True in a developer's run without a record: a promise that it leaves open needs more time, not attention."""
+        return self.mode is Mode.DEVELOPER and self.record is None
 
     # The bill.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugate.judging.evidence import WIDEST_HALF_WIDTH, Evidence, gather
+from gpugate.judging.evidence import Evidence, gather
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
@@ -90,10 +90,6 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.OTHER_WORK: {"cores": one.busy},
         ReasonCode.NOT_CONFIRMED: {"problem": "; ".join(one.failures)},
         **dict.fromkeys(OF_PROMISE, promise),
-        ReasonCode.INTERVAL_TOO_WIDE: {
-            "half_width": one.speedup.half_width if one.speedup is not None else None,
-            "widest": WIDEST_HALF_WIDTH,
-        },
         ReasonCode.PAIRS: pairs,
         ReasonCode.NO_RECORD: {
             "purpose": one.mode.value,
@@ -208,14 +204,19 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         *NO_TIMES,
         _unless_confirmed(lambda one: one.promise_is == "missed"),
         Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
-        Rule(lambda one: one.too_wide, ReasonCode.INTERVAL_TOO_WIDE, Outcome.UNDECIDED, _longer),
+        Rule(
+            lambda one: one.promise_is == "open" and one.is_first_look,
+            ReasonCode.PROMISE_OPEN,
+            Outcome.UNDECIDED,
+            _longer,
+        ),
         Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
         Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
         Rule(
             lambda one: one.timed[1:],
             lambda one: [Reason(ReasonCode.FRESH_PROCESS, _of_speedup(each)) for each in one.timed[1:]],
         ),
-        Rule(lambda one: one.busy and (one.promise_is == "open" or one.too_wide), ReasonCode.OTHER_WORK),
+        Rule(lambda one: one.busy and one.promise_is == "open", ReasonCode.OTHER_WORK),
         Rule(lambda one: one.timed, ReasonCode.PAIRS),
     ),
     "throughput": (

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from gpugate import units
 from gpugate.explaining.cause import bottleneck
-from gpugate.judging.evidence import WIDEST_HALF_WIDTH, duet_of
+from gpugate.judging.evidence import duet_of
 from gpugate.measurement.derived import whole_run
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
@@ -253,7 +253,7 @@ class RunView:
         if not found:
             return ""
         verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
-        words = f"; {len(found)} {verb} UNDECIDED: {which} wider than +-{percent(WIDEST_HALF_WIDTH)}"
+        words = f"; {len(found)} {verb} UNDECIDED: {which} on both sides of the promise"
         if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
             return words
         return f"{words}, and `{describe_next_step(found[0], run, [one.case_id for one in found])}` measures longer"

@@ -256,10 +256,6 @@ class ReasonCode(str, Enum):
     PROMISE_KEPT = ("promise_kept", _promise("holds", "hold"))
     SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below", "are below"))
     PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of", "disagree about"))
-    INTERVAL_TOO_WIDE = (
-        "interval_too_wide",
-        "the interval of the speedup, +-{half_width:tenths}, is wider than +-{widest:percent}",
-    )
     DID_NOTHING = (
         "did_nothing",
         "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed",

@@ -22,7 +22,7 @@ class Outcome(str, Enum):
     REGRESSED = "REGRESSED"
     ENV_INVALID = "ENV_INVALID"
     INCONCLUSIVE = "INCONCLUSIVE"
-    UNDECIDED = "UNDECIDED"  # without a record, the interval of the speedup is too wide to show its size
+    UNDECIDED = "UNDECIDED"  # without a record, the interval of the speedup crosses its promise
     NO_BASELINE = "NO_BASELINE"
     IMPROVED = "IMPROVED"
     PASS = "PASS"

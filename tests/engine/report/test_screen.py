@@ -22,7 +22,7 @@ from tests.support.stored_runs import RECORDED
 from tools.run_page import results_page
 
 NOT_YET = (Reason(ReasonCode.NO_RECORD, {"purpose": "developer"}),)
-TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
+OPEN = (Reason(ReasonCode.PROMISE_OPEN, {"promise": 1.5}),)
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
@@ -96,7 +96,7 @@ def test_the_next_command_records_what_is_not_recorded(gpu_run: RunResult) -> No
 
 def test_an_undecided_case_is_no_bad_one(gpu_run: RunResult) -> None:
     (first, *_) = with_verdicts(gpu_run, speedup=Outcome.PASS)
-    first.verdicts = [Verdict("speedup", first.case_id, Outcome.UNDECIDED, TOO_WIDE, NextStep.MEASURE_LONGER)]
+    first.verdicts = [Verdict("speedup", first.case_id, Outcome.UNDECIDED, OPEN, NextStep.MEASURE_LONGER)]
     run = replace(gpu_run, cases={one.case_id: one for one in gpu_run.cases.values() if one.error is None})
     assert RunView(run).headline.endswith(", none bad, 1 UNDECIDED")
     assert "\x1b[2mUNDECIDED" in render_text(screen(RunView(run), 100), 100, colour=True)

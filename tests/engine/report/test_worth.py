@@ -19,7 +19,7 @@ from tests.support.judged_cases import COMMIT, RECORDED, code, measured, record,
 from tests.support.judged_cases import case as judged_case
 from tests.support.stored_runs import case, stored
 
-TOO_WIDE = (Reason(ReasonCode.INTERVAL_TOO_WIDE, {"half_width": 0.4, "widest": 0.15}),)
+OPEN = (Reason(ReasonCode.PROMISE_OPEN, {"promise": 1.5}),)
 
 
 def timed(run: RunResult) -> list[CaseResult]:
@@ -27,7 +27,7 @@ def timed(run: RunResult) -> list[CaseResult]:
 
 
 def judge(case: CaseResult, outcome: Outcome, step: NextStep | None = None) -> None:
-    case.verdicts = [Verdict("speedup", case.case_id, outcome, TOO_WIDE, step)]
+    case.verdicts = [Verdict("speedup", case.case_id, outcome, OPEN, step)]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
@@ -42,10 +42,12 @@ def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_r
     judge(first, Outcome.UNDECIDED, NextStep.MEASURE_LONGER)
     (words,) = RunView(gpu_run).gains
     command = f'pytest perf_tests -k "{first.case_id}" --perf-budget 30'
-    assert words.endswith(f"; 1 is UNDECIDED: its interval is wider than +-15 %, and `{command}` measures longer")
+    assert words.endswith(
+        f"; 1 is UNDECIDED: its interval is on both sides of the promise, and `{command}` measures longer"
+    )
     judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
     (words,) = RunView(gpu_run).gains
-    assert words.endswith("; 2 are UNDECIDED: their intervals are wider than +-15 %")
+    assert words.endswith("; 2 are UNDECIDED: their intervals are on both sides of the promise")
 
 
 STREAMED = {"kernel_fraction": 0.02, "copy_fraction": 0.97, "active_fraction": 0.98}
