@@ -25,7 +25,6 @@ from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
 _LOG = logging.getLogger(__name__)
-DAYS = 7  # for which a proof is remembered
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class RememberedProofs:
 
     folder: Path | None
     run: RunResult
+    days: int = 7  # for which a proof is remembered
     keys: dict[str, str] = field(default_factory=dict)
 
     def compute_keys(self, cases: Iterable[Case]) -> None:
@@ -109,7 +109,7 @@ class RememberedProofs:
             return False
         with suppress(ValueError, TypeError):  # no time, or one without its offset
             age = datetime.fromisoformat(self.run.started_at) - datetime.fromisoformat(proof.proved_at)
-            return timedelta() <= age < timedelta(DAYS)
+            return timedelta() <= age < timedelta(self.days)
         return False
 
     def _key(self, case: Case) -> str:
