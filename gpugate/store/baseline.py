@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_serializer, field_validator
 
@@ -85,7 +85,7 @@ class Entry:
     anchor: Record
     current: Record
 
-    @field_validator("current", mode="before")
+    @field_validator("current", mode="before", json_schema_input_type=Record | Literal["anchor"])
     @classmethod
     def _read(cls, stored: Any, info: ValidationInfo) -> Any:
         return info.data.get("anchor", stored) if stored == ANCHOR else stored
