@@ -26,7 +26,7 @@ from gpugate.workload import Limit
 
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
 # Of the GPU work of kernels that were chosen by timing them. The processes of a night often share one choice, so that
-# their spread does not show it: two of three such cases of batch 1 took 6 and 7 % more in a night of equal code.
+# their spread does not show it: the two such cases that one gate of equal code finished took 6 and 7 % more.
 CHOSEN_ANEW = 0.1
 DEVIATIONS = 3.0  # between recorded processes
 # The rise of an item that is none: a share of the item, and milliseconds or bytes.

@@ -43,8 +43,9 @@ EVEN_RANKS = Limit("rank_lag", at_most=0.45)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
 # The limits are on the peak of rank 0, which has the largest shares. The reference has DDP's buckets too. Where DDP
 # averages the gradients, the second step held 0.54 GB more on two H200, as much as all gradients: 1.10 times
-# the reference's 5.14 GB; a static graph held as much as the reference.
-SAME_MEMORY = Limit("peak_bytes", at_most_of_reference=1.15)
+# the reference's 5.14 GB; a static graph held as much as the reference. FSDP2 holds shares, and the gathered weights of
+# two blocks: 0.92.
+MEMORY_OF_BUCKETS = Limit("peak_bytes", at_most_of_reference=1.15)
 MEMORY_OF_SHARES = Limit("peak_bytes", at_most_of_reference=1.1)
 WEIGHTS_IN_BF16 = Tolerance(relative_l2=5e-2, max_error=1e-1)
 ANY = 0.01  # the promise on a CPU, where no time is judged
@@ -135,7 +136,7 @@ def _rung(
     build: Callable[..., Side],
     *limits: Limit,
     waiting: Limit = EVEN_RANKS,
-    memory: Limit = SAME_MEMORY,
+    memory: Limit = MEMORY_OF_BUCKETS,
     counted_as: str = "overlap",
     byte_share: float = 1,
     block_share: float = 0,
