@@ -38,12 +38,11 @@ from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.decode.decoding import missing_frames
-from workloads.video.encode.encoding import Encoded
-from workloads.video.needs import INSTALL_VIDEO
+from workloads.video.encode.encoding import Encoded, encoder_of
+from workloads.video.needs import BATCH, INSTALL_VIDEO
 from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.chain import Chain, decoder_of, encoder_of
-from workloads.video.pipeline.flow import Flow
-from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.chain import Chain, Flow, decoder_of
+from workloads.video.pipeline.plan import Plan
 
 VARIANTS: Mapping[str, Plan] = {
     "baseline": plans.BASELINE,
@@ -181,7 +180,7 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     context = Context(device, BATCH, 0, cache, settings=settings)
     clock = StageClock(device)
     with (
-        encoder_of(plan, target, info, device) as encoder,
+        encoder_of(plan.encode, target, info, device) as encoder,
         closing(decoder_of(plan, source, device, loop=False)) as decoder,
         closing(Chain(plan, context, info, encoder.write, clock, decoder.settle)) as chain,
     ):

@@ -28,10 +28,11 @@ from workloads.video.decode import nvdec
 from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.encode.encoding import EncodingError, VideoFormat
 from workloads.video.encode.nvenc import why_not
+from workloads.video.needs import BATCH
 from workloads.video.pipeline import plan as plans
 from workloads.video.pipeline import sides as end_to_end
 from workloads.video.pipeline.chain import Chain, OneLaunch
-from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.plan import Plan
 from workloads.video.preprocess import input_size
 
 DEVICE = torch.device("cuda", 0)

@@ -1,9 +1,10 @@
-"""The requirements of the stages, and the tolerance of frames that arrive."""
+"""The batch of all stages, their requirements, and the tolerance of frames that arrive."""
 
 from __future__ import annotations
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Needs, Tolerance
 
+BATCH = 8  # frames that pass the stages together
 HOST = ("cv2", "av")
 INSTALL = "pip install 'gpugate[workloads]'"
 INSTALL_VIDEO = "pip install 'gpugate[workloads,video]'"

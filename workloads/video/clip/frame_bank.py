@@ -17,7 +17,7 @@ from workloads.parts.random_inputs import host_generator
 from workloads.video.clip.clip import source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.clip.video_file import Matrix, copy_as_nv12, planar_frames
-from workloads.video.pipeline.plan import BATCH
+from workloads.video.needs import BATCH
 
 FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # by kind of device; 149 MB in NV12 at 1080p, more than fits in L2
 

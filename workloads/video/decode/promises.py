@@ -21,14 +21,14 @@ from workloads.parts.random_inputs import host_generator
 from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Source, source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.decode.arrivals import Arrivals, luma_grids
-from workloads.video.needs import EXACT, HOST, ON_HOST, VIDEO_ENGINES
-from workloads.video.pipeline.plan import BATCH, SESSIONS
+from workloads.video.needs import BATCH, EXACT, HOST, ON_HOST, VIDEO_ENGINES
 
 if TYPE_CHECKING:
     from workloads.video.decode.decoding import Decoder
 
 Codec = Literal["h264", "hevc"]
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
+SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
 
 
 MakeDecoder = Callable[[Source, torch.device, bool], "Decoder"]  # the last one: loop over the clip

@@ -21,18 +21,21 @@ from fractions import Fraction
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from workloads.video.clip.video_file import Matrix, Plane
+from workloads.video.clip.video_file import Matrix, Plane, VideoInfo
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
 
 # Matrix, primaries and transfer as ITU-T H.273 numbers them; BT.601 is SMPTE 170M's.
 H273_CODE: dict[Matrix, int] = {"bt601": 6, "bt709": 1}
+Codec = Literal["mp4v", "x264", "nvjpeg", "nvenc"]
+SUFFIXES: dict[Codec, str] = {"mp4v": ".mp4", "x264": ".mp4", "nvjpeg": ".mov", "nvenc": ".mp4"}  # Motion-JPEG: .mov
+LEAST_ENCODED_DB = 35.0
 _Batch = TypeVar("_Batch")
 _Frames = TypeVar("_Frames")
 _Self = TypeVar("_Self")
@@ -113,6 +116,26 @@ class Encoder(ABC, Generic[_Frames]):
             self.close()
         else:
             self.abort()
+
+
+def encoder_of(codec: Codec, path: Path, info: VideoInfo, device: torch.device) -> Encoder[Any]:
+    """An encoder that writes to `path`. Raises EncodingError and OSError."""
+    video = VideoFormat(info.width, info.height, info.frames_per_second, info.matrix)
+    if codec == "mp4v":
+        from workloads.video.encode.on_cpu import Mp4v
+
+        return Mp4v(path, video)
+    if codec == "x264":
+        from workloads.video.encode.on_cpu import X264
+
+        return X264(path, video)
+    if codec == "nvjpeg":
+        from workloads.video.encode.motion_jpeg import MotionJpeg
+
+        return MotionJpeg(path, video)
+    from workloads.video.encode.nvenc import Nvenc  # cuda only
+
+    return Nvenc(path, video, device)  # cuda only
 
 
 class _Aborted(Exception):  # noqa: N818 (it is no error, it is what was requested)

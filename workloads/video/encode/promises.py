@@ -38,12 +38,10 @@ from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.clip.frame_bank import bgr_frames, nv12_frames
 from workloads.video.decode.promises import stamps
+from workloads.video.encode.encoding import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
 from workloads.video.encode.nvenc import why_not
-from workloads.video.needs import EXACT, ON_HOST, VIDEO_ENGINES
-from workloads.video.pipeline.chain import encoder_of
-from workloads.video.pipeline.flow import Recorder
-from workloads.video.pipeline.plan import BATCH, Plan
-from workloads.video.pipeline.proofs import LEAST_ENCODED_DB
+from workloads.video.flow import Recorder
+from workloads.video.needs import BATCH, EXACT, ON_HOST, VIDEO_ENGINES
 
 if TYPE_CHECKING:
     from workloads.video.encode.quality import Quality
@@ -63,12 +61,12 @@ def size(kind: DeviceKind) -> Size:
     return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * clip.width * clip.height * 3 // 2))
 
 
-def build(plan: Plan, context: Context) -> Side:
-    """The side of the plan's encoder. Raises EncodingError or OSError where it is not available."""
+def build(codec: Codec, context: Context) -> Side:
+    """The side of the codec's encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
-    make = partial(encoder_of, plan, info=clip.info, device=context.device)
-    frames = frames_for(plan, context)
-    recorder: Recorder[Any] = Recorder(make, plan.suffix, context.items, context.cache_dir)
+    make = partial(encoder_of, codec, info=clip.info, device=context.device)
+    frames = frames_for(codec, context)
+    recorder: Recorder[Any] = Recorder(make, SUFFIXES[codec], context.items, context.cache_dir)
     turns = cycle(range(0, len(frames), BATCH))
 
     def step(stamp: Tensor) -> Tensor:
@@ -82,12 +80,12 @@ def build(plan: Plan, context: Context) -> Side:
     return Side(step, finish=recorder.settle, close=recorder.close)
 
 
-def frames_for(plan: Plan, context: Context) -> Any:
-    """The bank's frames in the form of the plan's encoder; frames of a device lie there."""
-    if plan.encode == "mp4v":
+def frames_for(codec: Codec, context: Context) -> Any:
+    """The bank's frames in the form of the codec's encoder; frames of a device lie there."""
+    if codec == "mp4v":
         return bgr_frames(context)
     nv12 = nv12_frames(context)
-    if plan.encode != "nvjpeg":
+    if codec != "nvjpeg":
         return nv12
     matrix = source(context).info.matrix
     return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
@@ -101,13 +99,13 @@ def compressed_only(frames: int, frame_bytes: int) -> Limit:
     return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)
 
 
-def file_shows(plan: Plan) -> Proof:
+def file_shows(codec: Codec) -> Proof:
     """Proves that a file has every encoded frame, in order, and that its pictures are like them."""
-    return Proof("file shows them", partial(_file_shows, plan))
+    return Proof("file shows them", partial(_file_shows, codec))
 
 
-def _file_shows(plan: Plan, context: Context) -> str:
-    found, theirs = _written(plan, context), _by_baseline(context)
+def _file_shows(codec: Codec, context: Context) -> str:
+    found, theirs = _written(codec, context), _by_baseline(context)
     frames = len(nv12_frames(context))
     worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
     words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
@@ -119,37 +117,34 @@ def _file_shows(plan: Plan, context: Context) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _by_baseline(context: Context) -> Quality:
-    return _written(BASELINE, context)
+    return _written("mp4v", context)
 
 
-def _written(plan: Plan, context: Context) -> Quality:
-    """The quality of the bank's frames in a file of the plan's encoder."""
+def _written(codec: Codec, context: Context) -> Quality:
+    """The quality of the bank's frames in a file of the codec's encoder."""
     from workloads.video.encode.quality import quality
 
-    clip, frames = source(context), frames_for(plan, context)
+    clip, frames = source(context), frames_for(codec, context)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
-        path = Path(folder, f"clip{plan.suffix}")
-        with encoder_of(plan, path, clip.info, context.device) as encoder:
+        path = Path(folder, f"clip{SUFFIXES[codec]}")
+        with encoder_of(codec, path, clip.info, context.device) as encoder:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
         return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # equal pictures prove the order
 
 
-BASELINE, X264, NVJPEG, NVENC = (Plan(encode=name) for name in ("mp4v", "x264", "nvjpeg", "nvenc"))
-
-
 def _variant(
-    name: str, plan: Plan, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
+    name: str, codec: Codec, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
 ) -> Optimization:
     return Optimization(
         name,
-        partial(build, plan),
+        partial(build, codec),
         min_speedup,
         tolerance=EXACT,
         needs=needs,
         contract={"cuda": Contract(limits)},
-        proofs=(file_shows(plan),),
+        proofs=(file_shows(codec),),
         why=why,
     )
 
@@ -157,14 +152,14 @@ def _variant(
 COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
 ENCODE = Workload(
     name="video/encode",
-    baseline=partial(build, BASELINE),
+    baseline=partial(build, "mp4v"),
     inputs=stamps,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
         replace(
             _variant(
                 "x264-overlapped",
-                X264,
+                "x264",
                 {"nvidia-h100-80gb-hbm3": 2.6, "sm_90": 2.2, "cuda": 0.5, "cpu": 0.4},
                 ON_HOST,
                 "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at "
@@ -174,7 +169,7 @@ ENCODE = Workload(
         ),
         _variant(
             "nvjpeg",
-            NVJPEG,
+            "nvjpeg",
             {"nvidia-h100-80gb-hbm3": 24.6, "sm_90": 20.0, "cuda": 2.0},
             ON_HOST,  # and nvJPEG, which torchvision contains
             "every frame is a picture of its own: fast, and several times as large as H.264",
@@ -182,7 +177,7 @@ ENCODE = Workload(
         ),
         _variant(
             "nvenc",
-            NVENC,
+            "nvenc",
             {"cuda": 2.0},
             replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not)),
             "the GPU's own encoder, an engine apart from what computes",

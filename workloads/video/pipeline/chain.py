@@ -8,11 +8,11 @@ device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -26,15 +26,17 @@ from workloads.parts.stages import stage
 from workloads.video import composite, preprocess, segment
 from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
 from workloads.video.clip.video_file import VideoError, VideoInfo
-from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.flow import Conveyor
+from workloads.video.needs import BATCH
+from workloads.video.pipeline.plan import Plan
 
 if TYPE_CHECKING:
     from workloads.video.decode.decoding import Decoder
-    from workloads.video.encode.encoding import Encoder
 
 Pixels = NDArray[np.uint8]
 Clock = Callable[[str, int], AbstractContextManager[object]]
 Work = Callable[..., Tensor]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -282,23 +284,69 @@ def decoder_of(plan: Plan, path: Path, device: torch.device, loop: bool) -> Deco
     return decode_on_device(path, device, plan.sessions, loop)  # cuda only
 
 
-def encoder_of(plan: Plan, path: Path, info: VideoInfo, device: torch.device) -> Encoder[Any]:
-    """An encoder of the plan's kind that writes to `path`. Raises EncodingError and OSError."""
-    from workloads.video.encode.encoding import VideoFormat
+class Flow(Generic[_Result]):
+    """The flow: `decoder` gives frames; `last` gets every computed batch, and `take` returns its results.
 
-    video = VideoFormat(info.width, info.height, info.frames_per_second, info.matrix)
-    if plan.encode == "mp4v":
-        from workloads.video.encode.on_cpu import Mp4v
+    Where the chain's plan is overlapped, decoding, computing and `last` each have a thread and a stream of their own;
+    `stream` is for the caller of `take`. On a CPU it is None.
+    """
 
-        return Mp4v(path, video)
-    if plan.encode == "x264":
-        from workloads.video.encode.on_cpu import X264
+    def __init__(self, chain: Chain, decoder: Decoder, last: Callable[[Batch], _Result]) -> None:
+        self._chain, self._last = chain, last
+        self._decode = partial(chain.decode, decoder)
+        self.stream = another_stream(chain.device)
+        self._conveyor: Conveyor[_Result] | None = None
+        self._streams = [self.stream]
+        if chain.plan.overlapped:
+            self._streams += [another_stream(chain.device) for _ in range(3)]
+            decoding, computing, encoding = (partial(in_thread, chain.device, stream) for stream in self._streams[1:])
+            stages = (
+                ("decode", self._decode, decoding),
+                ("compute", chain.compute, computing),
+                ("encode", last, encoding),
+            )
+            self._conveyor = Conveyor(stages)
 
-        return X264(path, video)
-    if plan.encode == "nvjpeg":
-        from workloads.video.encode.motion_jpeg import MotionJpeg
+    def take(self) -> _Result | None:
+        """The next result, in the order of the clip; None after the last one. Raises any error of a stage."""
+        if self._conveyor is not None:
+            return self._conveyor.take()
+        with on_stream(self.stream):
+            batch = self._decode()
+            return None if batch is None else self._last(self._chain.compute(batch))
 
-        return MotionJpeg(path, video)
-    from workloads.video.encode.nvenc import Nvenc  # cuda only
+    def settle(self) -> None:
+        """Waits until no batch is being processed, see `Conveyor.settle`."""
+        if self._conveyor is not None:
+            self._conveyor.settle()
 
-    return Nvenc(path, video, device)  # cuda only
+    def synchronize(self) -> None:
+        """Waits until the device is done with all of it too."""
+        for stream in self._streams:
+            if stream is not None:
+                stream.synchronize()  # cuda only
+
+    def close(self) -> None:
+        if self._conveyor is not None:
+            self._conveyor.close()
+
+
+def own_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A stream of the calling thread's own; nothing on a CPU."""
+    return in_thread(device, another_stream(device))
+
+
+def in_thread(device: torch.device, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """The context of the calling thread, which may be a new one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # cuda only
+    return on_stream(stream)
+
+
+def another_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream other than the default one, for which some libraries make all others wait; None on a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-BATCH = 8  # frames that pass the stages together
-SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
 PIPELINE_SESSIONS = 4  # decode more than twice what the network takes; every further one makes the start longer
 
 

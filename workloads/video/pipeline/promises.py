@@ -11,9 +11,9 @@ from workloads.video.clip.clip import CLIPS, VIDEO_SETTING
 from workloads.video.decode.promises import stamps
 from workloads.video.encode.nvenc import why_not
 from workloads.video.encode.promises import COMPOSITED_BYTES, compressed_only
-from workloads.video.needs import EXACT, GPU, ON_HOST, VIDEO_ENGINES
+from workloads.video.needs import BATCH, EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.plan import Plan
 from workloads.video.pipeline.proofs import file_is_whole
 from workloads.video.pipeline.sides import FRAMES, build, size, x264_alone
 from workloads.video.segment import TENSOR_CORES, TENSORRT

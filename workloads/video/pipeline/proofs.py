@@ -20,9 +20,10 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Proof
 from workloads.video.clip.clip import Source, source
 from workloads.video.composite import LEAST_COMPOSITED_DB
-from workloads.video.pipeline.chain import Batch, Chain, decoder_of, encoder_of
-from workloads.video.pipeline.flow import Flow, own_stream
-from workloads.video.pipeline.plan import BASELINE, BATCH, Plan
+from workloads.video.encode.encoding import LEAST_ENCODED_DB, encoder_of
+from workloads.video.needs import BATCH
+from workloads.video.pipeline.chain import Batch, Chain, Flow, decoder_of, own_stream
+from workloads.video.pipeline.plan import BASELINE, Plan
 from workloads.video.segment import LEAST_IOU, intersection_over_union
 from workloads.video.segmenter import foreground
 
@@ -33,7 +34,6 @@ Pixels = NDArray[np.uint8]
 _Chain = TypeVar("_Chain", bound=Chain)
 COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 COMPARED_COMPOSITES = 16  # of the whole clip, with the baseline's
-LEAST_ENCODED_DB = 35.0
 
 
 def file_is_whole(plan: Plan) -> Proof:
@@ -157,7 +157,7 @@ def _encoded(plan: Plan, context: Context, clip: Source, path: Path) -> Composit
     numbers = sorted({*compared_numbers(clip.info.frames), *composited})
     with (
         own_stream(context.device),
-        encoder_of(plan, path, clip.info, context.device) as encoder,
+        encoder_of(plan.encode, path, clip.info, context.device) as encoder,
         _chain(plan, context, clip, encoder.write, partial(_ShowingMasks, composited)) as (chain, decoder),
         closing(Flow(chain, decoder, chain.encode)) as flow,
     ):

@@ -30,10 +30,12 @@ from workloads.video.clip.frame_bank import one_thread_on_cpu
 from workloads.video.clip.video_file import VideoInfo
 from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
 from workloads.video.decode.decoding import HostPlanesDecoder
+from workloads.video.encode.encoding import encoder_of
+from workloads.video.flow import Recorder
+from workloads.video.needs import BATCH
 from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.chain import Batch, Chain, Work, decoder_of, encoder_of, in_one_launch, noise_in_nv12
-from workloads.video.pipeline.flow import Flow, Recorder, on_stream
-from workloads.video.pipeline.plan import BATCH, Plan
+from workloads.video.pipeline.chain import Batch, Chain, Flow, Work, decoder_of, in_one_launch, noise_in_nv12, on_stream
+from workloads.video.pipeline.plan import Plan
 from workloads.video.segmenter import fit_key, own_checkpoint
 
 FORMAT = 1  # of the stored grids; raise it whenever the baseline's stages compute other composites
@@ -119,7 +121,7 @@ class Pipeline:
             clip = source(context)
             self._matrix, self._stored_grids = clip.info.matrix, context.cache_dir / FOLDER
             grids = composite_grids(context, clip)  # before this side's own parts: another chain may compute them
-            make = partial(encoder_of, plan, info=clip.info, device=context.device)
+            make = partial(encoder_of, plan.encode, info=clip.info, device=context.device)
             self.recorder: Recorder[Any] = Recorder(make, plan.suffix, clip.info.frames, context.cache_dir)
             built.callback(self.recorder.close)
             self.decoder = decoder_of(plan, clip.path, context.device, loop=True)
@@ -253,7 +255,7 @@ def x264_alone(plan: Plan, context: Context) -> Side:
         ready = [chain.compute(batch).on_device.cpu() for batch in batches if len(batch) == BATCH]
     if not ready:
         raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
-    make = partial(encoder_of, plans.X264, info=clip.info, device=context.device)
+    make = partial(encoder_of, "x264", info=clip.info, device=context.device)
     recorder: Recorder[Tensor] = Recorder(make, plans.X264.suffix, clip.info.frames, context.cache_dir)
     turns = cycle(ready)
 

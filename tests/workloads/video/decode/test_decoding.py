@@ -23,8 +23,8 @@ from workloads.video.decode import decoding
 from workloads.video.decode import promises as decode_stage
 from workloads.video.decode.arrivals import Arrivals, luma_grids
 from workloads.video.decode.decoding import HostDecoder, TorchCodecDecoder
-from workloads.video.decode.promises import COMPARED_BATCHES, frames_agree
-from workloads.video.pipeline.plan import BATCH, SESSIONS
+from workloads.video.decode.promises import COMPARED_BATCHES, SESSIONS, frames_agree
+from workloads.video.needs import BATCH
 
 CPU = torch.device("cpu")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support.patience import HANGS_S
 from workloads.video.encode.encoding import Encoded, VideoFormat
 from workloads.video.encode.on_cpu import Mp4v
-from workloads.video.pipeline.flow import QUEUED, Conveyor, Recorder
+from workloads.video.flow import QUEUED, Conveyor, Recorder
 
 Frames = NDArray[np.uint8]
 VIDEO = VideoFormat(96, 64)
