@@ -22,7 +22,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from gpugate import workload
 from gpugate.report.table import Column, Markdown, Table
 from gpugate.session.options import SETTINGS, add_options
-from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store import baseline, run_file
 from gpugate.store.codec import core_schema
 from gpugate.store.json_file import JsonFile, write_atomically
 from tools.machines import ROOT
@@ -31,7 +31,6 @@ DOCS = ROOT / "docs"
 FILES: Mapping[str, JsonFile[Any]] = {
     "run": run_file.FILE,
     "record": baseline.FILE,
-    "profiles": profiles_file.FILE,
 }
 HEAD = """# Options
 

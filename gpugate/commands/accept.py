@@ -17,9 +17,8 @@ from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
 from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, whole_number
 from gpugate.session.recording import write
-from gpugate.store import baseline, nights, profiles_file, run_file
+from gpugate.store import baseline, nights, run_file
 from gpugate.store.night_files import find_runs
-from gpugate.store.writable_folder import lock_folder
 
 KEPT = ".gpugate/runs"
 
@@ -67,11 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     folder = find_baselines(arguments.baselines) / machine_name(runs[0].environment)
     new_anchor = arguments.new_anchor or bool(arguments.case)
     recording = baseline.Recording(arguments.reason, new_anchor, arguments.add, arguments.force)
-    with lock_folder(folder, BaselineError, is_committed=True):
+    with baseline.lock(folder):
         old = baseline.load_all(folder)
         files, refused = baseline.record_cases(old, runs, recording, processes)
         # The contents of all files are made before the first file is written: a refusal leaves every file unchanged.
-        write(folder, files, runs, refused, lambda lines: print(*lines, sep="\n"))
+        write(folder, files, refused, lambda lines: print(*lines, sep="\n"))
     return 0
 
 
@@ -93,8 +92,8 @@ def _delete(baselines: Path, case_id: str) -> None:
     """Deletes the record of a case on one machine after another. Raises BaselineError where no machine has one, or its
     file is damaged."""
     found = False
-    for folder in sorted(path for path in baselines.glob("*/") if path.name != profiles_file.FOLDER):
-        with lock_folder(folder, BaselineError, is_committed=True):
+    for folder in sorted(baselines.glob("*/")):
+        with baseline.lock(folder):
             file = baseline.drop_case(folder, case_id)
             if file is not None:
                 baseline.write(folder, file)

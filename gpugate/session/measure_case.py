@@ -176,7 +176,8 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
         session.unusable = f"{case.id} slowed {SPOILED}"
     if session.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
         try:  # an autopsy decides no verdict, so that its failure is only a note
-            result.autopsy = explain(result, session.records.find_profile(case))
+            entry = session.records.find_entry(case)
+            result.autopsy = explain(result, entry.profile if entry is not None else None)
         except Exception as error:
             _LOG.debug("explaining %s failed", case.id, exc_info=True)
             session.notes.add(f"{case.id} was not explained ({type(error).__name__}: {error})")

@@ -26,7 +26,7 @@ from gpugate.session.records import Records
 from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.session.selection import plan_case
 from gpugate.session.time_plan import LAST_START_S, LEAST_GATED_S, DoubtTime, share_time
-from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store import baseline, run_file
 from gpugate.store.provenance import list_code, read_provenance
 from gpugate.store.version import CACHE_FOLDER, Version, find_commit
 from gpugate.store.writable_folder import choose_folder, make_ignored
@@ -235,8 +235,7 @@ def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> Non
 def _describe_search(session: PerfSession) -> str | None:
     """The sentence about a machine without any record, where other machines have some; None for every other machine."""
     machine, baselines = machine_name(session.environment), session.options.baselines_path
-    recorded = {path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")}
-    others = sorted(recorded - {profiles_file.FOLDER})
+    others = sorted({path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")})
     if session.records.files or machine in others or not others or session.options.update_baselines:
         return None
     threads = os.environ.get("OMP_NUM_THREADS")

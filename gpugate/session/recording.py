@@ -6,7 +6,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from gpugate import units
@@ -18,10 +17,10 @@ from gpugate.results.run import RunResult
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
 from gpugate.session.perf_session import PerfSession
-from gpugate.store import baseline, profiles_file, run_file
+from gpugate.store import baseline, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git
-from gpugate.store.writable_folder import choose_folder, lock_folder
+from gpugate.store.writable_folder import choose_folder
 from gpugate.units import SHORT_COMMIT
 
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
@@ -49,7 +48,7 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
         print_line(f"recording: {kept}")
         raise
     more = [kept, *warn_about_code(session)]
-    write(session.records.folder, files, runs, refused, lambda lines: print_lines([*lines, *more]))
+    write(session.records.folder, files, refused, lambda lines: print_lines([*lines, *more]))
 
 
 def warn_about_code(session: PerfSession) -> list[str]:
@@ -103,23 +102,15 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
 
 
 def write(
-    folder: Path,
-    files: Sequence[baseline.BaselineFile],
-    runs: Sequence[RunResult],
-    refused: Mapping[str, str],
-    print_lines: PrintLines,
+    folder: Path, files: Sequence[baseline.BaselineFile], refused: Mapping[str, str], print_lines: PrintLines
 ) -> None:
-    """Writes the files and the profiles of the `runs`, and prints what changed.
+    """Writes the files, and prints what changed.
 
     A signal such as Ctrl-C takes effect after that. Raises BaselineError for a baseline that cannot be written, and at
     the end for the cases that were `refused`.
     """
-    runs = [replace(run, cases={key: run.cases[key] for key in run.cases if key not in refused}) for run in runs]
-    profiles = profiles_file.collect_profiles(folder.parent, folder.name, runs)
     with delay_signals():
         lines = [line for file in files for line in baseline.write(folder, file)]
-        problem = profiles_file.write(profiles)
-        lines += [problem] if problem else []
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
     if refused:
         raise BaselineError("; ".join(f"not recorded: {reason}" for reason in refused.values()))
@@ -142,5 +133,5 @@ def lock_for_recording(session: PerfSession) -> Iterator[None]:
         if others:
             pids = ", ".join(str(pid) for pid in others)
             raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
-    with lock_folder(session.records.folder, BaselineError, is_committed=True):
+    with baseline.lock(session.records.folder):
         yield

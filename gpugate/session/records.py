@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, compare, machine_name
-from gpugate.measurement.record import StepProfile
 from gpugate.results.case import CoresChanged, Remembered
 from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History
 from gpugate.session.options import Options
-from gpugate.store import baseline, profiles_file
+from gpugate.store import baseline
 from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case
 
@@ -91,10 +90,13 @@ class Records:
             self.notes.add(f"{case.id}: its record is of {told} ranks and this run has {now}: they are not compared")
         return recorded == now
 
+    def find_entry(self, case: Case) -> baseline.Entry | None:
+        file = self.files.get(case.workload.name)
+        return file.cases.get(_key(case)) if file else None
+
     def find_current(self, case: Case) -> baseline.Record | None:
         """The current record of the case on this machine, under whatever software it was measured."""
-        file = self.files.get(case.workload.name)
-        entry = file.cases.get(_key(case)) if file else None
+        entry = self.find_entry(case)
         return entry.current if entry else None
 
     def has_changed(self, case: Case) -> bool:
@@ -120,12 +122,6 @@ class Records:
             return None
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
-
-    def find_profile(self, case: Case) -> StepProfile | None:
-        """The step profile of the optimized side that was recorded with its baseline."""
-        machine, workload = machine_name(self.result.environment), case.workload.name
-        file = profiles_file.load(profiles_file.path_of(self.options.baselines_path, machine, workload))
-        return file.cases.get(_key(case))
 
     def describe_unused(self) -> Iterator[str]:
         """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from pydantic import SerializerFunctionWrapHandler, ValidationInfo, field_serial
 from gpugate import units
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
-from gpugate.measurement.record import Counters, Difference, Measurement, Process
+from gpugate.measurement.record import Counters, Difference, Measurement, Process, StepProfile
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
 from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
@@ -40,14 +41,15 @@ from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
 from gpugate.store.json_file import JsonFile, parse
-from gpugate.units import Positive, number_of, round_stored
+from gpugate.store.writable_folder import lock_folder
+from gpugate.units import Positive, number_of, round_stored, stored_unless
 from gpugate.workload import CaseKey, WorkloadName
 
 # History: 1: per case an anchor and a current record; the samples of each process in columns. 2: when each one started.
 # 3: `source_hash` is of the code that a workload is made of; before, of the names and texts of its modules.
 # 4: the provenance of the newest process. 5: the bill of each process; a current record that is equal to the anchor is
-# the word `anchor`.
-FORMAT_VERSION = 5
+# the word `anchor`. 6: the step profile of a case, which was in a file of its own.
+FORMAT_VERSION = 6
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
 _UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
 
@@ -80,10 +82,15 @@ ANCHOR = "anchor"  # a current record that is equal to the anchor, as it is stor
 
 @dataclass(frozen=True)
 class Entry:
-    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest."""
+    """`anchor` is the best record and stays, so that slow creep shows; `current` is the newest.
+
+    `profile` is that of the optimized side in the newest process of `current`. An autopsy names its kernels, and
+    nothing is judged by it.
+    """
 
     anchor: Record
     current: Record
+    profile: StepProfile | None = stored_unless(None)
 
     @field_validator("current", mode="before", json_schema_input_type=Record | Literal["anchor"])
     @classmethod
@@ -126,6 +133,11 @@ class Recording:
 
 
 Recorded = tuple[list[BaselineFile], dict[str, str]]  # and the reason for each measured case without a new record
+
+
+def lock(folder: Path) -> AbstractContextManager[None]:
+    """Makes the folder and locks it until the block ends. Raises BaselineError where another process has the lock."""
+    return lock_folder(folder, BaselineError, is_committed=True)
 
 
 def load_all(folder: Path) -> dict[str, BaselineFile]:
@@ -196,10 +208,11 @@ def _record_case(
         record = _join(onto, record)
     elif old is not None and old.current.source_hash == record.source_hash and not recording.force:
         _check_worth_replacing(case_id, old.current, record)
+    profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
     if old is None or recording.new_anchor or _beats(record, old.anchor):
-        return Entry(record, record)
+        return Entry(record, record, profile)
     other_reference = describe_other_reference(old.anchor.reference_counters, record.reference_counters)
-    return Entry(old.anchor if other_reference is None else record, record)
+    return Entry(old.anchor if other_reference is None else record, record, profile)
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from gpugate.results.run import CaseNight, Metric, Mode, Night, Provenance, RunR
 from gpugate.results.series import rung_number
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS, Outcome
-from gpugate.store import baseline, profiles_file
+from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
 from tools.machines import H200
@@ -96,8 +96,7 @@ def _judged(case: Case, entry: Entry, histories: tuple[History, History], number
         result = judge(case, record, remembered, measured)
     result.held = CASE_CHECKS
     if any(one.bad for one in result.verdicts):
-        profiles = profiles_file.load(profiles_file.path_of(FOLDER.parent, FOLDER.name, case.workload.name))
-        result.autopsy = explain(result, profiles.cases.get(f"{case.optimization.name}/{case.device_kind}"))
+        result.autopsy = explain(result, entry.profile)
     return result
 
 

@@ -217,9 +217,10 @@ class TinyProject:
         self.edit_baseline(repeat)
 
     def edit_baseline(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Changes the JSON document of the recorded baseline, in which each record stands in full."""
+        """Changes the JSON document of the recorded baseline, in which each record stands in full, without a profile."""
         document = json.loads(self.baseline.read_text(encoding="utf-8"))
         for entry in document["cases"].values():
+            entry.pop("profile", None)
             entry["current"] = deepcopy(entry["anchor"]) if entry["current"] == "anchor" else entry["current"]
         change(document)
         self.baseline.write_text(json.dumps(document), encoding="utf-8")

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.errors import BaselineError
 from gpugate.measurement.record import StepProfile
 from gpugate.results.case import CaseResult
-from gpugate.store import profiles_file
 from tests.support.stored_runs import COUNTED, MACHINE, case, measured, stored
 
 PROFILE = StepProfile(kernels={"conv": (57.0, 9.0)}, kernel_ms=9.0)
@@ -103,26 +101,3 @@ def test_runs_without_a_common_case_are_one_sentence(runs, capsys) -> None:
     stored(other, profiled("other", 3.0))
     assert main(["diff", str(before), str(other)]) == 2
     assert capsys.readouterr().err == f"gpugate diff: {before} and {other} measured no case in common: give others\n"
-
-
-def test_profiles_come_back_as_they_were_and_others_stay(tmp_path: Path) -> None:
-    other = StepProfile(kernels={"gemm": (1.0, 2.0)}, after={"spin": (1.0, 0.5)}, kernel_ms=2.0)
-    run = stored(tmp_path / "run.json", profiled("net", 3.0), profiled("same", 3.0), case("skipped", None))
-    profiles_file.write(profiles_file.collect_profiles(tmp_path, "nvidia-h200", [run]))
-    again = stored(tmp_path / "run.json", profiled("same", 3.0, other))
-    profiles_file.write(profiles_file.collect_profiles(tmp_path, "nvidia-h200", [run, again]))
-    path = profiles_file.path_of(tmp_path, "nvidia-h200", "tiny")
-    assert profiles_file.load(path).cases == {"net/cuda": PROFILE, "same/cuda": other}
-    assert '        "conv": [57.0, 9.0]\n' in path.read_text(), "a line for each part, to be read as a difference"
-    assert profiles_file.load(tmp_path / "none.json").cases == {}
-
-
-def test_a_damaged_profile_is_named_with_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.json"
-    path.write_text("{")
-    with pytest.raises(BaselineError, match=r"tiny\.json cannot be used because .*: delete it, and record again"):
-        profiles_file.load(path)
-    run = stored(tmp_path / "run.json", profiled("net", 3.0))
-    assert "cannot be written (Not a directory)" in profiles_file.write(
-        profiles_file.collect_profiles(path, "a file is no folder", [run])
-    )

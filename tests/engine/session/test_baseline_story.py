@@ -9,7 +9,7 @@ import pytest
 from gpugate.results.summary import history
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import DECIDING_PROCESSES
-from gpugate.store import baseline, profiles_file
+from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile
 from gpugate.store.version import git
 from tests.support.tiny_project import PROMISE, QUICK, TinyProject, check_no_traceback
@@ -67,8 +67,8 @@ def test_fresh_processes_record_and_say_what_they_wrote(recorded_project: TinyPr
     assert f"written to {recorded_project.baselines}: read the difference and commit it" in said
     assert f"the runs stay in {kept_runs(recorded_project)} until the next recording; gpugate accept " in said
     assert "NO_BASELINE" not in said  # it is what a recording is for
-    profiles = profiles_file.path_of(recorded_project.baselines.parent, recorded_project.baselines.name, "tiny")
-    assert "aten::add" in profiles_file.load(profiles).cases["quick/cpu"].kernels
+    assert entry.profile is not None
+    assert "aten::add" in entry.profile.kernels
 
 
 def test_a_gate_passes_within_the_recorded_spread_and_explains_where_that_is_asked_for(
@@ -163,8 +163,6 @@ def test_of_several_cases_the_fit_ones_are_recorded_and_the_others_are_named(tin
     assert set(loaded(tiny).cases) == {"quick/cpu"}
     assert len(loaded(tiny).cases["quick/cpu"].current.processes) == 2
     assert "ERROR: not recorded: tiny/wrong/cpu is WRONG in the check of equivalence" in result.text
-    profiles = profiles_file.path_of(tiny.baselines.parent, tiny.baselines.name, "tiny")
-    assert set(profiles_file.load(profiles).cases) <= {"quick/cpu"}
     last = sorted(kept_runs(tiny).glob("*.json"))[-1]
     assert set(tiny.json(str(last))["cases"]) == {"tiny/quick/cpu"}, "a fresh process measures no case that is refused"
 

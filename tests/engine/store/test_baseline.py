@@ -17,7 +17,7 @@ from gpugate.results.run import RunResult
 from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.store import baseline, profiles_file
+from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Recording, find_unused, load_all, write
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import parse
@@ -435,6 +435,5 @@ def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "baselines").rglob("*.json")), ids=lambda path: path.stem)
 def test_a_committed_file_is_written_as_it_was_read(path: Path) -> None:
     """So each record is stored once: a current record that is equal to its anchor is the word `anchor`."""
-    file = profiles_file.FILE if "profiles" in path.parts else baseline.FILE
     text = path.read_text(encoding="utf-8")
-    assert file.encode(file.decode(parse(text))) == text
+    assert baseline.FILE.encode(baseline.FILE.decode(parse(text))) == text
