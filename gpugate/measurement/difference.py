@@ -10,10 +10,13 @@ import torch
 
 from gpugate.measurement.record import Difference
 from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
+from gpugate.workload import Tolerance
 
 PACKED = torch.float4_e2m1fn_x2
 HELD_BYTES = 2**28  # of the host's memory
 HELD_SHARE = 8  # of a GPU's free memory, an eighth
+SURE = 4.0
+UNRELATED = 0.5  # of the norm of what is expected, or of its integers: zeros and unrelated values are off by all of it
 When = Literal["fresh inputs", "timed steps"]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -62,6 +65,37 @@ def _relative(error: float, scale: float) -> float:
     if error == 0:
         return 0.0
     return error / scale if scale else math.inf
+
+
+def is_close(output: Parts, expected: Parts, tolerance: Tolerance) -> bool:
+    """True where the error of each tensor is at most SURE times the tolerated one, and less than that of zeros.
+
+    One of a thousand steps may be further off than the few outputs that the tolerance itself judges. Values are
+    compared in their own precision, FP32 or more: in FP64, with all errors, a step took ten times as long.
+    """
+    if form_problem(output, expected) is not None:
+        return False
+    tensors = [(output[name], part) for name, part in expected.items() if isinstance(part, torch.Tensor)]
+    return all(_is_within(one, part, tolerance) for one, part in tensors)
+
+
+def _is_within(output: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> bool:
+    if is_discrete(expected) and tolerance.equal_share is not None:
+        unequal = int((codes_of(output.to(expected.device)) != codes_of(expected)).sum())
+        return unequal <= _limit(1 - tolerance.equal_share) * expected.numel()
+    ref = readable(expected)
+    wide = torch.promote_types(ref.dtype, torch.float32)
+    out, ref = readable(output).to(ref.device, wide), ref.to(wide)
+    error, scale = out - ref, ref
+    if not math.isfinite(float(ref.norm())):  # infinity, or squares beyond FP32
+        out, ref = numbers_of(out, ref.device), numbers_of(ref, ref.device)
+        same = (out == ref) | (out.isnan() & ref.isnan())
+        error, scale = torch.where(same, 0.0, out - ref), torch.where(ref.isfinite(), ref, 0.0)
+    return float(error.norm()) <= _limit(tolerance.relative_l2) * float(scale.norm())
+
+
+def _limit(tolerated: float) -> float:
+    return min(SURE * tolerated, max(UNRELATED, 1.25 * tolerated))
 
 
 def is_discrete(tensor: torch.Tensor) -> bool:

@@ -432,7 +432,7 @@ def _compare_new_inputs(run: _Run, both: BothSides, new: NewInputs, tried: Tried
         # The reference's ratio is the cost of the first use of an input for a side that keeps no outputs.
         ratio /= max(1.0, new.try_on(both.reference).ratio)
     wanted = [(output, both.reference.output_for(given, expected=True)) for given, output in tried.pairs]
-    found = compare_new(wanted, _widest_tolerance(run.case), run.draw)
+    found = compare_new(wanted, _widest_tolerance(run.case))
     return replace(checks.with_new(found), new_input_ratio=ratio)
 
 

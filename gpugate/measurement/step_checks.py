@@ -1,6 +1,6 @@
-"""The checking pass: outputs of an unannounced stretch are compared with the baseline's, at the cost of a few sums.
+"""The checking pass: outputs of unannounced stretches of steps are compared with the baseline's.
 
-One output of each build is compared value by value (`gpugate.measurement.outputs`). This pass finds a side that is
+One output of each build is compared in its own block (`gpugate.measurement.outputs`). This pass finds a side that is
 right in that step and does not do the work of other steps: it caches outputs, leaves steps out, or returns zeros now
 and then. The pass runs after all times are taken. It also measures the work of a step. A side that has the outputs of
 known inputs in store needs longer on new ones, or gives wrong outputs. A side that leaves steps of a block out does a
@@ -12,12 +12,11 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from threading import active_count
 from time import perf_counter, process_time_ns
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,20 +25,18 @@ from gpugate.machine.processes import list_descendants, worker_cpu_ns
 from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used, same_form
 from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.difference import (
-    are_finite,
-    codes_of,
     form_problem,
-    is_discrete,
+    is_close,
     most_held_bytes,
     numbers_of,
     place_for,
-    readable,
+    problem_with,
 )
 from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, spoil_new_memory, synchronize
-from gpugate.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, fields_of
+from gpugate.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, fields_of, map_tensors
 from gpugate.workload import Tolerance, nothing_to_join
 
 FEWEST_STEPS, MOST_STEPS = 4, 1000  # that are compared
@@ -49,69 +46,35 @@ STRETCH_MS = 2000.0
 MOST_READ, LOST_SHARE = 64, 0.1  # of the outputs of a stretch that `Side.finish` completes; how many may be overwritten
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The output of one step as sums, or the problem with it; the contents of its input and of the input before."""
-
-    content: int
-    content_before: int | None
-    sums: Sums | None
-    problem: str = ""
-
-
-@dataclass
 class CheckedSteps:
-    """The steps that were read, with the sketch of their outputs and the outputs that are expected."""
+    """Compares outputs of steps with those that are expected, by the number of the content of their input."""
 
-    expected: Expected
-    sketch: Sketch
-    steps: list[_Step] = field(default_factory=list)
+    def __init__(self, expected: Mapping[int, Parts], tolerance: Tolerance) -> None:
+        self._expected, self._tolerance = expected, tolerance
+        self.found = StepChecks(0)
 
     def read(self, output: Parts, content: int, before: int | None = None) -> None:
-        problem = form_problem(output, self.expected.timed[content])
-        self.steps.append(_Step(content, before, None if problem else self.sketch(output), problem or ""))
+        """Compares the output of the next step; `before` is the content of the input of the step before it."""
+        found = StepChecks(1)
+        if not self._is_close(output, content):
+            problem = form_problem(output, self._expected[content]) or ""
+            is_first = self.found.wrong == 0
+            resembles = "unreadable" if problem else self._resemblance(output, content, before) if is_first else ""
+            found = StepChecks(1, 1, 1, resembles, problem)
+        self.found = self.found.with_new(found)
 
-    def compare(self) -> StepChecks:
-        """Compares the sums of all steps with those of the expected outputs, on the device of the outputs."""
-        devices = [found.device for step in self.steps for found in (step.sums or {}).values()]
+    def _is_close(self, output: Parts, content: int) -> bool:
+        return is_close(output, self._expected[content], self._tolerance)
 
-        @cache
-        def known(content: int) -> tuple[Sums, Mapping[tuple[str, Kind], float]]:
-            parts = self.expected.timed[content]
-            device = place_for(byte_size(parts), devices[0])
-            wanted = {name: part.to(device) if isinstance(part, torch.Tensor) else part for name, part in parts.items()}
-            return self.sketch(wanted), self.sketch.limits(wanted)
-
-        def close(sums: Sums, content: int) -> bool:
-            wanted, limits = known(content)
-            return all(bool((found - wanted[key].cpu()).norm() <= limits[key]) for key, found in sums.items())
-
-        ours = [step.sums and {key: sums.cpu() for key, sums in step.sums.items()} for step in self.steps]
-        wrong = [
-            number
-            for number, (step, sums) in enumerate(zip(self.steps, ours, strict=True))
-            if sums is None or not close(sums, step.content)
-        ]
-        if not wrong:
-            return StepChecks(len(self.steps))
-        first, sums = self.steps[wrong[0]], ours[wrong[0]]
-        resembles = _resemblance(first, sums, [*self.expected.timed], close)
-        return StepChecks(len(self.steps), len(wrong), wrong[0] + 1, resembles, first.problem)
-
-
-def _resemblance(
-    step: _Step, sums: Sums | None, contents: Sequence[int], close: Callable[[Sums, int], bool]
-) -> Resemblance:
-    """Classifies the output of a wrong step."""
-    if sums is None:
-        return "unreadable"
-    if not any(bool(found.any()) for found in sums.values()):
-        return "zeros"
-    if not all(bool(found.isfinite().all()) for found in sums.values()):
-        return "not finite"
-    if step.content_before is not None and close(sums, step.content_before):
-        return "step before"
-    return "other input" if any(close(sums, content) for content in contents) else "unknown"
+    def _resemblance(self, output: Parts, content: int, before: int | None) -> Resemblance:
+        """Classifies a wrong output."""
+        if not any(bool(numbers_of(part).any()) for part in output.values() if isinstance(part, torch.Tensor)):
+            return "zeros"
+        if problem_with(output, self._expected[content], nan_is_equal=True):
+            return "not finite"
+        if before is not None and self._is_close(output, before):
+            return "step before"
+        return "other input" if any(self._is_close(output, one) for one in self._expected) else "unknown"
 
 
 def check_steps(
@@ -129,9 +92,9 @@ def check_steps(
     of the budget at `step_ms` each, over the sets whose output is expected. Where `Side.finish` completes outputs, up
     to MOST_READ of a stretch are read afterwards, at random. Raises SideError for a step that fails.
     """
-    parts = [pair for output in expected.timed.values() for pair in output.items()]
-    special = {name for name, part in parts if isinstance(part, torch.Tensor) and not bool(are_finite(part).all())}
-    checked = CheckedSteps(expected, Sketch(draw, tolerance, special))
+    place = place_for(sum(map(byte_size, expected.timed.values())), side.device)
+    known = {content: map_tensors(lambda one: one.to(place), parts) for content, parts in expected.timed.items()}
+    checked = CheckedSteps(known, tolerance)
     until, fitting = perf_counter() + 2 * CHECKED_SHARE * budget_s, int(1e3 * CHECKED_SHARE * budget_s / step_ms)
     exchange(inputs, range(len(inputs.timed)), draw)
     ran = lost = 0
@@ -140,7 +103,7 @@ def check_steps(
     with blame(side.name, "running the steps that are compared"):
         side.flags.apply()
         side.take_stock(inputs.timed)
-    while ran < FEWEST_STEPS or (ran < fitting and len(checked.steps) < MOST_STEPS and perf_counter() < until):
+    while ran < FEWEST_STEPS or (ran < fitting and checked.found.steps < MOST_STEPS and perf_counter() < until):
         length = draw.choice([draw.randint(1, min(longest, SHORT_STRETCH)), draw.randint(1, longest), longest])
         order = _next_sets(side, inputs, expected, length)
         if side.restore is not None:
@@ -153,8 +116,8 @@ def check_steps(
         exchange_used(inputs, [*order, *before], draw)
         before = order
         ran += len(order)
-    overwritten = lost > LOST_SHARE * len(checked.steps)
-    return replace(checked.compare(), exchanged=bool(inputs.contents), overwritten=overwritten)
+    overwritten = lost > LOST_SHARE * checked.found.steps
+    return replace(checked.found, exchanged=bool(inputs.contents), overwritten=overwritten)
 
 
 def _longest_stretch(side: BuiltSide, expected: Expected, step_ms: float) -> int:
@@ -189,7 +152,8 @@ def _run_stretch(
     side.next_input = (order[-1] + 1) % len(inputs.timed)
     if side.side.finish is nothing_to_join:
         for one, content, before in zip(given, contents, befores, strict=False):
-            checked.read(side.parts_of(side.side.step(one), one), content, before)
+            # Copied in stream order, before a thread or another stream can complete it.
+            checked.read(side.copy_parts(side.side.step(one), one), content, before)
         return 0
     outputs: list[Any] = []
     _run_block(side, given, outputs)
@@ -241,94 +205,6 @@ def _list_memory(output: Any) -> Iterator[tuple[int, int]]:
 
 def _ends(start: int, size: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
     return start, start + size * (1 + sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True)))
-
-
-Kind = Literal["numbers", "hashes"]
-Sums = dict[tuple[str, Kind], torch.Tensor]
-SUMS, HASHES = 64, 2**16
-# The sums estimate an error that is spread over the output within 10 %. An error in one part alone appears four times
-# as large as it is in 1 of 16,000 steps.
-SURE = 4.0
-UNRELATED = (
-    0.5  # of the norm of what is expected, or of unequal hashes: zeros and unrelated values are off by all of it
-)
-
-
-class Sketch:
-    """Sums of an output's values with random signs, over 64 parts: their norm estimates the norm of the output.
-
-    The tug-of-war sketch: for independent signs, E ||sums||^2 = ||values||^2 (Alon, Matias and Szegedy, The space
-    complexity of approximating the frequency moments, 1996). No side knows the signs. Of what must be equal, integers
-    and the places of infinity and NaN, hashes are summed. `special` names the parts that have such places.
-    """
-
-    def __init__(self, draw: random.Random, tolerance: Tolerance, special: Container[str] = ()) -> None:
-        self._generator = torch.Generator().manual_seed(draw.randrange(2**62))
-        self._signs: dict[tuple[int, str], torch.Tensor] = {}
-        self._tolerance, self._special = tolerance, special
-
-    def __call__(self, output: Parts) -> Sums:
-        """float64 [64] for each tensor and kind of value, on the output's device, in stream order without waiting."""
-        parts = [(name, part) for name, part in output.items() if isinstance(part, torch.Tensor)]
-        found = ((name, kind, values) for name, part in parts for kind, values in self._values_of(name, part))
-        return {(name, kind): self._sum(values) for name, kind, values in found}
-
-    def _values_of(self, name: str, part: torch.Tensor) -> Iterator[tuple[Kind, torch.Tensor]]:
-        """Yields the values to sum, in one dimension: floats, or hashes as int64."""
-        if is_discrete(part) and self._tolerance.equal_share is not None:
-            yield "hashes", _hash(codes_of(part))
-            return
-        values = readable(part)
-        values = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
-        values = values.to(torch.float64 if values.dtype in (torch.float64, torch.int64) else torch.float32)
-        if name in self._special:
-            places = values.isnan() + 2 * values.isposinf() + 3 * values.isneginf()
-            yield "hashes", _hash(places)
-            values = torch.where(places == 0, values, 0.0)
-        yield "numbers", values
-
-    def _sum(self, values: torch.Tensor) -> torch.Tensor:
-        signs = self._signs_of(values.numel(), values.device)
-        padded = torch.nn.functional.pad(values, (0, signs.numel() - values.numel()))
-        exact = torch.float64 if values.is_floating_point() else torch.int64
-        return (padded * signs).view(SUMS, -1).sum(1, dtype=exact).double()
-
-    def limits(self, expected: Parts) -> dict[tuple[str, Kind], float]:
-        """Computes the largest norm of the difference of the sums of an output that is within the tolerance.
-
-        Two hashes are uniform below HASHES: the mean square of their difference is HASHES^2 / 6.
-        """
-        found: dict[tuple[str, Kind], float] = {}
-        for name, part in expected.items():
-            if isinstance(part, torch.Tensor):
-                share = self._tolerance.equal_share if is_discrete(part) else None
-                unequal = 0.0 if share is None else 1 - share
-                numbers = numbers_of(part, place_for(8 * part.numel(), part.device))
-                found[name, "hashes"] = _limit(math.sqrt(unequal)) * HASHES * math.sqrt(part.numel() / 6)
-                found[name, "numbers"] = _limit(self._tolerance.relative_l2) * float(
-                    torch.where(numbers.isfinite(), numbers, 0).norm()
-                )
-        return found
-
-    def _signs_of(self, count: int, device: torch.device) -> torch.Tensor:
-        """int8 [count, rounded up to whole parts], each -1 or 1."""
-        on_host = self._signs.get((count, "cpu"))
-        if on_host is None:
-            length = -(-count // SUMS) * SUMS
-            drawn = torch.randint(0, 2, (length,), generator=self._generator, dtype=torch.int8)
-            on_host = self._signs[count, "cpu"] = drawn * 2 - 1
-        return self._signs.setdefault((count, str(device)), on_host.to(device) if device.type != "cpu" else on_host)
-
-
-def _limit(tolerated: float) -> float:
-    return min(SURE * tolerated, max(UNRELATED, 1.25 * tolerated))
-
-
-def _hash(codes: torch.Tensor) -> torch.Tensor:
-    """Hashes integers to 0..HASHES - 1, as int64, by their product with an odd constant (Knuth's multiplicative
-    hashing)."""
-    wide = codes.to(torch.int64)
-    return (((wide ^ (wide >> 32)) * 0x9E3779B1) >> 16) % HASHES
 
 
 NEW_INPUTS_MS, MOST_NEW_INPUTS, MAKING_S = 2.0, 256, 0.3
@@ -431,13 +307,12 @@ class NewInputs:
             return took_ms, [(given[place], copies[place]) for place in sorted(copies)]
 
 
-def compare_new(pairs: Sequence[tuple[Parts, Parts]], tolerance: Tolerance, draw: random.Random) -> StepChecks:
-    """Compares the sums of outputs on new inputs with those of the reference's outputs, which come second in a pair."""
-    expected = Expected((), {number: wanted for number, (_, wanted) in enumerate(pairs)})
-    checked = CheckedSteps(expected, Sketch(draw, tolerance, {name for _, wanted in pairs for name in wanted}))
+def compare_new(pairs: Sequence[tuple[Parts, Parts]], tolerance: Tolerance) -> StepChecks:
+    """Compares outputs on new inputs with the reference's outputs, which come second in a pair."""
+    checked = CheckedSteps({number: wanted for number, (_, wanted) in enumerate(pairs)}, tolerance)
     for number, (output, _) in enumerate(pairs):
         checked.read(output, number)
-    return checked.compare()
+    return checked.found
 
 
 JOINED_GROUPS, FEWEST_GROUPS, MOST_GROUPS = 8, 4, 4096  # as many on each of HOT_SETS input sets

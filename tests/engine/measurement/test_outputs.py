@@ -1,7 +1,6 @@
 """Whole measurements of the inputs and outputs that programs have: of many shapes, written to, of several parts."""
 
 import math
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,10 +215,10 @@ def masked(inputs: torch.Tensor) -> torch.Tensor:
     ],
     ids=["a part", "an integer", "an imaginary part", "a place of infinity", "beside infinity", "fp8"],
 )
-def test_sums_find_the_wrong_step_of_eleven_in_outputs_of_every_kind(bench: Bench, right: Any, wrong: Any) -> None:
+def test_the_wrong_step_of_eleven_is_found_in_outputs_of_every_kind(bench: Bench, right: Any, wrong: Any) -> None:
     given = [bench.inputs(Context(torch.device("cpu"), 2, 0, Path()), number) for number in range(11)]
     pairs = [
         (output_parts((wrong if number == 7 else right)(x)), output_parts(right(x))) for number, x in enumerate(given)
     ]
-    found = compare_new(pairs, FLOAT32, random.Random(0))  # noqa: S311  # for repeatability
-    assert (found.steps, found.wrong, found.first_wrong, found.resembles) == (11, 1, 8, "unknown")
+    found = compare_new(pairs, FLOAT32)
+    assert (found.steps, found.wrong, found.first_wrong) == (11, 1, 8)
