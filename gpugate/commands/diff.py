@@ -14,11 +14,12 @@ from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.report.terminal import indent, print_parts
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.changes import Changes, facts_of_run
+from gpugate.results.changes import Changes
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
+from gpugate.store.nights import night_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def _compare(before: RunResult, after: RunResult, against: str) -> Iterator[tupl
 
 def _warn(first: Path, before: RunResult, second: Path, after: RunResult) -> Iterator[str]:
     """Yields a warning for each condition under which times and causes say little, and the cases of one run alone."""
-    changes = Changes(facts_of_run(before), facts_of_run(after))
+    changes = Changes(night_of(before), night_of(after))
     runs = (f"A ({first.name})", before, changes.lost), (f"B ({second.name})", after, changes.gained)
     for which, run, _ in runs:
         if run.mutated:

@@ -14,7 +14,7 @@ from gpugate import units
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
 from gpugate.report.view import RunView
-from gpugate.results.changes import Changes, Moved, facts_of_night
+from gpugate.results.changes import Changes, Moved
 from gpugate.results.run import UNKNOWN, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically, writing
@@ -86,14 +86,13 @@ def _writing(folder: Path) -> AbstractContextManager[None]:
 
 def describe_moves(before: Night, now: Night) -> list[str]:
     """The lines about the cases that both runs measured; none where they have no case in common."""
-    changes = Changes(facts_of_night(before), facts_of_night(now))
-    shared, found = len(now.cases) - len(changes.gained), changes.moved
+    shared, found = len(now.cases.keys() & before.cases.keys()), Changes(before, now).moved
     if not shared:
         return []
     counts = {
         f"inside {'its' if shared - len(found) == 1 else 'their'} noise": shared - len(found),
         "moved less far (gpugate history has all)": len(found[MOST_MOVED:]),
-        "not measured then": len(changes.gained),
+        "not measured then": len(now.cases) - shared,
     }
     rest = "; ".join(f"{units.number_of(count, 'case')} {words}" for words, count in counts.items() if count)
     branch = f" on {before.provenance.branch}" if before.provenance.branch is not None else ""

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
-from gpugate.machine.environment import Environment, Match, compare
-from gpugate.results.case import decider
+from gpugate.machine.environment import Match, compare
 from gpugate.results.run import Night, Provenance, RunResult
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT
-
-
-@dataclass(frozen=True)
-class Facts:
-    """The part of a run that is compared. `times` are the speedup and the milliseconds per step of each case."""
-
-    environment: Environment
-    provenance: Provenance
-    measured: tuple[str, ...]
-    times: Mapping[str, tuple[Estimate, Estimate]]
-    source_hashes: Mapping[str, str] = field(default_factory=dict)
-    outcomes: Mapping[str, Mapping[Check, Outcome]] = field(default_factory=dict)
-
-
-def facts_of_run(run: RunResult) -> Facts:
-    """The facts of a run; the times of a case are those of the process that decided."""
-    decided = {case_id: found.summary for case_id, case in run.cases.items() if (found := decider(case))}
-    return Facts(
-        environment=run.environment,
-        provenance=run.provenance or Provenance(),
-        measured=tuple(case_id for case_id, case in run.cases.items() if case.measurement is not None),
-        times={case_id: (summary.speedup, summary.optimized_ms) for case_id, summary in decided.items()},
-        source_hashes=run.source_hashes,
-        outcomes={name: {one.check: one.outcome for one in case.verdicts} for name, case in run.cases.items()},
-    )
-
-
-def facts_of_night(night: Night) -> Facts:
-    """The facts of a night from the store, which has no outcome of each check."""
-    times = {case_id: (case.speedup, case.estimate("optimized_ms")) for case_id, case in night.cases.items()}
-    return Facts(night.environment, night.provenance, tuple(night.cases), times, night.source_hashes)
 
 
 @dataclass(frozen=True)
@@ -86,12 +54,23 @@ class Flip:
     after: Outcome | None
 
 
+def find_flips(then: RunResult, now: RunResult) -> Iterator[Flip]:
+    """The checks of the cases that both runs judged."""
+    for case_id, case in now.cases.items():
+        before, after = (
+            {one.check: one.outcome for one in each.verdicts} for each in (then.cases.get(case_id, case), case)
+        )
+        for check in {**before, **after} if before and after else ():
+            if before.get(check) is not after.get(check):
+                yield Flip(case_id, check, before.get(check), after.get(check))
+
+
 @dataclass(frozen=True)
 class Changes:
-    """The changes from one run to another. Cases are gained and lost by their measurement, whatever was selected."""
+    """The changes from one night to another. Cases are gained and lost by their times, whatever was selected."""
 
-    then: Facts
-    now: Facts
+    then: Night
+    now: Night
 
     @cached_property
     def environment(self) -> Match:
@@ -109,18 +88,6 @@ class Changes:
         return list(_code_changes(self.then.provenance, self.now.provenance))
 
     @cached_property
-    def flips(self) -> list[Flip]:
-        return [flip for case_id in self.now.outcomes for flip in self._flips(case_id)]
-
-    def _flips(self, case_id: str) -> Iterator[Flip]:
-        """The checks of a case that both runs judged."""
-        then, now = (facts.outcomes.get(case_id, {}) for facts in (self.then, self.now))
-        if then and now:
-            for check in {**then, **now}:
-                if then.get(check) is not now.get(check):
-                    yield Flip(case_id, check, then.get(check), now.get(check))
-
-    @cached_property
     def gained(self) -> list[str]:
         return [case_id for case_id in self.now.measured if case_id not in self.then.measured]
 
@@ -131,8 +98,11 @@ class Changes:
     @cached_property
     def moved(self) -> list[Moved]:
         """The cases of both runs whose times moved by more than their noise, the furthest first."""
-        then, now = self.then.times, self.now.times
-        both = (Moved(case_id, *map(Change, then[case_id], now[case_id])) for case_id in now if case_id in then)
+        both = (
+            Moved(name, Change(then.speedup, now.speedup), Change(then.per_step_ms, now.per_step_ms))
+            for name, now in self.now.cases.items()
+            if (then := self.then.cases.get(name)) is not None
+        )
         apart = [one for one in both if not (one.speedup.is_noise and one.per_step_ms.is_noise)]
         return sorted(apart, key=lambda moved: -moved.share)
 

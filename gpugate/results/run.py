@@ -109,6 +109,10 @@ class CaseNight:
         return self.estimate("speedup")
 
     @property
+    def per_step_ms(self) -> Estimate:
+        return self.estimate("optimized_ms")
+
+    @property
     def optimized_ms(self) -> float:
         return self.metrics["optimized_ms"].value
 
@@ -154,6 +158,11 @@ class Night:
         origin = (self.started.astimezone(datetime.timezone.utc).isoformat(), self.seed, self.machine)
         parts = (*origin, self.provenance.host, self.provenance.gpu_uuid)
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The cases with times, also those of a machine that was not well."""
+        return (*self.cases, *self.unfit)
 
     @property
     def is_gate(self) -> bool:

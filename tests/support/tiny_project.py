@@ -217,7 +217,7 @@ class TinyProject:
         self.edit_baseline(repeat)
 
     def edit_baseline(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Changes the JSON document of the recorded baseline, in which each record stands in full, without a profile."""
+        """Changes the JSON document of the recorded baseline, with each record in full and no profile."""
         document = json.loads(self.baseline.read_text(encoding="utf-8"))
         for entry in document["cases"].values():
             entry.pop("profile", None)

@@ -14,10 +14,11 @@ from gpugate.report.table import code, plain
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Decider, decider
-from gpugate.results.changes import Changes, Flip, Moved, facts_of_run
+from gpugate.results.changes import Changes, Flip, Moved, find_flips
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import SEVERITY, outcome_word
 from gpugate.store.night_files import PAGE
+from gpugate.store.nights import night_of
 
 NO_RECORD = "no record"
 # Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
@@ -26,8 +27,9 @@ MAX_FINDINGS, MAX_CAUSES, MAX_REASONS, MAX_IDS = 5, 3, 4, 3
 
 def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
     """The page of one night, with the changes since the last one, or the sentence why there is no last one."""
-    changes = None if isinstance(last, str) else Changes(facts_of_run(last[1]), facts_of_run(view.run))
     run = view.run
+    changes = None if isinstance(last, str) else Changes(night_of(last[1]), night_of(run))
+    flips = [] if isinstance(last, str) else list(find_flips(last[1], run))
     decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
     measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
     measured.sort(key=lambda case: not case.verdicts)  # those that nothing judged come last
@@ -45,7 +47,8 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         last=last,
         changes=changes,
         code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
-        flips=_flip_rows(changes.flips) if changes else [],
+        flipped=len(flips),
+        flips=_flip_rows(flips),
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
         judged=any(case.verdicts for case in run.cases.values()),
         failures=failures,

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.results.changes import Changes, Flip, facts_of_run
+from gpugate.results.changes import Changes, Flip, find_flips
 from gpugate.results.run import Provenance
 from gpugate.results.verdict import Outcome
+from gpugate.store.nights import night_of
 from tests.support.stored_runs import case, stored
 
 
@@ -20,20 +21,20 @@ def test_software_code_verdicts_and_cases_that_changed(tmp_path: Path) -> None:
     after.provenance = Provenance(commit="2" * 40, changes="f" * 64)
     after.environment = replace(after.environment, driver="999")
     after.source_hashes = {"tiny": "another"}
-    found = Changes(facts_of_run(before), facts_of_run(after))
+    found = Changes(night_of(before), night_of(after))
     assert found.environment.differences == ("driver 580.65.06 -> 999",)
     assert found.code == [
         f"commit {'1' * 12} -> {'2' * 12}",
         f"uncommitted changes none -> {'f' * 12}",
     ]
     assert found.edited == ["tiny"]
-    assert found.flips == [Flip("tiny/pass/cuda", "throughput", Outcome.PASS, Outcome.REGRESSED)]
+    assert list(find_flips(before, after)) == [Flip("tiny/pass/cuda", "throughput", Outcome.PASS, Outcome.REGRESSED)]
     assert (found.gained, found.lost) == (["tiny/gained/cuda"], ["tiny/lost/cuda"])
 
 
 def test_a_case_moved_where_the_intervals_of_both_nights_are_apart(tmp_path: Path) -> None:
     before = stored(tmp_path / "a.json", case("far"), case("near"), case("further"))
     after = stored(tmp_path / "b.json", case("far", 2.9), case("near", 2.9999), case("further", 2.7))
-    (first, second) = Changes(facts_of_run(before), facts_of_run(after)).moved
+    (first, second) = Changes(night_of(before), night_of(after)).moved
     assert (first.case_id, second.case_id) == ("tiny/further/cuda", "tiny/far/cuda")
     assert first.speedup.share == pytest.approx(-0.1, abs=1e-3)
