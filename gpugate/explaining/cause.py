@@ -10,7 +10,6 @@ from itertools import chain
 from gpugate import units
 from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, short, write_signed
 from gpugate.measurement.record import OTHERS, Counters, Mismatch, StepProfile
-from gpugate.results.autopsy import Kind
 
 ONE = 0.5  # of a count per step: less is not a call of every step
 FEW = 0.005  # of a step: as good as the same
@@ -33,7 +32,7 @@ COUNTS = ("kernel_launches", "graph_launches", "kernels", *COPIES, "pageable_cop
 class Cause:
     """A cause: its kind, and one sentence with the evidence."""
 
-    kind: Kind
+    kind: str
     words: str
 
 

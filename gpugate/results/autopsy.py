@@ -3,33 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-Kind = Literal[
-    "stale output",
-    "wrong output",
-    "work left out",
-    "numerics",
-    "disproved",
-    "leak",
-    "no graph",
-    "copies",
-    "pageable copies",
-    "not engaged",
-    "synchronization",
-    "unfused layers",
-    "more kernels",
-    "more work after the steps",
-    "slower kernels",
-    "clocks",
-    "slower copies",
-    "launch gaps",
-    "host",
-    "another reference",
-    "left to gain",
-    "not profiled",
-    "nothing",
-]
 
 
 @dataclass(frozen=True)
@@ -37,7 +10,7 @@ class Autopsy:
     """A cause with its evidence; `against` names the compared state, `lines` list where time went and what changed."""
 
     against: str
-    kind: Kind
+    kind: str  # of the cause, such as `launch gaps`
     cause: str
     lines: tuple[str, ...]
 
