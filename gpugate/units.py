@@ -112,11 +112,6 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2g} %" if abs(fraction) < 0.1 else f"{100 * fraction:.0f} %"
 
 
-def percent_in_tenths(fraction: float) -> str:
-    """Writes a fraction such as 0.1523 as `15.2 %`, where a limit of whole percents stands beside it."""
-    return f"{100 * fraction:.1f} %"
-
-
 def signed_percent(share: float) -> str:
     """Writes a share such as -0.052 as `-5.2 %`, and never `-0.0 %`."""
     return f"{round(100 * share, 1) + 0.0:+.1f} %"

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.text import Text
 
+from gpugate.counter_names import BILL_TIMES, BILL_WORDS
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
@@ -22,7 +23,6 @@ from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import indent, render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
-from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
@@ -43,7 +43,7 @@ COLUMNS = (
     Column("case", left=True),
     Column("time per step"),
     Column("interval"),
-    *(Column(words, rank=4) for words in BILL_TIMES.values()),
+    *(Column(BILL_WORDS[name], rank=4) for name in BILL_TIMES),
     Column("verdict", left=True),
     Column("detectable", note="detectable: the slowdown that this measurement would have shown", rank=2),
     Column("outputs", note="outputs: relative L2 difference on the same inputs", rank=1),

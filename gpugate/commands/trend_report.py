@@ -18,12 +18,13 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Trend
+from gpugate.counter_names import BILL_TIMES, BILL_WORDS
 from gpugate.report.machine import describe_unfit
 from gpugate.report.night import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
-from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
+from gpugate.results.run import UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.json_file import with_header, write_atomically
 
@@ -81,7 +82,7 @@ def _table(trends: Sequence[Trend], width: int) -> Table:
         Column("optimization", left=True),
         Column("runs"),
         Column("per step"),
-        *(Column(BILL_TIMES[name], rank=2) for name in billed),
+        *(Column(BILL_WORDS[name], rank=2) for name in billed),
         Column("speedup"),
         Column("interval", rank=1),
         Column("over nights", left=True),
@@ -249,7 +250,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         enough_nights=any(one.measured >= history.fewest_nights for history in histories for one in history.trends),
         remarks=[(history.machine, [*_newest_moves(history), *_limits(history)]) for history in histories],
         nights=_count_nights(histories),
-        billed=BILL_TIMES,
+        billed={name: BILL_WORDS[name] for name in BILL_TIMES},
         first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
         last=night_name(max(nights, key=lambda night: night.started)) if nights else "",
         scripts=[*(f"{LIBRARIES}/{name}.min.js" for name in ("vega", "vega-lite", "vega-embed")), DATA, SCRIPT],

@@ -11,7 +11,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gpugate import units
-from gpugate.counter_names import COMPILER_COUNTERS
+from gpugate.counter_names import BILL_WORDS, COMPILER_COUNTERS
 from gpugate.explaining.state import shorten_names
 from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
@@ -29,11 +29,7 @@ UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.03  # however wide the interval is: by more they contradict each other
 ITEMS: Mapping[str, str] = {
-    "kernel_ms": "kernels, time",
-    "host_to_device_ms": "copies to the device, time",
-    "device_to_host_ms": "copies to the host, time",
-    "device_to_device_ms": "copies within the device, time",
-    "cpu_ms": "CPU time",
+    **BILL_WORDS,
     "workers_cpu_ms": "CPU time of workers",
     "kernels": "kernels",
     "kernel_launches": "launches",
@@ -42,7 +38,6 @@ ITEMS: Mapping[str, str] = {
     "operators": "operators",
     "minor_faults": "page faults",
     "voluntary_switches": "switches to wait",
-    "peak_bytes": "device memory",
 }
 NOT_RECORDED = "not recorded"
 SLOWEST = 3  # kernels of a case, by the longer one of today's and the recorded time

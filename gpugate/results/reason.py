@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from gpugate import units
+from gpugate.counter_names import BILL_WORDS
 from gpugate.units import NotFinite
 
 Facts = Mapping[str, Any]
@@ -23,14 +24,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "gate": "nothing is recorded for this machine yet",
         "developer": "not recorded yet",
         "recording": "measured for the baseline that is recorded",
-    },
-    "item": {
-        "kernel_ms": "GPU work",
-        "host_to_device_ms": "copy time to the device",
-        "device_to_host_ms": "copy time to the host",
-        "device_to_device_ms": "copy time within the device",
-        "cpu_ms": "CPU time",
-        "peak_bytes": "peak memory",
     },
     "resembles": {
         "": "",
@@ -56,7 +49,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
 }
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "percent": units.percent,
-    "tenths": units.percent_in_tenths,
     "ms": units.milliseconds,
     "change": units.signed_percent,
     "ratio": units.ratio,
@@ -65,7 +57,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Formatter(string.Formatter):
-    """Formats `{share:percent}` and `{then:ms}` as tables do, and `{item:item}` by the words of the code."""
+    """Formats `{share:percent}` and `{then:ms}` as tables do, and `{bill:bill}` by the words of the code."""
 
     def format_field(self, value: Any, spec: str) -> str:
         return _FORMATS[spec](value) if spec in _FORMATS else str(super().format_field(value, spec))
@@ -132,9 +124,9 @@ def _item_grew(facts: Facts) -> str:
     item, then, now = facts["item"], facts["then"], facts["now"]
     if item == "grown_bytes":
         return f"every step leaves {now:,.0f} bytes more device memory allocated"
-    if item not in _NAMES["item"] and "kernel" not in facts:
+    if item not in BILL_WORDS and "kernel" not in facts:
         return f"{item} {then:g} -> {now:g} per step, more than recorded"
-    change = f"{_NAMES['item'].get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
+    change = f"{BILL_WORDS.get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
     if item == "peak_bytes":
         return f"{change}: {then / 1e6:.4g} MB -> {now / 1e6:.4g} MB"
     kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
@@ -150,7 +142,7 @@ def _shorten(name: str) -> str:
 
 def _both_sides_grew(facts: Facts) -> str:
     change = units.signed_percent(facts["now"] / facts["then"] - 1)
-    item = _NAMES["item"][facts["item"]]
+    item = BILL_WORDS[facts["item"]]
     return f"{item} {change}, and the reference's alike: the card, its clock, or what both sides share"
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from types import MappingProxyType
 from typing import NamedTuple
 
 from gpugate.machine.environment import Environment
@@ -18,8 +17,6 @@ from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT, Count, NotNegative, stored_unless
-
-BILL_TIMES: Mapping[str, str] = MappingProxyType({"kernel_ms": "GPU work", "cpu_ms": "CPU time"})  # in words
 
 
 class Mode(str, Enum):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpugate.counter_names import BILL_TIMES
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_key, machine_name
 from gpugate.results.case import CaseResult, decider
-from gpugate.results.run import BILL_TIMES, CaseNight, Metric, Night, Provenance, RunResult
+from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import find_root
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gpugate.store.database import Store  # which imports sqlalchemy
 
 MOST_KEPT = 10  # runs, from whose samples `gpugate accept` records; a case takes about 50 kB
-BATCH = 50  # a commit costs as much as the rows of one or two runs
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
@@ -84,21 +84,20 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
 
 
 def add_folder(store: Store, folder: Path) -> Added:
-    """Adds a night, or each night and each run file in a folder of them, in transactions of BATCH runs.
+    """Adds a night, or each night and each run file in a folder of them.
 
     Raises OptionError where the folder has none, and StoreError where the store fails.
     """
     paths, refused, new = find_runs(folder), list[str](), 0
     if not paths or not folder.exists():
         raise OptionError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
-    for first in range(0, len(paths), BATCH):
-        nights = []
-        for path in paths[first : first + BATCH]:
-            try:
-                nights.append(read_night(path))
-            except GpugateError as error:
-                refused.append(str(error))
-        new += store.add(*nights)
+    for path in paths:
+        try:
+            night = read_night(path)
+        except GpugateError as error:
+            refused.append(str(error))
+        else:
+            new += store.add(night)
     return Added(new, len(paths) - len(refused) - new, tuple(refused))
 
 
