@@ -78,7 +78,7 @@ def optimized_side(result: CaseResult) -> State | None:
         not_engaged=found.not_engaged,
         wrong=wrong[0].reason if wrong else None,
         disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
-        mismatch=found.mismatch,
+        resembles=found.step_checks.resembles if found.step_checks else "",
         output_error=max((one.relative_l2 for one in found.differences), default=math.inf) if _is_off(wrong) else None,
         reference_ms=summarize(found).reference_ms.median,
         reference_counters=found.reference_counters,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from gpugate import units
 from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, short, write_signed
-from gpugate.measurement.record import OTHERS, Counters, Mismatch, StepProfile
+from gpugate.measurement.record import OTHERS, Counters, StepProfile
 
 ONE = 0.5  # of a count per step: less is not a call of every step
 FEW = 0.005  # of a step: as good as the same
 MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
-LIKE_BEFORE = 0.1  # a stale output is off from the output of the step before by less than this share of its error
-RIGHT_ROWS = 0.2  # of all: noise leaves a few rows of one value each as they were, by chance
-ROUNDING = 0.01  # relative L2 error of a row: bfloat16 rounds by 0.004 at most, and work that is left out costs more
+ROUNDING = 0.01  # relative L2 error: bfloat16 rounds by 0.004 at most, and work that is left out costs more
 BUSY = 0.85  # of the time: the device, or the host, does little else
 HALF = 0.5
 FED = 0.9  # of a step's real time that it takes on cached data: what is missing is the data path's
@@ -79,20 +76,14 @@ def _explain_outputs(then: State, now: State) -> Iterator[Cause]:
 
 
 def _explain_wrong_output(now: State, wrong: str) -> Cause:
-    looks = now.mismatch or Mismatch(None, None)
-    off = math.inf if now.output_error is None else now.output_error
-    before = math.inf if looks.from_step_before is None else looks.from_step_before
-    if before < LIKE_BEFORE * min(off, 1):
-        return Cause("stale output", f"it returns the output of the step before ({wrong})")
-    if now.output_error is None or (math.isinf(off) and looks.rows_right is None):
+    if now.resembles == "step before":
+        return Cause("stale output", "it returns the output of the step before")
+    if now.resembles == "some rows":
+        return Cause("work left out", "only some rows of an output are right: work was left out")
+    if now.output_error is None:
         return Cause("wrong output", wrong)
-    right = looks.rows_right or 0.0
-    # All of the error is in the other rows.
-    if off < ROUNDING * math.sqrt(1 - right):
+    if now.output_error < ROUNDING:
         return Cause("numerics", f"outputs are off by as little as rounding ({wrong}): precision changed")
-    if right >= RIGHT_ROWS:
-        share = units.percent(right)
-        return Cause("work left out", f"only {share} of the rows of an output are right: work was left out")
     return Cause("numerics", f"outputs are off all over ({wrong}): precision or arithmetic changed")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpugate import units
 from gpugate.counter_names import CPU_COUNTERS
-from gpugate.measurement.record import Counters, Mismatch, Parts, StepProfile
+from gpugate.measurement.record import Counters, Parts, Resemblance, StepProfile
 
 NOTHING = (0.0, 0.0)
 LEAST_MOVE = 0.003  # log-time: the tightest tolerance there is
@@ -27,7 +27,8 @@ class State:
 
     `steps_per_block` is the number of steps that share the work after the last one. `reference_ms` is the time of a
     step of the reference. `wrong` gives the error of outputs outside of the tolerance, `disproved` the failed proof.
-    `output_error` is the largest relative L2 error of an output, where that is what is wrong.
+    `resembles` is the kind of the first wrong output of a timed step. `output_error` is the largest relative L2 error
+    of an output, where that is what is wrong.
     """
 
     step_ms: float
@@ -38,7 +39,7 @@ class State:
     not_engaged: str | None = None
     wrong: str | None = None
     disproved: str | None = None
-    mismatch: Mismatch | None = None
+    resembles: Resemblance = ""
     output_error: float | None = None
     reference_ms: float | None = None
     reference_counters: Counters = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -14,9 +13,9 @@ import torch
 
 from gpugate.errors import SideError, SpoiledProcessError
 from gpugate.measurement.cold_inputs import HOT_SETS, Inputs, check_untouched
-from gpugate.measurement.difference import differences, numbers_of, problem_with
+from gpugate.measurement.difference import differences, problem_with
 from gpugate.measurement.pairing import BothSides
-from gpugate.measurement.record import Difference, Mismatch
+from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side, release
 from gpugate.parts import Parts, byte_size, bytes_of
 from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
@@ -148,27 +147,6 @@ def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[
     same_bits = all(map(_same_bits, optimized, theirs))
     check_untouched(inputs, both.reference.name)
     return found, same_bits
-
-
-def mismatch(optimized: BuiltSide, inputs: Inputs, expected: Expected) -> Mismatch:
-    """Compares the last fresh output with the output of the step before, and its worst part row by row."""
-    *_, before, last = expected.fresh
-    *_, output = (optimized.output_for(one) for one in inputs.fresh[-2:])
-    found = differences(output, last, "fresh inputs", nan_is_equal=True)
-    if found[0].problem is not None:
-        return Mismatch(None, None)
-    off = _error_of(output, before)
-    worst = max(found, key=lambda one: one.relative_l2).part
-    return Mismatch(off if math.isfinite(off) else None, _rows_right(output[worst], last[worst]))
-
-
-def _rows_right(output: torch.Tensor, expected: torch.Tensor) -> float | None:
-    """Computes the share of rows that are ten times closer than the whole; None for an output of a single row."""
-    if output.dim() == 0 or len(output) < 2:
-        return None
-    out, ref = numbers_of(output).nan_to_num(), numbers_of(expected).nan_to_num()
-    error, norm = (one.reshape(len(one), -1).norm(dim=1) for one in (out - ref, ref))
-    return float((error * norm.norm() < 0.1 * error.norm() * norm).double().mean())
 
 
 def compare_timed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import InitVar, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from gpugate.counter_names import MORE_IS_BETTER
@@ -215,14 +215,6 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Mismatch:
-    """Properties of a wrong output that show its likely cause; None where they cannot be computed."""
-
-    from_step_before: NotNegative | None  # relative L2 error against the output for the input before: stale outputs
-    rows_right: Share | None  # share of its rows that are ten times closer than the whole: the others were left out
-
-
-@dataclass(frozen=True)
 class ProofResult:
     """The result of a proof: the words that it returned, or the `problem` for which it failed.
 
@@ -235,7 +227,7 @@ class ProofResult:
     proved_at: str | None = None
 
 
-Resemblance = Literal["", "zeros", "not finite", "step before", "other input", "unreadable", "unknown"]
+Resemblance = Literal["", "zeros", "not finite", "step before", "other input", "some rows", "unreadable", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -289,7 +281,6 @@ class Measurement:
     optimized_counters: Counters = field(default_factory=dict)
     reference_profile: StepProfile | None = None
     optimized_profile: StepProfile | None = None
-    mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None  # None: outputs were not comparable
     ceilings: Mapping[str, Positive] = field(default_factory=dict)  # of this machine, see `derived.with_ceilings`
     accounts_for_itself: bool = False  # the optimized side has a `Side.engaged` of its own
@@ -300,14 +291,16 @@ class Measurement:
     cpu_missing: str | None = stored_unless(None)  # why there is no CPU time of a side
     event_host_ratio: NotNegative | None = None  # event time over host time of the same window
     timer: Literal["cuda events", "host clock"] = "host clock"
-    input_sets: Natural = 1
-    resolution_ms: NotNegative = 0.0  # of older files
     seed: Seed = 0
     # The reference's time of a step, over its time before the other side was built.
     reference_slowdown: NotNegative | None = stored_unless(None)
     attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`
+    # Of older files.
+    input_sets: InitVar[object] = None
+    mismatch: InitVar[object] = None
+    resolution_ms: InitVar[object] = None
 
     @property
     def pairs(self) -> tuple[Pair, ...]:

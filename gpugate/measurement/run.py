@@ -28,7 +28,6 @@ from gpugate.measurement.outputs import (
     compare_timed,
     expected_outputs,
     hidden_state_problem,
-    mismatch,
     outputs_of,
 )
 from gpugate.measurement.pairing import BothSides, CoolDown, Pairing, build_both, can_repeat, find_slowdown
@@ -39,7 +38,6 @@ from gpugate.measurement.record import (
     Counters,
     Difference,
     Measurement,
-    Mismatch,
     ProofResult,
     SideCost,
     StepChecks,
@@ -119,7 +117,6 @@ class _Run:
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
     not_engaged: str | None = None
-    mismatch: Mismatch | None = None
     step_checks: StepChecks | None = None
     accounts_for_itself: bool = False
     counted: tuple[CountedSide, CountedSide] | None = None  # None: outputs were not comparable, or nothing is counted
@@ -280,7 +277,6 @@ def _begin(run: _Run, both: BothSides) -> None:
     run.differences += found
     tolerated = run.case.optimization.tolerated.relative_l2
     if run.comparable and any(one.relative_l2 > tolerated or one.unequal for one in found):
-        run.mismatch = mismatch(both.optimized, run.inputs, run.expected)
         problem = hidden_state_problem(both.optimized, run.inputs, tolerated)
         run.differences = [replace(one, problem=problem) for one in run.differences]
     run.deadline_s = perf_counter() + run.settings.budget_s
@@ -507,7 +503,6 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         optimized_counters=_all_counters(run, 1),
         reference_profile=run.counted[0].profile if run.counted else None,
         optimized_profile=run.counted[1].profile if run.counted else None,
-        mismatch=run.mismatch,
         step_checks=run.step_checks,
         accounts_for_itself=run.accounts_for_itself,
         not_engaged=run.not_engaged,
@@ -516,7 +511,6 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         cpu_missing=next(filter(None, (cpu.problem for cpu in run.cpu)), None),
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
         timer=run.timer.name,
-        input_sets=len(run.inputs.timed),
         seed=run.inputs.fresh_index,
         reference_slowdown=run.reference_slowdown,
         wall_s=round(sum(spent_s.values()), 3),

@@ -26,6 +26,7 @@ from gpugate.measurement.cold_inputs import Inputs, exchange, exchange_used, sam
 from gpugate.measurement.counters import kernels_by_join
 from gpugate.measurement.difference import (
     form_problem,
+    has_right_rows,
     is_close,
     most_held_bytes,
     numbers_of,
@@ -68,13 +69,17 @@ class CheckedSteps:
 
     def _resemblance(self, output: Parts, content: int, before: int | None) -> Resemblance:
         """Classifies a wrong output."""
+        wanted = self._expected[content]
         if not any(bool(numbers_of(part).any()) for part in output.values() if isinstance(part, torch.Tensor)):
             return "zeros"
-        if problem_with(output, self._expected[content], nan_is_equal=True):
+        if problem_with(output, wanted, nan_is_equal=True):
             return "not finite"
         if before is not None and self._is_close(output, before):
             return "step before"
-        return "other input" if any(self._is_close(output, one) for one in self._expected) else "unknown"
+        if any(self._is_close(output, one) for one in self._expected):
+            return "other input"
+        tensors = ((output[name], part) for name, part in wanted.items() if isinstance(part, torch.Tensor))
+        return "some rows" if any(has_right_rows(*pair) for pair in tensors) else "unknown"
 
 
 def check_steps(
@@ -96,9 +101,8 @@ def check_steps(
     known = {content: map_tensors(lambda one: one.to(place), parts) for content, parts in expected.timed.items()}
     checked = CheckedSteps(known, tolerance)
     until, fitting = perf_counter() + 2 * CHECKED_SHARE * budget_s, int(1e3 * CHECKED_SHARE * budget_s / step_ms)
+    ran, lost, before, last = 0, 0, list[int](), inputs.content_of(side.last_input)
     exchange(inputs, range(len(inputs.timed)), draw)
-    ran = lost = 0
-    before: list[int] = []
     longest = _longest_stretch(side, expected, step_ms)
     with blame(side.name, "running the steps that are compared"):
         side.flags.apply()
@@ -111,8 +115,9 @@ def check_steps(
         spoiled = spoil_new_memory(side.output_bytes, side.device)
         with blame(side.name, "running the steps that are compared"), spoiled:
             side.flags.apply()
-            lost += _run_stretch(side, inputs, order, checked, draw)
+            lost += _run_stretch(side, inputs, order, last, checked, draw)
             synchronize(side.device)
+        last = inputs.content_of(order[-1])
         exchange_used(inputs, [*order, *before], draw)
         before = order
         ran += len(order)
@@ -143,12 +148,12 @@ def _next_sets(side: BuiltSide, inputs: Inputs, expected: Expected, length: int)
 
 
 def _run_stretch(
-    side: BuiltSide, inputs: Inputs, order: Sequence[int], checked: CheckedSteps, draw: random.Random
+    side: BuiltSide, inputs: Inputs, order: Sequence[int], last: int, checked: CheckedSteps, draw: random.Random
 ) -> int:
     """Runs a step on each of the sets, and their join, and reads outputs; returns the number of outputs that it wanted
-    to read and that later steps had overwritten."""
+    to read and that later steps had overwritten. The step before read the content `last`."""
     given, contents = [inputs.timed[number] for number in order], [inputs.content_of(number) for number in order]
-    befores = [None, *contents]
+    befores = [last, *contents]
     side.next_input = (order[-1] + 1) % len(inputs.timed)
     if side.side.finish is nothing_to_join:
         for one, content, before in zip(given, contents, befores, strict=False):
@@ -158,9 +163,9 @@ def _run_stretch(
     outputs: list[Any] = []
     _run_block(side, given, outputs)
     synchronize(side.device)
-    last = len(order) - 1
-    wanted = [] if side.side.works_ahead else draw.sample(range(last), min(last, MOST_READ))
-    readable = _without_overwritten(outputs, [*wanted, last])
+    end = len(order) - 1
+    wanted = [] if side.side.works_ahead else draw.sample(range(end), min(end, MOST_READ))
+    readable = _without_overwritten(outputs, [*wanted, end])
     for place in sorted(readable):
         checked.read(side.parts_of(outputs[place], given[place]), contents[place], befores[place])
     return len(wanted) + 1 - len(readable)

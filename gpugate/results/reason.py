@@ -31,6 +31,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "not finite": "NaN or infinity",
         "step before": "the output of the step before",
         "other input": "the stored output of another input, whose contents changed places",
+        "some rows": "only some of the right rows",
         "unreadable": "no output that can be compared",
         "unknown": "another output than the baseline's",
     },

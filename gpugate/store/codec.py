@@ -1,7 +1,8 @@
 """Strict JSON for frozen dataclasses: pydantic refuses what does not fit the declared types, with its path.
 
 Every field is stored, also a field with a default, unless it is declared by `stored_unless`; a name without a
-field is refused, and no value is converted into another type. A type may state its stored form by pydantic's
+field is refused, and no value is converted into another type. A field of older files, which nothing reads, is an
+`InitVar`: it is accepted and not stored. A type may state its stored form by pydantic's
 `__get_pydantic_core_schema__`, see `Process` and `NotFinite`.
 """
 
@@ -78,7 +79,8 @@ def _stored_schema(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     schema = {name: _stored_schema(entry) for name, entry in schema.items()}
-    is_stored = schema.get("type") == "dataclass-field" and "serialization_exclude_if" not in schema
+    is_field = schema.get("type") == "dataclass-field"
+    is_stored = is_field and "serialization_exclude_if" not in schema and not schema.get("init_only")
     if is_stored and schema["schema"]["type"] == "default":
         schema["schema"] = schema["schema"]["schema"]
     return {**schema, "strict": False} if schema.get("type") in _STORED_AS_ANOTHER_TYPE else schema

@@ -12,7 +12,6 @@ from gpugate.judging.rules import decide
 from gpugate.measurement.record import (
     OTHERS,
     Difference,
-    Mismatch,
     Pair,
     ProofResult,
     StepChecks,
@@ -102,15 +101,12 @@ def test_without_a_profile_of_both_nothing_is_told_apart(before: StepProfile | N
     assert autopsy(then, later, "then").lines[-1] == unknown
 
 
-STALE, HALF, NOISE = Mismatch(0.0, 0.0), Mismatch(0.9, 0.5), Mismatch(1.1, 0.0)
 CAUSES = [
-    (now(mismatch=STALE, **WRONG), "stale output", "returns the output of the step before"),
-    (now(mismatch=HALF, output_error=math.inf, **WRONG), "work left out", "only 50 % of the rows"),
-    (now(mismatch=NOISE, output_error=math.inf, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is"),
+    (now(resembles="step before", **WRONG), "stale output", "returns the output of the step before"),
+    (now(resembles="some rows", **WRONG), "work left out", "only some rows of an output are right"),
+    (now(output_error=math.inf, **WRONG), "numerics", "off all over (relative L2 0.8, 0.001 is"),
     (now(**WRONG), "wrong output", "relative L2 0.8"),
-    (now(mismatch=HALF, output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
-    (now(mismatch=Mismatch(0.05, 0.0), output_error=0.2, **WRONG), "numerics", "off all over"),
-    (now(mismatch=Mismatch(0.05, 0.0), output_error=0.9, **WRONG), "stale output", "of the step before"),
+    (now(output_error=5e-6, **WRONG), "numerics", "by as little as rounding (relative L2 0.8"),
     (now(disproved="it learns: 12 %"), "disproved", "a proof failed: it learns: 12 %"),
     (now(counters={"grown_bytes": 2e6, "synchronizing_calls": 1.0}), "leak", "keeps 2 MB more"),
     (
@@ -327,9 +323,8 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
     assert told(differences=(replace(off, relative_l2=math.inf),)).output_error == math.inf
     assert told(differences=(replace(off, problem="NaN"),)).wrong == "on fresh inputs, NaN"
     assert told(differences=(replace(off, relative_l2=0.005, when="timed steps"),)).output_error is None
-    assert told(differences=(off,), mismatch=HALF).mismatch == HALF
-    other = StepChecks(100, 3, 5, "other input")
-    assert told(differences=(off,), mismatch=HALF, step_checks=other).output_error is None, "a cause is known"
+    other = told(differences=(off,), step_checks=StepChecks(100, 3, 5, "other input"))
+    assert (other.resembles, other.output_error) == ("other input", None), "a cause is known"
     assert told(differences=()).wrong is None
     proofs = ProofResult("it learns", "98 %"), ProofResult("it keeps up", problem="12 %")
     assert told(proofs=proofs).disproved == "it keeps up: 12 %"

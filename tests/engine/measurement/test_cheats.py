@@ -397,7 +397,7 @@ def now_and_then(period: int, other: Callable[[torch.Tensor], torch.Tensor]) -> 
         (100, lambda inputs: torch.zeros(2, 3), "zeros"),
         (30, lambda inputs: product(inputs) * torch.nan, "not finite"),
         (9, lambda inputs: product(inputs.bfloat16().float()), "unknown"),
-        (7, lambda inputs: product(inputs)[:1].repeat(2, 1), "unknown"),
+        (7, lambda inputs: product(inputs)[:1].repeat(2, 1), "some rows"),
     ],
     ids=["zeros", "nan", "a lower precision", "half of a batch"],
 )

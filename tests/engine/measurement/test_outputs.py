@@ -86,7 +86,6 @@ def test_the_outputs_of_tiny_inputs_are_expected_for_as_many_sets_as_fit(
 ) -> None:
     monkeypatch.setattr(outputs, "EXPECTED_BYTES", 5 * 2 * 3 * 4)
     measured = bench.measure(case_of(bench, other_kernels, product, cold=True), **FEW)
-    assert measured.input_sets == cold_inputs.MAX_SETS
     assert judged(measured).outcome is Outcome.PASS
     assert measured.step_checks is not None
     assert measured.step_checks.steps > 20
