@@ -168,6 +168,7 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     source, target, cache = asked.input, asked.output, asked.cache
     refuse_one_file_twice(asked)
     refuse_suffixes(plan, asked)
+    refuse_unwritable("the output", target)
     refuse_unwritable("--json", asked.json)
     info = examine(source)
     device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")

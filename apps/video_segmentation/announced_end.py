@@ -7,7 +7,9 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from workloads.video.clip.video_file import VideoInfo, exact, open_video
+import av
+
+from workloads.video.clip.video_file import VideoInfo, exact
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -25,7 +27,7 @@ def announced_frames(info: VideoInfo) -> int:
 
     `info` must describe a file of constant frame rate; `examine` refuses all others.
     """
-    with open_video(info.path) as container:
+    with av.open(info.path.absolute()) as container:
         stream = container.streams.video[0]
         ends_s = _announced_end_s(container, stream)
         began_s = (stream.start_time or 0) * exact(stream.time_base or 0)

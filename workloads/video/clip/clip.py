@@ -6,25 +6,23 @@ finds it to be foreground, it is never blurred, and elsewhere it stays legible a
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from gpugate.workload import Context, DeviceKind
-from workloads.video.clip.frame_number import LARGEST_NUMBER, LEAST_HEIGHT, LEAST_WIDTH, paint, strip_height
+from workloads.video.clip.frame_number import paint, strip_height
 from workloads.video.clip.scene import Mask, Pixels, scene
-from workloads.video.clip.video_file import VideoInfo, examine, replacing_video
+from workloads.video.clip.video_file import LIMITED_RANGE, VideoInfo, examine, replacing_video
 
 if TYPE_CHECKING:
-    from av.container import OutputContainer
     from av.video.frame import VideoFrame
-    from av.video.stream import VideoStream
 
 RENDERED_AT_ONCE = 32  # frames, 3 MB each at 1080p
 FORMAT = 1  # of the clips: raise it whenever their pixels or their coding change
@@ -37,12 +35,12 @@ CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast", "crf": "23", "x264-params": X264}),
     "hevc": ("libx265", {"preset": "ultrafast", "crf": "26", "x265-params": X265}),
 }
-BT601, LIMITED = 6, 1  # SMPTE 170M as ISO/IEC 23091-2 numbers matrix, primaries and transfer; FFmpeg's range
+BT601 = 6  # SMPTE 170M as ISO/IEC 23091-2 numbers matrix, primaries and transfer
 
 
 @dataclass(frozen=True)
 class Clip:
-    """`frames` frames of `width` x `height` pixels, both even; `seed` decides the contents."""
+    """`frames` frames, at most 65,536, of `width` x `height` pixels, both even; `seed` decides the contents."""
 
     width: int
     height: int
@@ -50,15 +48,6 @@ class Clip:
     codec: Literal["h264", "hevc"] = "h264"
     seed: int = 0
     frames_per_second: int = 30
-
-    def __post_init__(self) -> None:
-        if self.width % 2 or self.height % 2 or self.width < LEAST_WIDTH or self.height < LEAST_HEIGHT:
-            least = f"{LEAST_WIDTH}x{LEAST_HEIGHT}"
-            raise ValueError(
-                f"a clip cannot have {self.width}x{self.height} pixels: take even numbers, {least} or more"
-            )
-        if not 1 <= self.frames <= LARGEST_NUMBER + 1:
-            raise ValueError(f"a clip cannot have {self.frames} frames: take 1 to {LARGEST_NUMBER + 1}")
 
     @property
     def file_name(self) -> str:
@@ -93,7 +82,7 @@ def is_users(context: Context) -> bool:
 def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
     """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
 
-    Raises VideoError for a video that is not supported, and OSError where the clip cannot be written.
+    Raises VideoError for a video that is not supported.
     """
     if is_users(context):
         return Source(examine(Path(context.settings["video"])), numbered=False)
@@ -102,10 +91,7 @@ def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
 
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
-    """Frame `number` of the clip: RGB uint8 [H, W, 3], and its foreground, bool [H, W].
-
-    Depends on its arguments alone. Raises ValueError for a number that the bar code cannot hold.
-    """
+    """Frame `number` of the clip: RGB uint8 [H, W, 3], and its foreground, bool [H, W], by the arguments alone."""
     rgb, mask = scene(clip.width, clip.height, clip.seed)(number / clip.frames_per_second)
     paint(rgb, number)
     mask[: strip_height(clip.height)] = True
@@ -116,15 +102,22 @@ def clip_path(cache_dir: Path, clip: Clip) -> Path:
     """The clip as an MP4 file in `cache_dir`, made first unless it lies there.
 
     4:2:0, tagged as BT.601 in limited range, a keyframe every 30 frames, no frame that needs one of another such group.
-    Raises OSError, in one sentence, when it cannot be written.
     """
     path = cache_dir / clip.file_name
-    if not path.is_file():
-        with replacing_video(path) as container:
-            stream = _stream(clip, container)
-            for frame in _drawn(clip):
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode(None))
+    if path.is_file():
+        return path
+    encoder, options = CODECS[clip.codec]
+    with replacing_video(path) as container:
+        stream = container.add_stream(encoder, rate=clip.frames_per_second, options=dict(options))
+        stream.width, stream.height, stream.pix_fmt = clip.width, clip.height, "yuv420p"
+        coding = stream.codec_context
+        coding.colorspace = coding.color_primaries = coding.color_trc = BT601
+        coding.color_range = LIMITED_RANGE
+        if clip.codec == "hevc":
+            coding.codec_tag = "hvc1"  # QuickTime requires this tag in an MP4
+        for frame in _drawn(clip):
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
     return path
 
 
@@ -134,30 +127,14 @@ def _drawn(clip: Clip) -> Iterator[VideoFrame]:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for first in range(0, clip.frames, RENDERED_AT_ONCE):
             numbers = range(first, min(first + RENDERED_AT_ONCE, clip.frames))
-            yield from threads.map(functools.partial(_video_frame, clip), numbers)
+            yield from threads.map(partial(_coloured, clip), numbers)
 
 
-def _video_frame(clip: Clip, number: int) -> VideoFrame:
-    return _coloured(rendered(clip, number)[0], number, clip)
-
-
-def _stream(clip: Clip, container: OutputContainer) -> VideoStream:
-    encoder, options = CODECS[clip.codec]
-    stream = container.add_stream(encoder, rate=clip.frames_per_second, options=dict(options))
-    stream.width, stream.height, stream.pix_fmt = clip.width, clip.height, "yuv420p"
-    coding = stream.codec_context
-    coding.colorspace = coding.color_primaries = coding.color_trc = BT601
-    coding.color_range = LIMITED
-    if clip.codec == "hevc":
-        coding.codec_tag = "hvc1"  # QuickTime requires this tag in an MP4
-    return stream
-
-
-def _coloured(rgb: Pixels, number: int, clip: Clip) -> VideoFrame:
+def _coloured(clip: Clip, number: int) -> VideoFrame:
     import av
 
-    frame = av.VideoFrame.from_ndarray(rgb, "rgb24").reformat(
-        format="yuv420p", dst_colorspace=BT601, dst_color_range=LIMITED
+    frame = av.VideoFrame.from_ndarray(rendered(clip, number)[0], "rgb24").reformat(
+        format="yuv420p", dst_colorspace=BT601, dst_color_range=LIMITED_RANGE
     )
     frame.pts, frame.time_base = number, Fraction(1, clip.frames_per_second)
     return frame

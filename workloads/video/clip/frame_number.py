@@ -10,7 +10,6 @@ segments the shapes segments the strip, and foreground is never blurred.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -20,10 +19,8 @@ from torch import Tensor
 
 DATA_BITS, CHECK_BITS = 16, 4
 CELLS = 1 + DATA_BITS + CHECK_BITS + 1
-LARGEST_NUMBER = 2**DATA_BITS - 1
 LIGHT, DARK = (255, 224, 0), (140, 16, 16)  # RGB; their luma is 208 and 53 of 255, in limited range 194 and 61
 LEAST_CONTRAST = 60  # of the light cell over the dark one, in levels of luma; intact they are 133 apart or more
-LEAST_HEIGHT, LEAST_WIDTH = 4 * 12, 4 * CELLS  # so that the middle half of a cell is two pixels
 
 
 def strip_height(height: int) -> int:
@@ -32,26 +29,20 @@ def strip_height(height: int) -> int:
 
 
 def paint(rgb: NDArray[np.uint8], number: int) -> None:
-    """Paints `number` into the frame `rgb`, uint8 [H, W, 3], in place.
-
-    Raises ValueError for a number that 16 bits do not hold, and for a frame smaller than 88 x 48.
-    """
-    if not 0 <= number <= LARGEST_NUMBER:
-        raise ValueError(f"frame number {number} does not fit into the bar code: number from 0 to {LARGEST_NUMBER}")
-    height, width = rgb.shape[:2]
-    edges = _edges(height, width)
-    for cell, is_light in enumerate(_cells(number)):
-        rgb[: strip_height(height), edges[cell] : edges[cell + 1]] = LIGHT if is_light else DARK
+    """Paints `number`, of 16 bits, into the frame `rgb`, uint8 [H, W, 3] of 88 x 48 or more, in place."""
+    bits = format(number << CHECK_BITS | int(_check(torch.tensor(number))), f"0{DATA_BITS + CHECK_BITS}b")
+    for cell, (left, right) in zip(f"1{bits}0", _cells(rgb.shape[1]), strict=True):
+        rgb[: strip_height(len(rgb)), left:right] = LIGHT if cell == "1" else DARK
 
 
 def read_numbers(luma: Tensor) -> Tensor:
     """The numbers of frames whose luma is uint8 or float [n, H, W], 0..255, on any device: int64 [n] on that device.
 
     The number is -1 for a frame whose bar code is missing, damaged, or mixed from two frames: a cell that is neither
-    light nor dark, or bits that contradict the check bits. No call waits for the device. Raises ValueError for a frame
-    smaller than 88 x 48.
+    light nor dark, or bits that contradict the check bits. No call waits for the device.
     """
-    cells = _levels(luma)
+    rows = strip_height(luma.shape[1])
+    cells = luma[:, rows // 4 : rows - rows // 4].float().mean(1) @ _middles(luma.shape[2], luma.device)
     light, dark = cells[:, :1], cells[:, -1:]
     shares = (cells - dark) / (light - dark).clamp(min=LEAST_CONTRAST)
     bits = (shares > 0.5).long()
@@ -59,16 +50,8 @@ def read_numbers(luma: Tensor) -> Tensor:
     clear = ((shares < 1 / 3) | (shares > 2 / 3)).all(1)
     weights = 2 ** torch.arange(DATA_BITS - 1, -1, -1, device=luma.device)
     numbers = (bits[:, 1 : 1 + DATA_BITS] * weights).sum(1)
-    told = (bits[:, 1 + DATA_BITS : -1] * weights[-CHECK_BITS:]).sum(1)
-    return torch.where(clear & (told == _check(numbers)) & (bits[:, 0] == 1), numbers, -1)
-
-
-def _cells(number: int) -> Iterator[bool]:
-    code = number << CHECK_BITS | int(_check(torch.tensor(number)))
-    yield True
-    for place in range(DATA_BITS + CHECK_BITS - 1, -1, -1):
-        yield bool(code >> place & 1)
-    yield False
+    check = (bits[:, 1 + DATA_BITS : -1] * weights[-CHECK_BITS:]).sum(1)
+    return torch.where(clear & (check == _check(numbers)) & (bits[:, 0] == 1), numbers, -1)
 
 
 def _check(numbers: Tensor) -> Tensor:
@@ -79,30 +62,16 @@ def _check(numbers: Tensor) -> Tensor:
     return (numbers ^ numbers >> 4 ^ numbers >> 8 ^ numbers >> 12) & 15
 
 
-def _levels(luma: Tensor) -> Tensor:
-    """float32 [n, cells]: the mean of the middle half of each cell."""
-    height, width = luma.shape[-2:]
-    _edges(height, width)  # refuses what is too small
-    rows = strip_height(height)
-    strip = luma[:, rows // 4 : rows - rows // 4]
-    return strip.float().mean(1) @ _middles(width, luma.device)
-
-
 @functools.cache  # kept for the life of the process: a CUDA graph may read it
 def _middles(width: int, device: torch.device) -> Tensor:
     """float32 [width, cells]: times the columns of a strip, it is the mean of each cell's middle half."""
     middles = torch.zeros(width, CELLS)
-    for cell, (left, right) in enumerate(pairwise(_edges(LEAST_HEIGHT, width))):
+    for cell, (left, right) in enumerate(_cells(width)):
         quarter = (right - left) // 4
         middles[left + quarter : right - quarter, cell] = 1 / (right - left - 2 * quarter)
     return middles.to(device)
 
 
-def _edges(height: int, width: int) -> list[int]:
-    """The first columns of the cells, and the last column's end."""
-    if height < LEAST_HEIGHT or width < LEAST_WIDTH:
-        raise ValueError(
-            f"a frame of {width}x{height} pixels is too small for the bar code of its number: "
-            f"take {LEAST_WIDTH}x{LEAST_HEIGHT} or more"
-        )
-    return [cell * width // CELLS for cell in range(CELLS + 1)]
+def _cells(width: int) -> list[tuple[int, int]]:
+    """The first column of every cell, and the first after it."""
+    return [*pairwise(cell * width // CELLS for cell in range(CELLS + 1))]

@@ -59,16 +59,3 @@ def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache_dir: Path, 
         found = frames[number].to_ndarray(format="rgb24").astype(float)
         drawn = rendered(clip, number)[0]
         assert 10 * np.log10(255**2 / np.square(found - drawn).mean()) > 25  # dB; chroma has a quarter of the samples
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ((161, 96, 4), "161x96 pixels: take even numbers"),
-        ((80, 96, 4), "80x96 pixels: take even numbers, 88x48 or more"),
-        ((160, 96, 65537), "65537 frames: take 1 to 65536"),
-    ],
-)
-def test_a_clip_that_cannot_be_made_is_refused(size: tuple[int, int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Clip(*size)

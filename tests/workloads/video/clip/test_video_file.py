@@ -73,18 +73,20 @@ def test_a_video_of_any_container_and_rate_is_described(tmp_path: Path, suffix: 
 
 
 UNEVEN = [0, 3000, 7500, *range(9000, 60000, 3000)]
+NO_VIDEO = "is not there, or no video"
 REFUSED: list[tuple[dict[str, Any] | Callable[[Path], object], str]] = [
-    (lambda path: None, "is not there: name a video file"),
-    (Path.mkdir, "is no file: name a video file"),
-    (Path.touch, "is not a video, has no frames or was cut short (Invalid data found when processing input): name"),
-    (lambda path: path.write_bytes(b"some text\n" * 100), "is not a video, has no frames or was cut short"),
-    ({"count": 0}, "has no video stream that FFmpeg can decode: name a file"),
+    (lambda path: None, f"{NO_VIDEO} (No such file or directory): name another file"),
+    (Path.mkdir, NO_VIDEO),
+    (Path.touch, NO_VIDEO),
+    (lambda path: path.write_bytes(b"some text\n" * 100), NO_VIDEO),
+    ({"count": 0}, "has no video of a known frame rate: name another file"),
     ({"count": 20, "times": UNEVEN}, "has a variable frame rate: convert it, for"),
-    ({"size": (161, 96), "codec": "mpeg4"}, "has 161x96 pixels, an odd number of columns: convert it"),
-    ({"size": (160, 97), "codec": "mpeg4"}, "has 160x97 pixels, an odd number of rows: convert it"),
-    ({"pixels": "yuv420p10le"}, "is yuv420p10le in limited range, not 8 bits, 4:2:0, limited range: convert it"),
-    ({"pixels": "yuv444p"}, "is yuv444p in limited range, not 8 bits, 4:2:0, limited range: convert it"),
-    ({"tags": {"color_range": 2}}, "is yuvj420p in full range, not 8 bits, 4:2:0, limited range: convert it"),
+    ({"size": (161, 96), "codec": "mpeg4"}, "has an odd side, of 161x96 pixels: convert it"),
+    ({"size": (160, 97), "codec": "mpeg4"}, "has an odd side, of 160x97 pixels: convert it"),
+    ({"pixels": "yuv420p10le"}, "has pixels of yuv420p10le, not 8 bits deep, 4:2:0: convert it"),
+    ({"pixels": "yuv444p"}, "has pixels of yuv444p, not 8 bits deep, 4:2:0: convert it"),
+    ({"tags": {"color_range": 2}}, "has pixels of yuvj420p, not 8 bits deep, 4:2:0: convert it"),
+    ({"tags": {"colorspace": 9}}, "has colours of matrix 9, not BT.601 or BT.709: convert it"),
 ]
 
 
@@ -102,13 +104,6 @@ def test_what_no_stage_can_take_is_refused_in_one_sentence(
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
-    path = make(tmp_path / "a.mp4")
-    assert examine(path) is examine(path)
-    make(path, count=5)
-    assert examine(path).frames == 5
-
-
 # --- files that appear whole or not at all ----------------------------------------------------------------------------
 
 
@@ -123,9 +118,9 @@ def write(path: Path, count: int, size: tuple[int, int] = (160, 96)) -> None:
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
 @pytest.mark.parametrize("frames", [24, 240])
-def test_a_full_disk_is_one_sentence_and_nothing_stays(tmp_path: Path, suffix: str, frames: int) -> None:
+def test_a_full_disk_is_an_error_and_nothing_stays(tmp_path: Path, suffix: str, frames: int) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"of yesterday")
-    with files_up_to(20_000), pytest.raises(OSError, match=r"^\S+ cannot be written \(File too large\): make room or"):
+    with files_up_to(20_000), pytest.raises(OSError, match="File too large"):
         write(path, frames)
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of yesterday"]
