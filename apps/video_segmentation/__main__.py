@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -37,7 +37,6 @@ from apps.video_segmentation.stage_clock import StageClock
 from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
-from workloads.video.decode.decoding import missing_frames
 from workloads.video.encode.encoding import Encoded, encoder_of
 from workloads.video.needs import BATCH, INSTALL_VIDEO
 from workloads.video.pipeline import plan as plans
@@ -188,10 +187,10 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
         built = time.perf_counter()
         _through(Flow(chain, decoder, chain.encode), info, asked.quiet)
     encoded = encoder.close()
-    announced = replace(info, frames=announced_frames(info))
-    shortage = chain.shortage if announced == info else missing_frames(announced, encoded.frames)
-    if shortage is not None:
-        raise VideoError(f"{shortage}; {target} holds the {encoded.frames} frames")
+    announced = announced_frames(info)
+    if encoded.frames < announced:
+        gave = f"{source} gave {encoded.frames} of its {announced} frames, since it was cut short or is damaged"
+        raise VideoError(f"{gave}: make it anew; {target} holds the {encoded.frames} frames")
     seconds, process_s = time.perf_counter() - built, age_s()
     return Run(encoded, built - began, seconds, process_s, clock)
 

@@ -151,8 +151,7 @@ def test_frames_of_nvdec_are_whole_and_in_order(
 ) -> None:
     """A busy decoder hands frames on before they are there; a busy reader still needs what could be overwritten."""
     if busy == "decoder":
-        monkeypatch.setattr(nvdec.ThreadedDecoder, "_decode_into", late(nvdec.ThreadedDecoder._decode_into, 3))
-        monkeypatch.setattr(nvdec.SegmentDecoder, "_filled", late(nvdec.SegmentDecoder._filled, 3))
+        monkeypatch.setattr(nvdec, "as_tensor", late(nvdec.as_tensor, 3))
     nobody_waits()
     numbers, mean_square = [], []
     with closing(nvdec.decode_on_device(clip, DEVICE, sessions, loop=True)) as decoder:

@@ -6,11 +6,12 @@ A step reads the next frames of the clip, round and round, and returns the recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,20 +19,19 @@ from torch import Tensor
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Proof, Side, Size, Workload
 from workloads.parts.random_inputs import host_generator
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Source, source
+from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
 from workloads.video.clip.colour import rgb_from_nv12
 from workloads.video.decode.arrivals import Arrivals, luma_grids
+from workloads.video.decode.decoding import Decoder, HostDecoder, HostPlanesDecoder, TorchCodecDecoder
+from workloads.video.decode.nvdec import decode_on_device
 from workloads.video.needs import BATCH, EXACT, HOST, ON_HOST, VIDEO_ENGINES
-
-if TYPE_CHECKING:
-    from workloads.video.decode.decoding import Decoder
 
 Codec = Literal["h264", "hevc"]
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
-
-
-MakeDecoder = Callable[[Source, torch.device, bool], "Decoder"]  # the last one: loop over the clip
+COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
+LEAST_DB = 45.0
+MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loop over the clip
 
 
 def size(kind: DeviceKind) -> Size:
@@ -50,75 +50,58 @@ def stamps(context: Context, index: int) -> Tensor:
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 
-def _side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) -> Side:
-    def step(stamp: Tensor) -> Tensor:
-        counts = [min(BATCH, context.items - done) for done in range(0, context.items, BATCH)]
-        records = [record(_whole(decoder, count)) for count in counts]
-        return torch.cat(records).to(stamp.device) * stamp[:, None]
-
-    stock_steps = -(-decoder.stock_frames // context.items)
-    return Side(step, finish=decoder.settle, close=decoder.close, stock_steps=stock_steps, works_ahead=True)
-
-
-def _whole(decoder: Decoder, frames: int) -> Any:
-    """Reads exactly `frames` frames. Raises VideoError where the clip was cut short."""
-    batch = decoder.read(frames)
-    if len(batch) < frames:
-        decoder.read(frames)  # raises the reason of the missing frames
-        raise ValueError("the decoder came to its end, and it is to go round: report this")
-    return batch
-
-
-def on_host(codec: Codec, context: Context) -> Side:
-    """OpenCV's side: BGR in host memory."""
-    from workloads.video.decode.decoding import HostDecoder
-
+def opencv(codec: Codec, context: Context) -> Side:
+    """OpenCV decodes and converts: BGR in host memory."""
     clip = source(context, codec)
     arrivals = Arrivals(luma_grids(clip.path), torch.device("cpu"), clip.numbered)
     matrix = clip.info.matrix
-    return _side(HostDecoder(clip.path, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
+    return side(HostDecoder(clip.path, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
 
 
-def planes(clip: Source, device: torch.device, loop: bool) -> Decoder:
+def planes(path: Path, device: torch.device, loop: bool) -> Decoder:
     """FFmpeg's decoder without the conversion to BGR, which no later stage needs: NV12 in host memory."""
-    from workloads.video.decode.decoding import HostPlanesDecoder
-
-    return HostPlanesDecoder(clip.path, loop)
+    return HostPlanesDecoder(path, loop)
 
 
-def nvdec(sessions: int, clip: Source, device: torch.device, loop: bool) -> Decoder:
-    """NVDEC: NV12 in device memory."""
-    from workloads.video.decode.nvdec import decode_on_device  # cuda only
-
-    return decode_on_device(clip.path, device, sessions, loop)  # cuda only
-
-
-def torchcodec(clip: Source, device: torch.device, loop: bool) -> Decoder:
+def torchcodec(path: Path, device: torch.device, loop: bool) -> Decoder:
     """NVDEC through torchcodec: NV12 in device memory."""
-    from workloads.video.decode.decoding import TorchCodecDecoder  # cuda only
+    return TorchCodecDecoder(path, device, loop)  # cuda only
 
-    return TorchCodecDecoder(clip.path, device, loop)  # cuda only
+
+def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:
+    """NVDEC through PyNvVideoCodec: NV12 in device memory."""
+    return decode_on_device(path, device, 1, loop)  # cuda only
+
+
+def nvdec_sessions(path: Path, device: torch.device, loop: bool) -> Decoder:
+    """Every engine decodes groups of pictures of its own."""
+    return decode_on_device(path, device, SESSIONS, loop)  # cuda only
 
 
 def to_nv12(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
     place = torch.device("cpu") if make is planes else context.device
     arrivals = Arrivals(luma_grids(clip.path), place, clip.numbered)
-    return _side(make(clip, context.device, True), context, arrivals.of_nv12)
+    return side(make(clip.path, context.device, True), context, arrivals.of_nv12)
 
 
-COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
-LEAST_DB = 45.0
+def side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) -> Side:
+    def step(stamp: Tensor) -> Tensor:
+        counts = [min(BATCH, context.items - done) for done in range(0, context.items, BATCH)]
+        records = [record(decoder.read(count)) for count in counts]
+        return torch.cat(records).to(stamp.device) * stamp[:, None]
+
+    stock_steps = -(-decoder.stock_frames // context.items)
+    return Side(step, finish=decoder.settle, close=decoder.close, stock_steps=stock_steps, works_ahead=True)
 
 
 def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
     """Proves that NV12 frames, once converted, are those of OpenCV: one frame of each batch, at another place."""
-    from workloads.video.decode.decoding import HostDecoder
     from workloads.video.encode.quality import psnr_db
 
     clip = source(context, codec)
     found_db = []
-    with closing(HostDecoder(clip.path)) as host, closing(make(clip, context.device, False)) as decoder:
+    with closing(HostDecoder(clip.path)) as host, closing(make(clip.path, context.device, False)) as decoder:
         for number in range(min(COMPARED_BATCHES, -(-clip.info.frames // BATCH))):
             wanted, found = host.read(BATCH), decoder.read(BATCH)
             place = number % len(wanted)
@@ -138,86 +121,92 @@ NO_FRAME_CROSSES = {
     )
 }
 ONE_ENGINE = "an engine of the GPU decodes: its frames are on the GPU, and the cores are free for other work"
-PYTHON_BOUND = "seven sessions leave 0.25 ms for all of a frame's Python, whose speed is the host's"
-GAIN = {
-    "h264": {"nvidia-h100-80gb-hbm3": 3.3, "sm_90": 2.9, "cuda": 0.1},
-    "hevc": {"nvidia-h100-80gb-hbm3": 7.4, "sm_90": 6.5, "cuda": 0.1},
-}
-SESSIONS_GAIN = {
-    "h264": {"nvidia-h100-80gb-hbm3": 3.2, "sm_90": 3.6, "cuda": 0.9},
-    "hevc": {"nvidia-h100-80gb-hbm3": 1.6, "sm_90": 2.05, "cuda": 0.9},
-}
 ENGINES = "the clip is split at its keyframes: every engine decodes a part of its own"
+# An engine decodes twice as many frames of HEVC: at 4,000 a second there are 0.25 ms for all of a frame's Python. Two
+# H100 gained 1.66x to 2.02x on slow hosts, and H200s gain 2.1x to 3x. For H.264 the same two gained 3.55x to 4.03x, and
+# H200s gain 3.9x to 5.1x.
+PYTHON_BOUND = "seven sessions leave 0.25 ms for all of a frame's Python, whose speed is the host's"
+HALF_AS_LARGE = "a frame that stays in NV12 is half as large, and nobody converts it"
 
 
-def _variant(name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[str, float], **more: Any) -> Optimization:
+def _variant(
+    name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[str, float], needs: Needs, why: str, **more: Any
+) -> Optimization:
     return Optimization(
         name,
         partial(to_nv12, make, codec),
         min_speedup,
         tolerance=EXACT,
+        needs=needs,
+        contract={} if make is planes else NO_FRAME_CROSSES,
         proofs=(Proof("frames agree", partial(frames_agree, make, codec)),),
+        why=why,
         **more,
     )
 
 
-def _on_device(codec: Codec) -> tuple[Optimization, ...]:
-    one, several = partial(nvdec, 1), partial(nvdec, SESSIONS)
-    more: dict[str, Any] = {"needs": VIDEO_ENGINES, "contract": NO_FRAME_CROSSES}
-    # For HEVC an engine decodes twice as many frames: at 4,000 a second there are 0.25 ms for all of a frame's Python,
-    # whose speed differs from host to host: two H100 gained 1.66x to 2.02x on slow hosts, and H200s gain 2.1x to 3x.
-    # For H.264 the same two gained 3.55x to 4.03x, and H200s gain 3.9x to 5.1x.
-    why_lower = "" if codec == "h264" else PYTHON_BOUND
-    return (
-        _variant("nvdec", one, codec, GAIN[codec], why=ONE_ENGINE, **more),
-        _variant(
-            "nvdec-sessions",
-            several,
-            codec,
-            SESSIONS_GAIN[codec],
-            compared_with="nvdec",
-            why=ENGINES,
-            min_speedup_why=why_lower,
-            **more,
-        ),
+def _workload(name: str, codec: Codec, kinds: Iterable[DeviceKind], *optimizations: Optimization) -> Workload:
+    return Workload(
+        name=name,
+        baseline=partial(opencv, codec),
+        inputs=stamps,
+        sizes={kind: size(kind) for kind in kinds},
+        optimizations=optimizations,
+        cold=False,  # the inputs are stamps; frames are decoded anew in every step
+        timing="pipeline",
+        settings=VIDEO_SETTING,
     )
 
 
-TORCHCODEC_ALONE: dict[str, Any] = {"needs": TORCHCODEC, "contract": NO_FRAME_CROSSES, "why": ONE_ENGINE}
-HALF_AS_LARGE = "a frame that stays in NV12 is half as large, and nobody converts it"
-DECODE = Workload(
-    name="video/decode",
-    baseline=partial(on_host, "h264"),
-    inputs=stamps,
-    sizes={kind: size(kind) for kind in FRAMES},
-    optimizations=(
-        *_on_device("h264"),
-        # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
-        *(
-            [_variant("torchcodec", torchcodec, "h264", {"cuda": 0.1}, **TORCHCODEC_ALONE)]
-            if find_spec("torchcodec")
-            else []
-        ),
-        _variant(
-            "planes",
-            planes,
-            "h264",
-            {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6},
-            needs=ON_HOST,
-            why=HALF_AS_LARGE,
-        ),
+DECODE = _workload(
+    "video/decode",
+    "h264",
+    FRAMES,
+    _variant(
+        "nvdec",
+        nvdec,
+        "h264",
+        {"nvidia-h100-80gb-hbm3": 3.3, "sm_90": 2.9, "cuda": 0.1},
+        VIDEO_ENGINES,
+        ONE_ENGINE,
     ),
-    cold=False,  # the inputs are stamps; frames are decoded anew in every step
-    timing="pipeline",
-    settings=VIDEO_SETTING,
+    _variant(
+        "nvdec-sessions",
+        nvdec_sessions,
+        "h264",
+        {"nvidia-h100-80gb-hbm3": 3.2, "sm_90": 3.6, "cuda": 0.9},
+        VIDEO_ENGINES,
+        ENGINES,
+        compared_with="nvdec",
+    ),
+    # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
+    *(
+        [_variant("torchcodec", torchcodec, "h264", {"cuda": 0.1}, TORCHCODEC, ONE_ENGINE)]
+        if find_spec("torchcodec")
+        else []
+    ),
+    _variant("planes", planes, "h264", {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}, ON_HOST, HALF_AS_LARGE),
 )
-DECODE_HEVC = Workload(
-    name="video/decode-hevc",
-    baseline=partial(on_host, "hevc"),
-    inputs=stamps,
-    sizes={"cuda": size("cuda")},
-    optimizations=_on_device("hevc"),
-    cold=False,
-    timing="pipeline",
-    settings=VIDEO_SETTING,
+DECODE_HEVC = _workload(
+    "video/decode-hevc",
+    "hevc",
+    ("cuda",),
+    _variant(
+        "nvdec",
+        nvdec,
+        "hevc",
+        {"nvidia-h100-80gb-hbm3": 7.4, "sm_90": 6.5, "cuda": 0.1},
+        VIDEO_ENGINES,
+        ONE_ENGINE,
+    ),
+    _variant(
+        "nvdec-sessions",
+        nvdec_sessions,
+        "hevc",
+        {"nvidia-h100-80gb-hbm3": 1.6, "sm_90": 2.05, "cuda": 0.9},
+        VIDEO_ENGINES,
+        ENGINES,
+        compared_with="nvdec",
+        min_speedup_why=PYTHON_BOUND,
+    ),
 )

@@ -3,7 +3,9 @@
 import ctypes
 import dataclasses
 import sys
+import threading
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +15,13 @@ import pytest
 import torch
 from torch.utils.dlpack import to_dlpack
 
+from tests.support.patience import soon
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.colour import planes
 from workloads.video.clip.frame_number import read_numbers
 from workloads.video.clip.video_file import examine
 from workloads.video.decode import nvdec
-from workloads.video.decode.nvdec import ParallelDecoder
+from workloads.video.decode.nvdec import ParallelDecoder, segments
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
@@ -86,6 +89,26 @@ class FakeSession:
         return self._lent
 
 
+class FakeThreadedDecoder:
+    """PyNvVideoCodec's ThreadedDecoder: frames that last until the next batch is taken."""
+
+    def __init__(self, path: str, buffer_size: int, gpu_id: int, cuda_stream: int) -> None:
+        self._stream, self._lent, self.ended = cuda_stream, list[FakeFrame](), False
+        self.reconfigure_decoder(path)
+
+    def reconfigure_decoder(self, path: str) -> None:
+        self._frames = av.open(path).decode(video=0)
+
+    def get_batch_frames(self, batch_size: int) -> list[FakeFrame]:
+        for frame in self._lent:
+            frame.nv12.zero_()
+        self._lent = [FakeFrame(nv12_of(frame), 0, self._stream) for frame in islice(self._frames, batch_size)]
+        return self._lent
+
+    def end(self) -> None:
+        self.ended = True
+
+
 class NoEngineError(Exception):
     """The library's error on a GPU without a decoding engine, with a paragraph of advice."""
 
@@ -102,6 +125,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(
         cudaVideoCodec=SimpleNamespace(H264="h264", HEVC="hevc"),
         CreateDecoder=create,
+        ThreadedDecoder=FakeThreadedDecoder,
         PacketData=lambda: SimpleNamespace(bsl=0, bsl_data=0, pts=0),
         PyNvVCException=NoEngineError,
         PyNvVCExceptionUnsupported=NoEngineError,
@@ -109,14 +133,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         caller=FakeStream(),
         slots=[],
     )
-    slot = nvdec.FrameSlot
+    slot = nvdec.Slot
 
-    def slot_with_events(frame: torch.Tensor) -> nvdec.FrameSlot:
-        fake.slots.append(slot(frame, FakeEvent(), FakeEvent()))
+    def slot_with_events(frame: torch.Tensor) -> nvdec.Slot:
+        fake.slots.append(slot(frame, FakeEvent()))
         return fake.slots[-1]
 
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
-    monkeypatch.setattr(nvdec, "FrameSlot", slot_with_events)
+    monkeypatch.setattr(nvdec, "Slot", slot_with_events)
     for name, stand_in in {
         "Stream": FakeStream,
         "set_device": lambda device: None,
@@ -135,19 +159,39 @@ def numbers_of(nv12: torch.Tensor) -> list[int]:
     return read_numbers(planes(nv12)[0]).tolist() if len(nv12) else []
 
 
-@pytest.mark.parametrize(("clip", "sessions"), [(CLIP, 1), (CLIP, 3), (HEVC, 7)])
-def test_several_sessions_give_every_frame_once_and_in_order(
-    cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int
+def test_a_clip_is_split_at_its_keyframes(cache_dir: Path) -> None:
+    info = examine(clip_path(cache_dir, CLIP))
+    assert segments(info) == (range(30), range(30, 60), range(60, 75))
+    assert segments(dataclasses.replace(info, keyframes=())) == (range(75),)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+@pytest.mark.parametrize(("clip", "sessions"), [(CLIP, 1), (CLIP, 2), (CLIP, 3), (HEVC, 7)])
+def test_sessions_give_every_frame_once_and_in_order(
+    cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int, loop: bool
 ) -> None:
-    decoder = ParallelDecoder(examine(clip_path(cache_dir, clip)), DEVICE, sessions, loop=False)
-    assert [number for _ in range(11) for number in numbers_of(decoder.read(8))] == [*range(75)]
+    """In two rounds of three segments, each of two sessions decodes every segment."""
+    decoder = ParallelDecoder(examine(clip_path(cache_dir, clip)), DEVICE, sessions, loop)
+    numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
+    assert numbers == [number % 75 for number in range(160 if loop else 75)]
     used = min(sessions, 3)
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
     decoder.close()
-    assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * min(sessions, 3)
+    assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * used
+    with pytest.raises(ValueError, match="the decoder is closed: make another one") if loop else nullcontext():
+        while len(decoder.read(8)):
+            pass
 
 
-def test_sessions_go_round_and_events_hand_every_frame_over(
+def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, library: SimpleNamespace) -> None:
+    decoder = nvdec.OneSession(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=True)
+    numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
+    assert numbers == [number % 75 for number in range(160)]
+    decoder.close()
+    assert decoder._decoder.ended
+
+
+def test_events_hand_every_frame_over(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvdec, "MOST_BUFFER_BYTES", 0)  # the fewest slots, which come round most often
@@ -163,9 +207,50 @@ def test_sessions_go_round_and_events_hand_every_frame_over(
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
     assert len(library.slots) == 2 * nvdec.LEAST_SLOTS
-    assert 25 <= len(used) == len(library.caller.waited) <= 200, "once for frames that are ready at once"
+    assert len(used) == len(library.caller.waited) == 200
     assert set(library.caller.waited) <= {slot.filled for slot in library.slots}
     assert {slot.used for slot in library.slots} <= set(used)
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
+    cache_dir: Path, library: SimpleNamespace, sessions: int
+) -> None:
+    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, sessions, loop=True)
+
+    def settled() -> int:
+        soon(decoder.settle)
+        return sum(slot.filled.recorded for slot in library.slots)
+
+    before = settled()
+    assert before == decoder.stock_frames
+    for taken in (5, 11, 40):
+        decoder.read(taken)
+        assert settled() - before == taken
+        before += taken
+    decoder.close()
+
+
+@pytest.mark.parametrize("at", [0, 7, 70])
+def test_the_error_of_a_session_comes_out_and_ends_all(
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    decode = FakeSession.Decode
+
+    def fails(session: FakeSession, packet: Any) -> list[FakeFrame]:
+        if packet.bsl and packet.pts == at:
+            raise OSError(f"frame {at} broke the decoder")
+        return decode(session, packet)
+
+    monkeypatch.setattr(FakeSession, "Decode", fails)
+    decoder, numbers = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 3, loop=True), list[int]()
+    for _ in range(2):
+        with pytest.raises(OSError, match=f"frame {at} broke the decoder"):
+            soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
+    assert numbers == [*range(len(numbers))]
+    assert len(numbers) <= at
+    assert [thread for thread in threading.enumerate() if thread.name == "video-session"] == []
+    decoder.close()
 
 
 def test_a_missing_engine_is_told_in_a_sentence(
