@@ -36,21 +36,20 @@ from apps.video_segmentation.asked_files import (
 from apps.video_segmentation.stage_clock import StageClock
 from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
+from workloads.video import pipeline as rungs
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.encode.encoding import Encoded, encoder_of
 from workloads.video.needs import BATCH, INSTALL_VIDEO
-from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.chain import Chain, Flow, decoder_of
-from workloads.video.pipeline.plan import Plan
+from workloads.video.pipeline import Pipeline, Place, Rung
 
-VARIANTS: Mapping[str, Plan] = {
-    "baseline": plans.BASELINE,
-    "optimized": plans.X264,
-    "optimized-x264": plans.X264,
-    "optimized-tensorrt": plans.TENSORRT,
-    "optimized-nvjpeg": plans.NVJPEG,
-    "optimized-nvenc": plans.NVENC,
-    "optimized-on-cpu": plans.ON_CPU,
+VARIANTS: Mapping[str, Rung] = {
+    "baseline": rungs.REFERENCE,
+    "optimized": rungs.X264,
+    "optimized-x264": rungs.X264,
+    "optimized-tensorrt": rungs.TENSORRT_STAGES,
+    "optimized-nvjpeg": rungs.NVJPEG,
+    "optimized-nvenc": rungs.NVENC,
+    "optimized-on-cpu": rungs.ON_CPU,
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         asked.variant = asked.variant or ("optimized" if torch.cuda.is_available() else "optimized-on-cpu")
-        run = _run(_plan(asked.variant), asked)
+        run = _run(_rung(asked.variant), asked)
         if asked.json is not None:
             with replacing_file(asked.json) as partial:
                 partial.write_text(json.dumps(_figures(run, asked), indent=1) + "\n")
@@ -151,26 +150,26 @@ def _said(error: Exception) -> str:
     return str(error)
 
 
-def _plan(variant: str) -> Plan:
-    """The plan of a variant; raises ValueError for a variant that needs a GPU where torch sees none."""
+def _rung(variant: str) -> Rung:
+    """The rung of a variant; raises ValueError for a variant that needs a GPU where torch sees none."""
     if variant not in ("baseline", "optimized-on-cpu") and not torch.cuda.is_available():
         raise ValueError(f"--variant {variant} needs a CUDA GPU, and torch sees none: take optimized-on-cpu")
-    plan = VARIANTS[variant]
-    problem = TENSORRT_LIBRARY.why_not(0) if plan.segment == "tensorrt" else None
+    rung = VARIANTS[variant]
+    problem = TENSORRT_LIBRARY.why_not(0) if rung == rungs.TENSORRT_STAGES else None
     if problem is not None:
         raise ValueError(f"--variant {variant}: {problem}")
-    return plan
+    return rung
 
 
-def _run(plan: Plan, asked: argparse.Namespace) -> Run:
+def _run(rung: Rung, asked: argparse.Namespace) -> Run:
     began = time.perf_counter()
     source, target, cache = asked.input, asked.output, asked.cache
     refuse_one_file_twice(asked)
-    refuse_suffixes(plan, asked)
+    refuse_suffixes(rung, asked)
     refuse_unwritable("the output", target)
     refuse_unwritable("--json", asked.json)
     info = examine(source)
-    device = torch.device("cuda", 0) if torch.cuda.is_available() and plan != plans.ON_CPU else torch.device("cpu")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() and rung != rungs.ON_CPU else torch.device("cpu")
     make_folder(cache)
     if asked.checkpoint is not None:
         refuse_other_checkpoint(asked.checkpoint, device)
@@ -180,12 +179,13 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     context = Context(device, BATCH, 0, cache, settings=settings)
     clock = StageClock(device)
     with (
-        encoder_of(plan.encode, target, info, device) as encoder,
-        closing(decoder_of(plan, source, device, loop=False)) as decoder,
-        closing(Chain(plan, context, info, encoder.write, clock, decoder.settle)) as chain,
+        encoder_of(rung.codec, target, info, device) as encoder,
+        closing(rung.decode(source, device, False)) as decoder,
     ):
-        built = time.perf_counter()
-        _through(Flow(chain, decoder, chain.encode), info, asked.quiet)
+        place = Place(context, info, decoder.settle, clock)
+        with closing(Pipeline(rung, place, decoder.read, encoder.write)) as pipeline:
+            built = time.perf_counter()
+            _through(pipeline, info, asked.quiet)
     encoded = encoder.close()
     announced = announced_frames(info)
     if encoded.frames < announced:
@@ -195,13 +195,13 @@ def _run(plan: Plan, asked: argparse.Namespace) -> Run:
     return Run(encoded, built - began, seconds, process_s, clock)
 
 
-def _through(flow: Flow[object], info: VideoInfo, quiet: bool) -> None:
+def _through(pipeline: Pipeline, info: VideoInfo, quiet: bool) -> None:
     columns = TextColumn(info.path.name), BarColumn(), MofNCompleteColumn(), TextColumn("frames"), TimeRemainingColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet)
-    with bar, closing(flow):
+    with bar:
         task = bar.add_task("", total=info.frames)
-        while (batch := flow.take()) is not None:
-            bar.advance(task, len(batch))  # type: ignore[arg-type]
+        while (batch := pipeline.take()) is not None:
+            bar.advance(task, len(batch.content))
 
 
 def _tell(run: Run, name: str) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from gpugate.workload import DeviceKind
 from workloads.video.clip.clip import CLIPS, CODECS
-from workloads.video.pipeline.plan import Plan
+from workloads.video.pipeline import Rung
 from workloads.video.segmenter import ARCHITECTURES, checkpoint
 
 NETWORKS: Mapping[DeviceKind, str] = {
@@ -39,9 +39,9 @@ def refuse_one_file_twice(asked: argparse.Namespace) -> None:
             raise ValueError(f"{another} is {what} too: name another file for {other}")
 
 
-def refuse_suffixes(plan: Plan, asked: argparse.Namespace) -> None:
-    """Raises ValueError for file names whose suffix belongs to another kind of file than the plan writes."""
-    if plan.encode != "mp4v":
+def refuse_suffixes(rung: Rung, asked: argparse.Namespace) -> None:
+    """Raises ValueError for file names whose suffix belongs to another kind of file than the rung writes."""
+    if rung.codec != "mp4v":
         return  # the other encoders refuse such names themselves before they encode
     from workloads.video.encode.on_cpu import MP4V_SUFFIXES
 

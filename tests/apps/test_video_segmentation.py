@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
 from tests.support.copied_clips import copied
 from tests.support.small_models import clip_on_cpu
 from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline.chain import decoder_of
+from workloads.video.decode.decoding import HostDecoder
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it
@@ -54,7 +52,7 @@ def test_the_program_writes_the_whole_video(
 
 
 def decoded_by_baseline(path: Path) -> Any:
-    return closing(decoder_of(plans.BASELINE, path, torch.device("cpu"), loop=False))
+    return closing(HostDecoder(path))
 
 
 def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:

@@ -21,18 +21,17 @@ from torch import Tensor
 from gpugate.workload import Context
 from workloads.parts.photographs import IMAGENET_STD
 from workloads.video import composite, preprocess
+from workloads.video import pipeline as rungs
 from workloads.video.clip.clip import CLIPS, Clip, clip_path
 from workloads.video.clip.colour import planes, rgb_from_nv12
 from workloads.video.clip.frame_number import read_numbers
+from workloads.video.clip.video_file import examine
 from workloads.video.decode import nvdec
 from workloads.video.decode.decoding import HostPlanesDecoder
 from workloads.video.encode.encoding import EncodingError, VideoFormat
 from workloads.video.encode.nvenc import why_not
 from workloads.video.needs import BATCH
-from workloads.video.pipeline import plan as plans
-from workloads.video.pipeline import sides as end_to_end
-from workloads.video.pipeline.chain import Chain, OneLaunch
-from workloads.video.pipeline.plan import Plan
+from workloads.video.pipeline import Pipeline, Place, Rung
 from workloads.video.preprocess import input_size
 
 DEVICE = torch.device("cuda", 0)
@@ -43,7 +42,7 @@ CYCLES_PER_MS = 2_000_000  # of an H200 under load; a slower clock only makes it
 MIB, SEGMENT_MIB = 2**20, 20  # the latter is how much torch asks the driver for at once
 # Neighbours in the clip are 26 dB apart, frames of two batches 21 dB.
 LEAST_DECODED_DB, LEAST_COMPOSITED_DB, LEAST_CODED_DB = 45.0, 50.0, 32.0
-MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see cvcuda_stages
+MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see preprocess.by_cvcuda
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
@@ -172,8 +171,9 @@ def test_frames_of_nvdec_are_whole_and_in_order(
 @pytest.mark.usefixtures("stream")
 @pytest.mark.parametrize("stage", ["preprocess", "composite", "rgb"])
 def test_one_launch_computes_what_torch_has_queued(
-    frames: Tensor, nobody_waits: Callable[[], None], stage: str
+    clip: Path, frames: Tensor, nobody_waits: Callable[[], None], stage: str
 ) -> None:
+    place = Place(Context(DEVICE, BATCH, 0, clip.parent), examine(clip))
     size = CLIP.height, CLIP.width, DEVICE
     of_frames: dict[str, Callable[..., Tensor]] = {
         "preprocess": preprocess.OnDevice(*size),
@@ -188,7 +188,7 @@ def test_one_launch_computes_what_torch_has_queued(
         logits = torch.randn(shape, generator=random, device=DEVICE)
         batches = [*zip(frames[:STEP_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
     wanted = [work(*batch) for batch in batches]
-    found = under_load(OneLaunch(work, batches[0]), batches, nobody_waits)
+    found = under_load(place.one_launch(work, lambda: batches[0]), batches, nobody_waits)
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=1 if stage == "composite" else 1e-5)
 
@@ -222,10 +222,8 @@ def under_load(
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video.cvcuda_stages import Preprocess
-
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = preprocess.OnDevice(*size), Preprocess(*size)
+    ours, theirs = preprocess.OnDevice(*size), preprocess.by_cvcuda(*size)
     # Luma below black is black to CV-CUDA.
     batches = [(each.clamp(min=16),) for each in frames[:STEP_FRAMES].split(BATCH)]
     wanted = [ours(*batch) for batch in batches]
@@ -238,10 +236,8 @@ def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits:
 @needs("av", "cvcuda")
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
-    from workloads.video.cvcuda_stages import Composite
-
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = composite.OnDevice(*size), Composite(*size)
+    ours, theirs = composite.OnDevice(*size), composite.by_cvcuda(*size)
     h, w = input_size(CLIP.height, CLIP.width)
     random = torch.Generator(DEVICE).manual_seed(0)
     blobs = torch.randn(STEP_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)
@@ -328,23 +324,23 @@ def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
 
 @needs("av", "torchvision", "PyNvVideoCodec")
 @pytest.mark.parametrize(
-    "plan",
+    "rung",
     [
-        pytest.param(plans.NVJPEG, id="nvjpeg"),
-        pytest.param(plans.X264, id="x264"),
-        pytest.param(replace(plans.X264, preprocess="cvcuda", composite="cvcuda"), id="cvcuda", marks=needs("cvcuda")),
-        pytest.param(plans.TENSORRT, id="tensorrt", marks=needs("cvcuda", "onnx", "tensorrt")),
+        pytest.param(rungs.NVJPEG, id="nvjpeg"),
+        pytest.param(rungs.X264, id="x264"),
+        pytest.param(replace(rungs.X264, compute=rungs.in_cvcuda), id="cvcuda", marks=needs("cvcuda")),
+        pytest.param(rungs.TENSORRT_STAGES, id="tensorrt", marks=needs("cvcuda", "onnx", "tensorrt")),
     ],
 )
 def test_every_stage_waits_for_the_one_before(
-    plan: Plan, context: Context, nobody_waits: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    rung: Rung, context: Context, nobody_waits: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them is behind a long kernel on its thread's own stream, while the host is some batches ahead.
 
     The default stream waits for none: some libraries make all others wait for it.
     """
     for stage in ("decode", "compute", "encode"):
-        monkeypatch.setattr(Chain, stage, late(getattr(Chain, stage), 5))
+        monkeypatch.setattr(Pipeline, stage, late(getattr(Pipeline, stage), 5))
     wait = torch.cuda.Stream.wait_event
 
     def checked(stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
@@ -353,7 +349,7 @@ def test_every_stage_waits_for_the_one_before(
 
     monkeypatch.setattr(torch.cuda.Stream, "wait_event", checked)
     stamps = torch.ones(STEP_FRAMES, device=DEVICE)
-    side = end_to_end.build(plan, context)
+    side = rungs.build(rung, context)
     try:
         records = [side.step(stamps)]
         side.finish()
@@ -380,7 +376,7 @@ def test_device_memory_is_flat(context: Context) -> None:
     would be more, and so would memory that only one file can use.
     """
     stamps = torch.ones(STEP_FRAMES, device=DEVICE)
-    side = end_to_end.build(plans.NVJPEG, context)
+    side = rungs.build(rungs.NVJPEG, context)
     try:
         held = []
         for rounds in (4, math.ceil(10_000 / CLIP.frames)):

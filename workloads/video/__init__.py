@@ -6,7 +6,7 @@ from gpugate.workload import Workload
 from workloads.video.composite import COMPOSITE
 from workloads.video.decode.promises import DECODE, DECODE_HEVC
 from workloads.video.encode.promises import ENCODE
-from workloads.video.pipeline.promises import END_TO_END
+from workloads.video.pipeline import END_TO_END
 from workloads.video.preprocess import PREPROCESS
 from workloads.video.segment import SEGMENT
 

@@ -1,48 +1,40 @@
-"""The flow of batches through a chain: one batch after the other, or every stage at once on another batch.
-
-Sequential time is the sum of the stages, a conveyor's is their maximum. Files are recorded without end, one after the
-other: long measurements would otherwise fill the disk.
-"""
+"""Batches on their way: stages that work at once, each on another batch, and files that are recorded without end."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from queue import Empty, Queue
+from typing import Any, Generic, TypeVar
 
 from workloads.video.encode.encoding import Encoded, Encoder
-
-if TYPE_CHECKING:
-    pass
 
 _Frames = TypeVar("_Frames", bound=Sized)
 _Result = TypeVar("_Result")
 Around = Callable[[], AbstractContextManager[object]]
 QUEUED = 2  # batches between two stages: one to take, one to finish meanwhile
-
-
-class _ClosedError(Exception):
-    """The conveyor is closed: no batch passes any more."""
+PATIENCE_S = 0.01  # between two looks at a thread that ends
 
 
 class Conveyor(Generic[_Result]):
     """Stages that work at once, each in a thread; at most QUEUED batches wait behind each.
 
     The first stage takes nothing and gives batches, then None; each other one takes a batch and gives one. A thread
-    works within its stage's context, which enters its CUDA stream for instance. An error of a stage ends all threads,
-    and is raised by `take`; of several errors, the first one.
+    works within its stage's context, which enters its CUDA stream for instance. An error of a stage is raised by `take`
+    in place of the batch, after all threads have ended.
     """
 
     def __init__(self, stages: Sequence[tuple[str, Callable[..., Any], Around]]) -> None:
+        self._queues = [Queue[Any](QUEUED) for _ in stages]  # behind each stage; None is the end
+        self._finished: list[float] = [0] * len(stages)  # batches of each stage; infinite where its thread has ended
+        self._taken = [0] * len(stages)  # out of each queue
         self._changed = threading.Condition()
-        self._behind = [deque[Any]() for _ in stages]
-        self._running, self._overfull = {*range(len(stages))}, set[int]()  # the latter have a batch and no room for it
         self._failure: BaseException | None = None
         self._closed = self._ended = False
         self._threads = [
@@ -54,76 +46,59 @@ class Conveyor(Generic[_Result]):
 
     def take(self) -> _Result | None:
         """The next batch from the last stage, None after the last one."""
-        if self._ended:
-            return None
-        try:
-            batch: _Result | None = self._get(len(self._behind) - 1)
-        except _ClosedError:
-            self.close()
-            raise self._failure or ValueError("the conveyor is closed: make another one") from None
+        if self._closed:
+            raise self._failure or ValueError("the conveyor is closed: make another one")
+        batch: _Result | None = None if self._ended else self._get(len(self._queues) - 1)
         self._ended = batch is None
+        if self._ended and self._failure is not None:
+            self.close()
+            raise self._failure
         return batch
 
     def settle(self) -> None:
         """Waits until every thread has ended or has a finished batch and no room for it: no batch is being processed.
 
-        Between two such moments exactly as many batches were processed as were taken. The next `take` raises the
-        error of a failed stage.
+        Between two such moments exactly as many batches were processed as were taken.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._running <= self._overfull)
+            self._changed.wait_for(
+                lambda: all(map(lambda done, taken: done - taken > QUEUED, self._finished, self._taken))
+            )
 
     def close(self) -> None:
         """Ends and joins all threads, each after the batch it works on; may be called again."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        for waiting in self._behind:
-            waiting.clear()
+        self._closed = True
+        for thread, waiting in zip(self._threads, self._queues, strict=True):
+            while thread.is_alive():
+                with suppress(Empty):
+                    waiting.get(timeout=PATIENCE_S)  # the thread may wait for room
+            waiting.queue.clear()
+            waiting.put(None)  # for the thread of the next stage
 
     def _run(self, number: int, work: Callable[..., Any], around: Around) -> None:
-        failure: BaseException | None = None
         try:
             with around():
-                batch: object = self
-                while batch is not None:
-                    before = self if number == 0 else self._get(number - 1)
-                    batch = None if before is None else work() if number == 0 else work(before)
-                    self._put(number, batch)
-        except _ClosedError:
-            pass
+                while not self._closed:
+                    given = self._get(number - 1) if number else ()
+                    batch = None if given is None else work(given) if number else work()
+                    if batch is None:
+                        break
+                    self._finish(number, self._finished[number] + 1)
+                    self._queues[number].put(batch)
         except BaseException as error:
-            failure = error
-        with self._changed:
-            self._running.discard(number)
-            self._failure = self._failure or failure
-            self._closed = self._closed or failure is not None
-            self._changed.notify_all()
+            self._failure = self._failure or error
+        self._finish(number, math.inf)
+        self._queues[number].put(None)
 
-    def _put(self, number: int, batch: object) -> None:
-        waiting = self._behind[number]
+    def _finish(self, number: int, batches: float) -> None:
         with self._changed:
-            if len(waiting) >= QUEUED:
-                self._overfull.add(number)
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._closed or len(waiting) < QUEUED)
-                self._overfull.discard(number)
-            if self._closed:
-                raise _ClosedError
-            waiting.append(batch)
+            self._finished[number] = batches
             self._changed.notify_all()
 
     def _get(self, number: int) -> Any:
-        waiting = self._behind[number]
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or bool(waiting))
-            if self._closed:
-                raise _ClosedError
-            self._overfull.discard(number)  # the waiting thread has room now, even if it does not run yet
-            self._changed.notify_all()
-            return waiting.popleft()
+        batch = self._queues[number].get()
+        self._taken[number] += 1
+        return batch
 
 
 class Recorder(Generic[_Frames]):

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -38,14 +39,9 @@ from workloads.parts.compiled import NCHW, NHWC, compiled, eager
 from workloads.parts.cudnn_fusion import (
     CUDNN,
     STEM_CHANNELS,
-    Extent,
-    FusedConv,
-    FusedMaxPool,
-    Geometry,
-    LastConv,
-    Operators,
     fuse,
     max_pool,
+    pool_relu,
     to_channels_last_half,
 )
 from workloads.parts.graph_capture import captured
@@ -174,27 +170,27 @@ def cudnn_fused(
     """
     torch.backends.cudnn.benchmark = True
     like = inputs(context, UNMEASURED_BATCH) if example is None else example
-    cudnn, not_fused = operators()
-    network = fused(context, cudnn)
+    network = fused(context)
     with torch.inference_mode():  # cuDNN searches for its algorithms now, the longest part
         network(F.pad(like, (0, 0, 0, 0, 0, STEM_CHANNELS - like.shape[1])).to(torch.float16, memory_format=NHWC))
     before_capture()
-    return replace(captured(context, network, STEM_CHANNELS, like), engaged=not_fused)
+    return captured(context, network, STEM_CHANNELS, like)
 
 
-def fused(context: Context, cudnn: Operators) -> Segmenter:
+# Pooling is PyTorch's: Inductor's kernel saves 0.1 ms a batch, which the second of its first import outweighs in 600
+# frames.
+OPERATORS = replace(CUDNN, max_pool=max_pool, pool_relu=pool_relu)
+
+
+def fused(context: Context) -> Segmenter:
     """The fused segmenter for [n, STEM_CHANNELS, h, w] in channels_last FP16, with weights of its own."""
-    network = copy.deepcopy(_fused_on_host(context)).to(context.device)
-    for module in network.modules():
-        if isinstance(module, (FusedConv, FusedMaxPool, LastConv)):
-            module.operators = cudnn
-    return Segmenter(network)
+    return Segmenter(copy.deepcopy(_fused_on_host(context)).to(context.device))
 
 
 @functools.lru_cache(maxsize=1)
 def _fused_on_host(context: Context) -> fx.GraphModule:
     """The rewritten network, for all sides of the process: tracing and folding it take a second."""
-    return to_channels_last_half(fuse(segmenter("cuda", context).coarse)).cpu()
+    return to_channels_last_half(fuse(segmenter("cuda", context).coarse, OPERATORS)).cpu()
 
 
 def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
@@ -212,63 +208,7 @@ def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
     return Side(step, layers=engine.layers)
 
 
-# --- cuDNN's fused convolutions, without any compilation --------------------------------------------------------------
-# cuDNN may have no engine for dilated convolutions, as FCN's are: separate operators replace these. Pooling is
-# PyTorch's: Inductor's kernel saves 0.1 ms a batch, which the second of its first import outweighs in 600 frames.
-
-
-class FusedOrApart:
-    """`fused`, or `apart` for dilated geometries for which `fused` raised RuntimeError; `refused` has these.
-
-    The first call must not be part of a graph that is being captured.
-    """
-
-    def __init__(self, fused: Callable[..., Tensor], apart: Callable[..., Tensor]) -> None:
-        self._fused, self._apart = fused, apart
-        self.refused: set[Any] = set()
-
-    def __call__(self, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-        how: Geometry = rest[-1]
-        convolution = how, x.shape, weight.shape
-        if convolution not in self.refused:
-            try:
-                return self._fused(x, weight, *rest)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except RuntimeError:
-                if max(how.dilation) == 1:
-                    raise
-                self.refused.add(convolution)
-        return self._apart(x, weight, *rest)
-
-
-def conv_relu(x: Tensor, weight: Tensor, bias: Tensor, how: Geometry) -> Tensor:
-    return F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups).relu_()
-
-
-def conv_add_relu(x: Tensor, weight: Tensor, z: Tensor, bias: Tensor, how: Geometry) -> Tensor:
-    return F.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups).add_(z).relu_()
-
-
-def pool_relu(x: Tensor, bias: Tensor, kernel: Extent, stride: Extent, padding: Extent) -> Tensor:
-    return F.max_pool2d(x, kernel, stride, padding).add_(bias.view(1, -1, 1, 1)).relu_()
-
-
-def operators(cudnn: Operators = CUDNN) -> tuple[Operators, Callable[[], str | None]]:
-    """cuDNN's operators, PyTorch's pooling, and a function that names the refused convolutions, or returns None."""
-    fused = FusedOrApart(cudnn.conv_relu, conv_relu), FusedOrApart(cudnn.conv_add_relu, conv_add_relu)
-
-    def told() -> str | None:
-        shapes = sorted(str(list(weight)) for each in fused for *_, weight in each.refused)
-        return f"cuDNN fuses nothing into dilated convolutions with weights {', '.join(shapes)}" if shapes else None
-
-    ours = replace(cudnn, conv_relu=fused[0], conv_add_relu=fused[1], max_pool=max_pool, pool_relu=pool_relu)
-    return ours, told
-
-
 # --- the proof: the baseline's masks, with the baseline's accuracy ----------------------------------------------------
-
-Truth = Callable[[Context], tuple[Tensor, Tensor | None]]
 
 
 def intersection_over_union(masks: Tensor, others: Tensor) -> float:
@@ -277,17 +217,14 @@ def intersection_over_union(masks: Tensor, others: Tensor) -> float:
     return int((masks & others).sum()) / union if union else 1.0
 
 
-def masks_agree(baseline: Build, optimized: Build, truth: Truth) -> Proof:
-    """Proves that the masks are the baseline's, and as accurate, on the frames and masks of `truth`.
-
-    Where the true masks are not known, they are None.
-    """
-    return Proof("masks", partial(_masks_agree, baseline, optimized, truth))
+def masks_agree(build: Build) -> Proof:
+    """Proves that the masks of the frames of `truth` are the baseline's, and as accurate."""
+    return Proof("masks", partial(_masks_agree, build))
 
 
-def _masks_agree(baseline: Build, optimized: Build, truth: Truth, context: Context) -> str:
+def _masks_agree(build: Build, context: Context) -> str:
     frames, true_masks = truth(context)
-    wanted, found = _by_baseline(baseline, truth, context), _masks(optimized, context, frames)
+    wanted, found = _by_baseline(context), _masks(build, context)
     agreement = intersection_over_union(found, wanted)
     figures = f"IoU {agreement:.4f} with the baseline's over {len(frames)} frames"
     if agreement < LEAST_IOU:
@@ -302,19 +239,17 @@ def _masks_agree(baseline: Build, optimized: Build, truth: Truth, context: Conte
 
 
 @functools.lru_cache(maxsize=1)
-def _by_baseline(baseline: Build, truth: Truth, context: Context) -> Tensor:
+def _by_baseline(context: Context) -> Tensor:
     """The baseline's masks, with which every optimization is compared."""
-    return _masks(baseline, context, truth(context)[0])
+    return _masks(baseline, context)
 
 
-def _masks(build: Build, context: Context, frames: Tensor) -> Tensor:
-    side = build(context)
-    try:
+def _masks(build: Build, context: Context) -> Tensor:
+    frames, side = truth(context)[0], build(context)
+    with closing(side):
         logits = side.step(frames)
         side.finish()
         return foreground(logits).to(frames.device)
-    finally:
-        side.close()
 
 
 # --- promises ---------------------------------------------------------------------------------------------------------
@@ -348,7 +283,7 @@ def _promised(
         compared_with=against,
         needs=needs,
         contract={"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)},
-        proofs=(masks_agree(baseline, build, truth),),
+        proofs=(masks_agree(build),),
     )
 
 

@@ -130,25 +130,17 @@ def own_checkpoint(context: Context) -> Path | None:
     return None if given is None else Path(given)
 
 
+@functools.lru_cache(maxsize=1)
 def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter-weights") -> Mapping[str, Tensor]:
-    """The state_dict in `path` but for its auxiliary head, on the CPU.
+    """The state_dict in `path` but for its auxiliary head, on the CPU; the last one that was read is kept.
 
     Raises ValueError, naming the file and the option that named it.
     """
-    try:
-        return stored_weights(kind, path)
-    except ValueError as error:
-        raise ValueError(f"{option} {error}") from error
-
-
-@functools.lru_cache(maxsize=1)
-def stored_weights(kind: DeviceKind, path: Path) -> Mapping[str, Tensor]:
-    """The weights of the last file that was read; see `checkpoint`."""
 
     def build(weights: Mapping[str, Tensor]) -> nn.Module:
         return without_weights(kind, _classes(kind, weights))
 
-    return read_state_dict(path, str(path), ARCHITECTURES[kind].name, build, left_out=AUXILIARY)
+    return read_state_dict(path, f"{option} {path}", ARCHITECTURES[kind].name, build, left_out=AUXILIARY)
 
 
 def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
@@ -271,7 +263,11 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
         for hook in hooks:
             hook.remove()
         joined = torch.cat(features)
-        weights, intercept = ridge(joined, coarse_targets(masks, joined))
+        # The target is each cell's share of foreground, as -1 (none) to 1 (all of it): interpolated between cells, the
+        # targets change sign at the outline of the mask, within a fraction of a cell.
+        rows, columns = joined.shape[-2:]
+        targets = 2 * F.adaptive_avg_pool2d(masks[:, None].double(), (rows, columns))[:, 0] - 1
+        weights, intercept = ridge(joined, targets)
     parts = torch.split(LOGIT * weights.float(), [int(conv.in_channels) for conv in convs])  # type: ignore[arg-type]
     for conv, part, bias in zip(convs, parts, [LOGIT * float(intercept), *[0.0] * (len(convs) - 1)], strict=True):
         values = {"weight": torch.stack([-part, part])[:, :, None, None], "bias": torch.tensor([-bias, bias])}
@@ -292,21 +288,11 @@ def calibrate(coarse: nn.Module, frames: Tensor) -> None:
         norm.eval()
 
 
-def coarse_targets(masks: Tensor, features: Tensor) -> Tensor:
-    """float64 [n, h, w] from bool masks [n, H, W], for features [n, channels, h, w] of the same frames.
-
-    The target is each cell's share of foreground, as -1 (none) to 1 (all of it): interpolated between cells, the
-    targets change sign at the outline of the mask, within a fraction of a cell.
-    """
-    rows, columns = features.shape[-2:]
-    return 2 * F.adaptive_avg_pool2d(masks[:, None].double(), (rows, columns))[:, 0] - 1
-
-
-def ridge(features: Tensor, targets: Tensor, penalty: float = PENALTY) -> tuple[Tensor, Tensor]:
+def ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Weights, float64 [channels], and intercept, float64 [], on the CPU.
 
     Ridge regression of +-1 on the features (Hoerl and Kennard, Technometrics 12, 1970): minimizes the squared error
-    plus `penalty` times the mean variance of the features times the squared weights. The intercept is not penalized. A
+    plus PENALTY times the mean variance of the features times the squared weights. The intercept is not penalized. A
     large weight would only amplify what rounding does to a feature. `features` is [n, channels, h, w] on any device and
     `targets` [n, h, w]; products of features are summed in float64.
     """
@@ -317,6 +303,6 @@ def ridge(features: Tensor, targets: Tensor, penalty: float = PENALTY) -> tuple[
     rows = rows - mean
     covariance = (rows.T @ rows / len(rows)).cpu()  # small: solving it on a GPU would cost a library's start there
     correlation = (rows.T @ (wanted - mean_wanted) / len(rows)).cpu()
-    penalties = penalty * covariance.diagonal().mean() * torch.eye(channels, dtype=torch.float64)
+    penalties = PENALTY * covariance.diagonal().mean() * torch.eye(channels, dtype=torch.float64)
     weights = torch.linalg.solve(covariance + penalties, correlation)
     return weights, mean_wanted.cpu() - mean.cpu() @ weights

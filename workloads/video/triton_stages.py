@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -79,23 +81,20 @@ def _preprocess(  # type: ignore[no-untyped-def]
         tl.store(result + channel * of_channel, level * tl.load(gains + 3) + tl.load(gains + 4), inside)
 
 
-class Preprocess:
+def preprocess(height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> Callable[[Tensor], Tensor]:
     """The network's input from NV12, as `preprocess.OnDevice` makes it: each program makes a run of pixels."""
+    h, w = input_size(height, width)
+    exact = height % (2 * h) == h and width % (2 * w) == w  # an odd multiple: a sample is a pixel's middle
+    scale, shift = (each.view(3, 1) for each in normalization())
+    table = torch.cat((gains_of(matrix).view(3, 3).T, scale, shift), 1).contiguous().to(device)
 
-    def __init__(self, height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> None:
-        h, w = self._input = input_size(height, width)
-        self._sides = height, width
-        self._exact = height % (2 * h) == h and width % (2 * w) == w  # an odd multiple: a sample is a pixel's middle
-        scale, shift = (each.view(3, 1) for each in normalization())
-        self._table = torch.cat((gains_of(matrix).view(3, 3).T, scale, shift), 1).contiguous().to(device)
-
-    def __call__(self, nv12: Tensor) -> Tensor:
-        h, w = self._input
+    def sample(nv12: Tensor) -> Tensor:
         result = torch.empty((len(nv12), 3, h, w), device=nv12.device)
-        grid = triton.cdiv(h * w, BLOCK), len(nv12)
-        sizes = *self._sides, h, w, *result.stride()
-        _preprocess[grid](nv12, self._table, result, *sizes, exact=self._exact, block=BLOCK, num_warps=4)
+        grid, sizes = (triton.cdiv(h * w, BLOCK), len(nv12)), (height, width, h, w, *result.stride())
+        _preprocess[grid](nv12, table, result, *sizes, exact=exact, block=BLOCK, num_warps=4)
         return result
+
+    return sample
 
 
 @triton.jit
@@ -152,34 +151,32 @@ def _composite(  # type: ignore[no-untyped-def]
     tl.store(out + at, (blended + 0.5).to(tl.uint8), inside)
 
 
-class Composite:
+def composite(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """Composites of NV12, as `composite.OnDevice` makes them in half precision, by one launch after alpha's.
 
     A blur is two products with a band of weights, as there, but of a tile and what the weights reach around it: tensor
     cores multiply few zeros.
     """
+    luma = gaussian_weights(blur_pixels(height))
+    chroma = halved(luma)
+    window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
+    down = torch.stack((_band(luma, window), _band(chroma, window))).half().to(device)
+    across = torch.stack((_band(luma, window), _band(chroma, window, step=2))).half().to(device)
+    tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
+    sizes = height, width, *input_size(height, width), tiles[0], len(luma) // 2, len(chroma) // 2
 
-    def __init__(self, height: int, width: int, device: torch.device) -> None:
-        self._sides, self._alpha_size = (height, width), input_size(height, width)
-        luma = gaussian_weights(blur_pixels(height))
-        chroma = halved(luma)
-        self._reach = len(luma) // 2, len(chroma) // 2
-        self._window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
-        self._down = torch.stack((self._band(luma), self._band(chroma))).half().to(device)
-        self._across = torch.stack((self._band(luma), self._band(chroma, step=2))).half().to(device)
-
-    def _band(self, weights: Weights, step: int = 1) -> Tensor:
-        """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
-        band = torch.zeros(TILE, self._window)
-        for place, weight in enumerate(weights):
-            band.diagonal(step * place)[:TILE] = weight
-        return band
-
-    def __call__(self, nv12: Tensor, logits: Tensor) -> Tensor:
-        height, width = self._sides
+    def blend(nv12: Tensor, logits: Tensor) -> Tensor:
         result = torch.empty_like(nv12)
-        tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
-        sizes = height, width, *self._alpha_size, tiles[0], *self._reach
-        given = nv12, alpha_of(logits).contiguous(), result, self._down, self._across
-        _composite[sum(tiles), len(nv12)](*given, *sizes, tile=TILE, window=self._window, num_warps=8)
+        given = nv12, alpha_of(logits).contiguous(), result, down, across
+        _composite[sum(tiles), len(nv12)](*given, *sizes, tile=TILE, window=window, num_warps=8)
         return result
+
+    return blend
+
+
+def _band(weights: Weights, window: int, step: int = 1) -> Tensor:
+    """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
+    band = torch.zeros(TILE, window)
+    for place, weight in enumerate(weights):
+        band.diagonal(step * place)[:TILE] = weight
+    return band

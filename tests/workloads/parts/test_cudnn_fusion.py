@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet50
 from torchvision.models.segmentation import fcn_resnet50
 
+from tests.support.plain_operators import PLAIN
 from workloads.parts.cudnn_fusion import (
     STEM_CHANNELS,
     FusedConv,
@@ -23,17 +24,16 @@ from workloads.parts.cudnn_fusion import (
     Operators,
     fuse,
     max_pool,
-    plain_conv,
 )
-from workloads.video.segment import conv_add_relu, conv_relu, pool_relu
 
 
 class Calls(list[str]):
     """CPU operators that note the name of each call."""
 
     def operators(self) -> Operators:
-        counted = {"conv": plain_conv, "conv_relu": conv_relu, "conv_add_relu": conv_add_relu, "pool_relu": pool_relu}
-        return Operators(max_pool=max_pool, **{name: partial(self._call, name, run) for name, run in counted.items()})
+        names = ("conv", "conv_relu", "conv_add_relu", "pool_relu")
+        counted = {name: partial(self._call, name, getattr(PLAIN, name)) for name in names}
+        return Operators(max_pool=max_pool, **counted)
 
     def _call(self, name: str, run: Callable[..., Tensor], x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
         self.append(name)

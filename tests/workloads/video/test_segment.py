@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.small_models import clip_on_cpu
-from workloads.parts.cudnn_fusion import CUDNN, Geometry, Operators
 from workloads.video import segment
 from workloads.video.clip.clip import Clip, clip_path
 from workloads.video.clip.frame_bank import bgr_frames
@@ -32,6 +30,7 @@ def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with clip_on_cpu(monkeypatch, TINY):
         yield
     segment._unseen_frames.cache_clear()
+    segment._by_baseline.cache_clear()
 
 
 @pytest.fixture
@@ -80,10 +79,10 @@ def _thinner(masks: Tensor) -> Tensor:
         (0, _thinner, r"the baseline has 1.000, and at most 0.01 may be lost"),
     ],
 )
-def test_other_masks_are_disproved(context, baseline, optimized, reason):
-    proof = masks_agree(_drawing(_shifted(baseline)), _drawing(optimized), segment.truth)
+def test_other_masks_are_disproved(context, baseline, optimized, reason, monkeypatch):
+    monkeypatch.setattr(segment, "baseline", _drawing(_shifted(baseline)))
     with pytest.raises(DisprovedError, match=reason):
-        proof.show(context)
+        masks_agree(_drawing(optimized)).show(context)
 
 
 def test_the_proof_holds_for_fp16_on_a_cpu(context):
@@ -96,37 +95,6 @@ def test_iou_counts_pixels_of_all_frames_together():
     assert intersection_over_union(one, other) == 1
     one[0, 0], other[0, 0, 0], other[1, 1] = True, True, True
     assert intersection_over_union(one, other) == pytest.approx(1 / 4)
-
-
-# --- dilated convolutions, which cuDNN may fuse nothing into ----------------------------------------------------------
-
-PLAIN, DILATED = Geometry((1, 1), (1, 1), (1, 1), 1), Geometry((1, 1), (2, 2), (2, 2), 1)
-
-
-def _cudnn(calls: list[str], error: Exception) -> Operators:
-    """A stand-in for cuDNN with an engine for convolutions that are not dilated."""
-
-    def fused(x: Tensor, weight: Tensor, *rest: object) -> Tensor:
-        calls.append("fused")
-        if rest[-1].dilation != (1, 1):
-            raise error
-        return x
-
-    return replace(CUDNN, conv_relu=fused, conv_add_relu=fused)
-
-
-def test_what_cudnn_cannot_fuse_is_computed_apart_and_told():
-    calls = []
-    some, told = segment.operators(_cudnn(calls, RuntimeError("no engine")))
-    x, weight, z, bias = torch.randn(1, 4, 8, 8), torch.randn(4, 4, 3, 3), torch.randn(1, 4, 8, 8), torch.randn(4)
-    assert some.conv_relu(x, weight, bias, PLAIN) is x
-    assert told() is None
-    wanted = F.conv2d(x, weight, bias, 1, 2, 2)
-    for _ in range(2):
-        assert torch.equal(some.conv_relu(x, weight, bias, DILATED), wanted.relu())
-        assert torch.equal(some.conv_add_relu(x, weight, z, bias, DILATED), (wanted + z).relu())
-    assert len(calls) == 3, "a second call, which may be captured, asks for nothing that was refused"
-    assert told() == "cuDNN fuses nothing into dilated convolutions with weights [4, 4, 3, 3], [4, 4, 3, 3]"
 
 
 # --- a video of the user's --------------------------------------------------------------------------------------------
@@ -143,5 +111,5 @@ def test_a_users_video_is_what_is_segmented(context, tmp_path):
     compared, masks = segment.truth(own)
     assert masks is None
     assert len(compared) == 2
-    words = masks_agree(segment.baseline, segment.baseline, segment.truth).show(own)
+    words = masks_agree(segment.baseline).show(own)
     assert words == "IoU 1.0000 with the baseline's over 2 frames"

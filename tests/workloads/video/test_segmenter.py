@@ -22,13 +22,13 @@ from workloads.video.segmenter import (
     ARCHITECTURES,
     FITTED,
     Segmenter,
+    checkpoint,
     fit_numbers,
     fitted_weights,
     foreground,
     frames_with_truth,
     seeded_network,
     segmenter,
-    stored_weights,
     unseen_numbers,
 )
 
@@ -40,7 +40,7 @@ TINY = Clip(320, 192, 24)
 def nothing_remembered() -> Iterator[None]:
     yield
     fitted_weights.cache_clear()
-    stored_weights.cache_clear()
+    checkpoint.cache_clear()
 
 
 @pytest.fixture

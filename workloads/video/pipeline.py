@@ -1,0 +1,888 @@
+"""All stages together: from a file of video to another one, batch after batch or every stage at once on another batch.
+
+A rung of the ladder is what decodes, the network, the stages around it, and the codec. A step takes the next frames of
+the clip, round and round, and returns the record at the encoder: float32 [frames, 2], see `Arrivals`, times the step's
+stamps. The record is right where each frame has its number and the luma of the reference's composite. Files are written
+all the time, one for each round.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpugate.errors import DisprovedError
+from gpugate.workload import (
+    BASELINE,
+    Context,
+    Contract,
+    DeviceKind,
+    Engine,
+    Limit,
+    Needs,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
+from workloads.parts.graph_capture import recorded
+from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.parts.stages import stage
+from workloads.video import composite, preprocess, segment
+from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Source, source
+from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
+from workloads.video.clip.frame_bank import one_thread_on_cpu
+from workloads.video.clip.video_file import VideoInfo
+from workloads.video.composite import LEAST_COMPOSITED_DB
+from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
+from workloads.video.decode.decoding import Decoder, HostDecoder, HostPlanesDecoder
+from workloads.video.decode.promises import stamps
+from workloads.video.encode.encoding import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
+from workloads.video.encode.nvenc import why_not
+from workloads.video.encode.promises import COMPOSITED_BYTES, compressed_only
+from workloads.video.flow import Conveyor, Recorder
+from workloads.video.needs import BATCH, EXACT, GPU, ON_HOST, VIDEO_ENGINES
+from workloads.video.segment import TENSOR_CORES, TENSORRT
+from workloads.video.segmenter import SEGMENTER_SETTING, fit_key, own_checkpoint
+
+Pixels = NDArray[np.uint8]  # BGR [n, H, W, 3] in host memory; elsewhere frames are NV12, a tensor uint8 [n, H*3//2, W]
+Clock = Callable[[str, int], AbstractContextManager[object]]
+Work = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The device and the video for which stages are built, and the clock of a stage's name and its first frame.
+
+    A decoder may decode ahead meanwhile. `settle` waits until it rests: calls of CUDA by its libraries may spoil a
+    graph that is being captured.
+    """
+
+    context: Context
+    info: VideoInfo
+    settle: Callable[[], object] = lambda: None
+    clock: Clock = stage
+
+    @property
+    def device(self) -> torch.device:
+        return self.context.device
+
+    @property
+    def size(self) -> tuple[int, int, torch.device]:
+        return self.info.height, self.info.width, self.device
+
+    def frames(self) -> Tensor:
+        """Noise for the network, float32 [BATCH, 3, h, w]: frames of a clip would have to be drawn first."""
+        random = torch.Generator(self.device).manual_seed(self.context.seed)
+        shape = BATCH, 3, *preprocess.input_size(self.info.height, self.info.width)
+        return torch.randn(shape, device=self.device, generator=random)
+
+    def nv12(self) -> Tensor:
+        random = torch.Generator(self.device).manual_seed(self.context.seed)
+        shape = BATCH, self.info.height * 3 // 2, self.info.width
+        return torch.randint(256, shape, dtype=torch.uint8, device=self.device, generator=random)
+
+    def one_launch(
+        self, work: Callable[..., Tensor], examples: Callable[[], Sequence[Tensor]]
+    ) -> Callable[..., Tensor]:
+        """`work` as a CUDA graph, for one stream at a time; tensors of other shapes go through it kernel by kernel.
+
+        A stage is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them
+        share one interpreter: a single launch leaves it to the others. The inputs are copied to the graph's buffers,
+        and the outputs are memory of their own. Where no graphs are captured, it is `work` itself.
+        """
+        if self.device.type != "cuda" or not self.context.capture_graphs:
+            return work
+        self.settle()  # cuda only
+        inputs = [each.clone() for each in examples()]  # cuda only
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # cuda only
+        graph, result = recorded(lambda: work(*inputs), stream)  # cuda only
+
+        def launch(*tensors: Tensor) -> Tensor:  # cuda only
+            if any(given.shape != read.shape for given, read in zip(tensors, inputs, strict=True)):
+                return work(*tensors)
+            for given, read in zip(tensors, inputs, strict=True):
+                read.copy_(given)
+            graph.replay()
+            return result.clone()
+
+        return launch  # cuda only
+
+    def upload(self, bgr: Pixels) -> Tensor:
+        rgb = torch.from_numpy(bgr).to(self.device).movedim(3, 1).flip(1).contiguous()
+        return nv12_from_rgb(rgb, self.info.matrix, LOST_LEVELS[self.info.matrix])
+
+    def download(self, nv12: Tensor) -> Pixels:
+        bgr: Pixels = rgb_from_nv12(nv12, self.info.matrix).flip(1).movedim(1, 3).contiguous().cpu().numpy()
+        return bgr
+
+
+# --- what decodes, and the network ------------------------------------------------------------------------------------
+
+
+def opencv(path: Path, device: torch.device, loop: bool) -> Decoder:
+    """OpenCV on the cores of the CPU: BGR."""
+    return HostDecoder(path, loop)
+
+
+def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:  # cuda only
+    """The engines of the GPU: NV12. Four sessions decode more than twice what the network takes; each further one
+    makes the start longer."""
+    from workloads.video.decode.nvdec import decode_on_device
+
+    return decode_on_device(path, device, sessions=4, loop=loop)
+
+
+def eager(place: Place) -> Side:
+    return segment.baseline(replace(place.context, items=BATCH))
+
+
+def cudnn_fused(place: Place) -> Side:
+    return segment.cudnn_fused(replace(place.context, items=BATCH), place.frames(), place.settle)
+
+
+def tensorrt(place: Place) -> Side:  # cuda only
+    return segment.tensorrt_fp16(replace(place.context, items=BATCH), place.frames())
+
+
+# --- the stages around the network, in three places -------------------------------------------------------------------
+# Each returns a function of the number of the first frame and of frames; it returns their composites.
+
+Compute = Callable[[int, Any], Any]
+Network = Callable[[Tensor], Tensor]  # frames, float32 [n, 3, h, w], to logits, float32 [n, classes, h, w]
+
+
+def on_host(place: Place, network: Network) -> Compute:
+    """OpenCV before and after the network: BGR to BGR."""
+
+    def compute(first: int, bgr: Pixels) -> Pixels:
+        with place.clock("preprocess", first):
+            frames = preprocess.on_host(bgr, place.device)  # float32 [n, 3, h, w]
+        with place.clock("segment", first):
+            logits = network(frames)  # float32 [n, classes, h, w]
+        with place.clock("composite", first):
+            return composite.on_host(bgr, logits.cpu())  # uint8 [n, H, W, 3]
+
+    return compute
+
+
+def composite_on_device(place: Place, network: Network) -> Compute:
+    """OpenCV before the network, and PyTorch after it by one launch: BGR to NV12."""
+    blend = place.one_launch(composite.OnDevice(*place.size), lambda: (place.nv12(), network(place.frames())))
+
+    def compute(first: int, bgr: Pixels) -> Tensor:
+        with place.clock("upload", first):
+            nv12 = place.upload(bgr)  # uint8 [n, H*3//2, W]
+        with place.clock("preprocess", first):
+            frames = preprocess.on_host(bgr, place.device)  # float32 [n, 3, h, w]
+        with place.clock("segment", first):
+            logits = network(frames)  # float32 [n, classes, h, w]
+        with place.clock("composite", first):
+            return blend(nv12, logits)  # uint8 [n, H*3//2, W]
+
+    return compute
+
+
+def on_device(place: Place, network: Network) -> Compute:
+    """PyTorch before and after the network, by a launch each: NV12, or BGR that is uploaded, to NV12."""
+    sample = place.one_launch(preprocess.OnDevice(*place.size, place.info.matrix), lambda: (place.nv12(),))
+    blend = place.one_launch(composite.OnDevice(*place.size), lambda: (place.nv12(), network(place.frames())))
+    return _on_device(place, sample, network, blend)
+
+
+def in_triton(place: Place, network: Network) -> Compute:
+    """One kernel in Triton before and one after the network: NV12 to NV12."""
+    from workloads.video import triton_stages
+
+    sample = triton_stages.preprocess(*place.size, place.info.matrix)
+    blend = triton_stages.composite(*place.size)
+    blend(place.nv12(), network(sample(place.nv12())))  # compiles both before the stages begin
+    return _on_device(place, sample, network, blend)
+
+
+def in_cvcuda(place: Place, network: Network) -> Compute:  # cuda only
+    """CV-CUDA's operators before and after the network: NV12 to NV12."""
+    sample = preprocess.by_cvcuda(*place.size, place.info.matrix)
+    return _on_device(place, sample, network, composite.by_cvcuda(*place.size))
+
+
+def _on_device(place: Place, sample: Work, network: Network, blend: Work) -> Compute:
+    def compute(first: int, decoded: Pixels | Tensor) -> Tensor:
+        nv12 = decoded  # uint8 [n, H*3//2, W]
+        if not isinstance(nv12, Tensor):
+            with place.clock("upload", first):
+                nv12 = place.upload(nv12)
+        with place.clock("preprocess", first):
+            frames = sample(nv12)  # float32 [n, 3, h, w]
+        with place.clock("segment", first):
+            logits = network(frames)  # float32 [n, classes, h, w]
+        with place.clock("composite", first):
+            return blend(nv12, logits)  # uint8 [n, H*3//2, W]
+
+    return compute
+
+
+# --- the rungs of the ladder ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A pipeline. The stages of an `overlapped` one work at once, each on another batch."""
+
+    decode: Callable[[Path, torch.device, bool], Decoder] = opencv  # the last argument: round and round
+    network: Callable[[Place], Side] = eager
+    compute: Callable[[Place, Network], Compute] = on_host
+    codec: Codec = "mp4v"
+    overlapped: bool = False
+
+
+REFERENCE = Rung()
+SEGMENT = replace(REFERENCE, network=cudnn_fused)
+COMPOSITE = replace(SEGMENT, compute=composite_on_device)
+PREPROCESS = replace(COMPOSITE, compute=on_device)
+DECODE = replace(PREPROCESS, decode=nvdec)
+ENCODE = replace(DECODE, codec="nvjpeg")
+NVJPEG = replace(ENCODE, overlapped=True)
+TRITON = replace(NVJPEG, compute=in_triton)
+X264 = replace(NVJPEG, codec="x264")
+TENSORRT_STAGES = replace(X264, network=tensorrt, compute=in_cvcuda)  # NVIDIA's library in each stage
+NVENC = replace(NVJPEG, codec="nvenc")
+ON_CPU = replace(REFERENCE, overlapped=True)
+
+
+# --- a rung at work ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Frames `first`, `first` + 1, ... of a clip, or what became of them; `ready` is the device's last work on them."""
+
+    first: int
+    content: Any
+    ready: torch.cuda.Event | None = None
+
+    def on_stream(self) -> Any:
+        """The content, for the current stream of the calling thread."""
+        if self.ready is not None:
+            current = torch.cuda.current_stream(self.content.device)  # cuda only
+            current.wait_event(self.ready)  # cuda only
+            self.content.record_stream(current)  # cuda only
+        return self.content
+
+
+def hand_on(first: int, content: Any) -> Batch:
+    """The batch, with the event behind the work of the current stream: the next stage waits for no more than that."""
+    on_device = isinstance(content, Tensor) and content.is_cuda
+    return Batch(first, content, torch.cuda.current_stream(content.device).record_event() if on_device else None)
+
+
+class Pipeline:
+    """The stages of a rung on the frames that `read` decodes; `write` takes composites in the form of its codec.
+
+    Where the rung is overlapped, decoding, computing and encoding each have a thread and a stream of their own.
+    `make_last` builds the last function of a batch's composites, whose results `take` returns; by default the
+    composites.
+    """
+
+    def __init__(
+        self,
+        rung: Rung,
+        place: Place,
+        read: Callable[[int], Any],
+        write: Callable[[Any], object],
+        make_last: Callable[[], Callable[[Any], Any]] = lambda: lambda composites: composites,
+    ) -> None:
+        self._place, self._read, self._write, self._decoded = place, read, write, 0
+        self.network = rung.network(place)
+        self._compute = rung.compute(place, self._segment)
+        self._encoded_form = self._form_for(rung.codec)
+        self._last = make_last()
+        if place.device.type == "cuda":
+            torch.cuda.current_stream(place.device).synchronize()  # cuda only  # other streams use what is made here
+        self.stream = another_stream(place.device)  # for the caller of `take`; None on a CPU
+        self._streams = [self.stream]
+        self._conveyor: Conveyor[Batch] | None = None
+        if rung.overlapped:
+            self._streams += [another_stream(place.device) for _ in range(3)]
+            decoding, computing, encoding = (partial(in_thread, place.device, stream) for stream in self._streams[1:])
+            stages = ("decode", self.decode, decoding), ("compute", self.compute, computing)
+            self._conveyor = Conveyor[Batch]((*stages, ("encode", self.encode, encoding)))
+
+    def take(self) -> Batch | None:
+        """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
+        if self._conveyor is not None:
+            return self._conveyor.take()
+        with on_stream(self.stream):
+            batch = self.decode()
+            return None if batch is None else self.encode(self.compute(batch))
+
+    def decode(self) -> Batch | None:
+        """The next frames, up to BATCH; None after the last one."""
+        with self._place.clock("decode", self._decoded):
+            frames = self._read(BATCH)
+        first, self._decoded = self._decoded, self._decoded + len(frames)
+        return hand_on(first, frames) if len(frames) else None
+
+    def compute(self, batch: Batch) -> Batch:
+        """Preprocesses, segments and composites the batch."""
+        return hand_on(batch.first, self._compute(batch.first, batch.on_stream()))
+
+    def encode(self, batch: Batch) -> Batch:
+        composites = batch.on_stream()
+        with self._place.clock("encode", batch.first):
+            self._write(self._encoded_form(composites))
+        return hand_on(batch.first, self._last(composites))
+
+    def settle(self) -> None:
+        """Waits until no batch is being processed, see `Conveyor.settle`."""
+        if self._conveyor is not None:
+            self._conveyor.settle()
+
+    def synchronize(self) -> None:
+        """Waits until the device is done with all of it too."""
+        for stream in self._streams:
+            if stream is not None:
+                stream.synchronize()  # cuda only
+
+    def close(self) -> None:
+        if self._conveyor is not None:
+            self._conveyor.close()
+
+    def _segment(self, frames: Tensor) -> Tensor:
+        """The logits of up to BATCH frames, the number that networks are captured for; missing frames are zero."""
+        missing = BATCH - len(frames)
+        whole = F.pad(frames, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else frames
+        logits: Tensor = self.network.step(whole)
+        return logits[: len(frames)]
+
+    def _form_for(self, codec: Codec) -> Callable[[Any], Any]:
+        """The function from composites, BGR on the host or NV12 on the device, to what the encoder takes."""
+        if codec == "mp4v":
+            return lambda composites: self._place.download(composites) if isinstance(composites, Tensor) else composites
+        if codec == "nvjpeg":
+            to_rgb = partial(rgb_from_nv12, matrix=self._place.info.matrix)
+            return self._place.one_launch(to_rgb, lambda: (self._place.nv12(),))
+        return lambda nv12: nv12
+
+
+def in_thread(device: torch.device, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """The context of the calling thread, which may be a new one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # cuda only
+    return on_stream(stream)
+
+
+def another_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream other than the default one, for which some libraries make all others wait; None on a CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+# --- the sides --------------------------------------------------------------------------------------------------------
+
+FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
+
+
+def size(kind: DeviceKind) -> Size:
+    """FLOPs: those of `segment.size`. Bytes: the network's, and each frame read and written once in NV12."""
+    clip, network = CLIPS[kind], segment.size(kind, FRAMES[kind])
+    frame_bytes = clip.width * clip.height * 3 // 2
+    moved = network.bytes + 2.0 * FRAMES[kind] * frame_bytes
+    return Size(items=FRAMES[kind], flops=network.flops, bytes=moved, whole_run_items=clip.frames)
+
+
+def build(rung: Rung, context: Context) -> Side:
+    """The side of a rung; on a CPU the network gets one thread as the device, and the host the other cores.
+
+    Raises VideoError, EncodingError, ValueError or OSError, in one sentence, where a stage is not available.
+    """
+    one_thread_on_cpu(context.device)
+    if context.items % BATCH:
+        raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
+    clip = source(context)
+    grids = composite_grids(context, clip)  # before this side's own parts: another pipeline may compute them
+    with ExitStack() as built:  # the built parts are closed from the last one on, also where the next one fails
+        recorder = _recorder(rung.codec, clip, context)
+        built.callback(recorder.close)
+        decoder = rung.decode(clip.path, context.device, True)
+        built.callback(decoder.close)
+        place = Place(context, clip.info, decoder.settle)
+        follow = partial(_follow, rung, place, clip, grids)
+        pipeline = Pipeline(rung, place, decoder.read, recorder.write, follow)
+        built.callback(pipeline.close)
+        closing_all = built.pop_all()
+
+    def next_record() -> Tensor:
+        batch = pipeline.take()
+        if batch is None:
+            raise ValueError("the decoder came to its end, and it is to go round: report this")
+        record: Tensor = batch.on_stream()
+        return record
+
+    def step(stamp: Tensor) -> Tensor:
+        with on_stream(pipeline.stream):
+            records = [next_record() for _ in range(context.items // BATCH)]
+            return torch.cat(records).to(stamp.device) * stamp[:, None]
+
+    def checked_step(stamp: Tensor) -> Tensor:
+        """A step whose record must be right: the record of a wrong reference would equal that of a wrong side."""
+        record = step(stamp)
+        if not torch.equal(record, stamp[:, None].expand_as(record)):
+            raise ValueError(
+                f"the baseline's frames are no longer those in {context.cache_dir / FOLDER}: remove that folder, and "
+                "raise FORMAT in pipeline.py if a stage of the baseline has changed"
+            )
+        return record
+
+    def finish() -> None:
+        pipeline.settle()
+        decoder.settle()
+        recorder.settle()
+        pipeline.synchronize()
+
+    return Side(
+        step,
+        finish=finish,
+        engaged=pipeline.network.engaged,
+        layers=pipeline.network.layers,
+        close=closing_all.close,
+        stock_steps=_stock_steps(rung.codec, context),
+        works_ahead=rung.overlapped or rung.decode is not opencv,
+        round_steps=-(-clip.info.frames // context.items),  # of one complete file
+        expected_step=checked_step if rung == REFERENCE else None,
+    )
+
+
+def _recorder(codec: Codec, clip: Source, context: Context) -> Recorder[Any]:
+    make = partial(encoder_of, codec, info=clip.info, device=context.device)
+    return Recorder(make, SUFFIXES[codec], clip.info.frames, context.cache_dir)
+
+
+def _stock_steps(codec: Codec, context: Context) -> int:
+    """The stock of libx264, which buffers up to a second's frames. A conveyor is as full after a step as before it.
+
+    Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
+    finishes in a seventh of a step.
+    """
+    if codec != "x264":
+        return 0
+    from workloads.video.encode.on_cpu import stock_frames
+
+    return -(-stock_frames() // context.items)
+
+
+def _follow(rung: Rung, place: Place, clip: Source, grids: Tensor) -> Callable[[Any], Tensor]:
+    """The function that records composites where they lie, see `Arrivals`."""
+    if rung.compute is on_host:
+        arrivals = Arrivals(grids, torch.device("cpu"), clip.numbered, COMPOSITED_LEVELS)
+        return lambda bgr: arrivals.of_bgr(bgr, clip.info.matrix)
+    arrivals = Arrivals(grids, place.device, clip.numbered, COMPOSITED_LEVELS)
+    record = place.one_launch(arrivals.of_nv12, lambda: (place.nv12(),))
+    arrivals.begin()  # of these frames nothing is kept
+    return record
+
+
+def x264_alone(rung: Rung, context: Context) -> Side:
+    """libx264 alone on the rung's composites, ready in host memory: an upper bound of the rung."""
+    clip, ready = source(context), list[Tensor]()
+    with closing(HostPlanesDecoder(clip.path)) as decoder:
+        place = Place(context, clip.info)
+        pipeline = Pipeline(replace(rung, overlapped=False), place, decoder.read, lambda frames: None)
+        while len(frames := decoder.read(BATCH)) == BATCH:
+            ready.append(pipeline.compute(Batch(0, frames.to(context.device))).on_stream().cpu())
+    if not ready:
+        raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
+    recorder, turns = _recorder("x264", clip, context), cycle(ready)
+
+    def step(stamp: Tensor) -> Tensor:
+        for batch in islice(turns, context.items // BATCH):
+            recorder.write(batch)
+        return stamp[:, None].repeat(1, 2)
+
+    return Side(
+        step,
+        finish=recorder.settle,
+        close=recorder.close,
+        stock_steps=_stock_steps("x264", context),
+        works_ahead=True,
+        round_steps=-(-clip.info.frames // context.items),
+    )
+
+
+# --- the reference's composites ---------------------------------------------------------------------------------------
+
+FORMAT = 2  # of the stored composites; raise it whenever the baseline's stages compute other ones
+FOLDER = "video-composites"  # in the context's `cache_dir`
+COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an H200; of a longer video the first ones
+COMPARED_COMPOSITES = 16  # whose pixels a proof compares
+
+
+@functools.lru_cache(maxsize=1)
+def composite_grids(context: Context, clip: Source) -> Tensor:
+    """The luma of the reference's composites, as of `luma_of_nv12`: float32 [frames, rows, columns] on the CPU.
+
+    It is NaN from frame COMPARED_FRAMES on.
+    """
+    grids: Tensor = _read_reference(context, clip, "grids")
+    return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
+
+
+def _read_reference(context: Context, clip: Source, part: Literal["grids", "composites"]) -> Any:
+    """Reads the grids, or some whole composites by number, NV12; computes both where one is missing or damaged.
+
+    The baseline's own stages compute them: OpenCV, and the eager network in strict FP32. The stages of the GPU would be
+    faster, but they are what is compared. It is done once for a clip and its weights, in the time that the baseline
+    takes for the clip. Raises VideoError for a video that cannot be decoded.
+    """
+    folder = context.cache_dir / FOLDER / _key(context, clip)
+    content = read_kept(folder / f"{part}.pt")
+    if content is None:
+        for name, value in _compute_reference(context, clip).items():
+            buffer = io.BytesIO()
+            torch.save(value, buffer)
+            keep(folder / f"{name}.pt", buffer.getvalue())
+            content = buffer.getvalue() if name == part else content
+    assert content is not None  # noqa: S101  # one of the two parts
+    return torch.load(io.BytesIO(content), weights_only=True)
+
+
+def _key(context: Context, clip: Source) -> str:
+    """A name that changes with any fact that decides the composites."""
+    import av
+    import cv2
+
+    kind, checkpoint = cast(DeviceKind, context.device.type), own_checkpoint(context)
+    weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
+    files = [path.read_bytes() for path in (clip.path, checkpoint) if path is not None]
+    versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return key_of(FORMAT, COMPARED_FRAMES, COMPARED_COMPOSITES, weights, *files, versions)
+
+
+def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
+    """The grids of the first frames, and the composites that a proof compares.
+
+    Raises ValueError where these equal our own clip: a comparison with them would prove nothing.
+    """
+    from workloads.video.encode.quality import psnr_db
+
+    grids, composites = list[Tensor](), dict[int, Tensor]()
+    place, numbers = Place(context, clip.info), composited_numbers(min(clip.info.frames, COMPARED_FRAMES))
+    with (
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
+        closing(HostDecoder(clip.path)) as decoder,
+    ):
+        pipeline = Pipeline(REFERENCE, place, decoder.read, lambda frames: None)
+        while len(grids) < COMPARED_FRAMES and (batch := pipeline.decode()) is not None:
+            composited = pipeline.compute(batch).content
+            grids += luma_of_bgr(composited, clip.info.matrix)
+            for number in sorted({*numbers} & {*range(batch.first, batch.first + len(composited))}):
+                shown, blurred = (each[number - batch.first] for each in (batch.content, composited))
+                if clip.numbered and (db := psnr_db(shown, blurred)) >= LEAST_COMPOSITED_DB:
+                    raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
+                composites[number] = place.upload(blurred[None])[0].cpu()
+    return {"grids": torch.stack(grids[:COMPARED_FRAMES]), "composites": composites}
+
+
+def composited_numbers(frames: int) -> list[int]:
+    """The numbers of the first, the last and some frames between them, at other places of their batches."""
+    between = COMPARED_COMPOSITES - 2
+    return sorted({0, *((2 * place + 1) * frames // (2 * between) for place in range(between)), frames - 1})
+
+
+# --- the proof: a whole file, of frames like the baseline's -----------------------------------------------------------
+
+COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
+
+
+def file_is_whole(rung: Rung) -> Proof:
+    """Proves that every frame of the clip is in the file, in order, and like the encoder's input.
+
+    The proof also compares the encoder's inputs with the baseline's composites.
+    """
+    return Proof("file is whole", partial(_file_is_whole, rung))
+
+
+def _file_is_whole(rung: Rung, context: Context) -> str:
+    from workloads.video.encode.quality import psnr_db, quality
+
+    clip = source(context)
+    frames, wanted = clip.info.frames, _read_reference(context, clip, "composites")
+    with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
+        path = Path(folder, f"clip{SUFFIXES[rung.codec]}")
+        given = _write_whole(rung, context, clip, path, {*range(0, frames, COMPARED_EVERY), frames - 1, *wanted})
+        found = quality(path, given, "nv12", clip.info.matrix, clip.numbered)
+    words = f"{found.frames} of {frames} frames"
+    if found.frames != frames:
+        raise DisprovedError(f"{words}: all of them are wanted")
+    wrong = next((place for place, number in enumerate(found.numbers) if place != number), None)
+    if wrong is not None:
+        raise DisprovedError(f"{words}: frame {wrong} of the file carries the number {found.numbers[wrong]}")
+    values = found.psnr_db.values()
+    worst_db, median_db = min(values), statistics.median(values)
+    words += f", {worst_db:.1f} dB at least and {median_db:.1f} dB in the middle of {len(values)}"
+    if worst_db < LEAST_ENCODED_DB:
+        raise DisprovedError(f"{words}: {LEAST_ENCODED_DB:g} dB are wanted")
+    worst_db = min(psnr_db(given[number], frame.numpy()) for number, frame in wanted.items())
+    words += f", {worst_db:.1f} dB with the baseline's composites of {len(wanted)}"
+    if worst_db < LEAST_COMPOSITED_DB:
+        raise DisprovedError(f"{words} frames: {LEAST_COMPOSITED_DB:g} dB are wanted")
+    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s"
+
+
+def _write_whole(rung: Rung, context: Context, clip: Source, path: Path, numbers: set[int]) -> Mapping[int, Pixels]:
+    """Encodes the whole clip; returns the composites of these numbers, NV12, uint8 [H*3//2, W] on the host."""
+    given: dict[int, Pixels] = {}
+    with (
+        in_thread(context.device, another_stream(context.device)),
+        encoder_of(rung.codec, path, clip.info, context.device) as encoder,
+        closing(rung.decode(clip.path, context.device, False)) as decoder,
+    ):
+        place = Place(context, clip.info, decoder.settle)
+        with closing(Pipeline(rung, place, decoder.read, encoder.write)) as pipeline:
+            while (batch := pipeline.take()) is not None:
+                composites = batch.on_stream()
+                for number in sorted(numbers & {*range(batch.first, batch.first + len(composites))}):
+                    frame = composites[number - batch.first][None]
+                    nv12 = frame if isinstance(frame, Tensor) else place.upload(frame)
+                    given[number] = nv12[0].cpu().numpy()
+    return given
+
+
+# --- promises ---------------------------------------------------------------------------------------------------------
+
+VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
+GPU_STAGES = replace(GPU, compute_capability=(8, 0))
+WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
+PIXELS = FRAMES["cuda"] * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
+TEST_READS_BYTES = 2**16  # bytes that tests read
+# The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
+# files have many times the bits, has to reach it. H.264 by libx264 misses it, and has to keep 0.8 of what it has.
+MOTION_JPEG_WITH_START_UP = Limit("whole_run_speedup", at_least=13.4)
+H264_WITH_START_UP = Limit("whole_run_speedup", at_least=5.4)  # 6.2 to 6.8 on a slow host of an H200
+ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
+COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
+NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
+BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
+WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
+
+
+def _captured(stages: int) -> Limit:
+    """Each of the stages is a launch of its own for a batch, and a step is a batch."""
+    return Limit("graph_launches", at_least=stages * FRAMES["cuda"] // BATCH)
+
+
+def _from_the_gpu(*engaged: Limit, limits: tuple[Limit, ...] = ()) -> Contract:
+    """The contract of frames that no host has decoded."""
+    return Contract((Limit("host_to_device_bytes", at_most=2**20), *engaged), (WITHIN_8_GIB, *limits))
+
+
+def _rung(
+    name: str,
+    rung: Rung,
+    speedup: Mapping[str, float],
+    below: str = BASELINE,
+    needs: Needs = GPU_STAGES,
+    contract: Mapping[str, Contract] | None = None,
+    why: str = "",
+    whole: bool = True,
+    why_lower: str = "",
+) -> Optimization:
+    return Optimization(
+        name,
+        partial(build, rung),
+        speedup,
+        dtype="float16",
+        compared_with=below,
+        needs=needs,
+        tolerance=EXACT,
+        contract=contract or {},
+        proofs=(file_is_whole(rung),) if whole else (),
+        why=why,
+        min_speedup_why=why_lower,
+    )
+
+
+X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
+NVIDIAS_LIBRARIES = "TensorRT and CV-CUDA in place of fused cuDNN calls and torch: libx264 is the longest stage of both"
+ONE_KERNEL_A_STAGE = "Motion JPEG out; one kernel each preprocesses and composites, in place of a captured dozen"
+MOTION_JPEG = "Motion JPEG out, with many times the bits of H.264 at equal PSNR: the proofs print both figures of both"
+OVERLAP = "every stage works on another batch: the pipeline takes the time of the longest stage"
+NO_PIPELINE = "the encoder's own speed, on frames that lie ready: the most that a pipeline which ends in it can reach"
+ENCODED_APART = "H.264 out by the GPU's own encoder, an engine apart from what computes"
+SHARED_CORES = "below, OpenCV decodes and encodes on all cores of the host, which others use too"
+TWO_CORES = (
+    "decoding, computing and encoding share the same cores: overlap fills only what one of them "
+    "leaves idle; in the sequential baseline too the network computes on one thread"
+)
+
+LADDER = (
+    _rung(
+        "segment-fused",
+        SEGMENT,
+        {"sm_90": 1.05, "cuda": 0.95},
+        contract={"cuda": Contract((*TENSOR_CORES, _captured(1), Limit("kernel_launches", at_most_of_reference=0.1)))},
+        why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
+        whole=False,
+    ),
+    _rung(
+        "composite-gpu",
+        COMPOSITE,
+        {"sm_90": 1.0, "cuda": 0.9},
+        "segment-fused",
+        contract={"cuda": Contract((*TENSOR_CORES, _captured(3), BGR_ONLY))},
+        why="frames go up for it and come back for the encoder",
+        whole=False,
+        why_lower=SHARED_CORES,
+    ),
+    _rung(
+        "preprocess-gpu",
+        PREPROCESS,
+        {"sm_90": 0.85, "cuda": 0.8},
+        "composite-gpu",
+        contract={"cuda": Contract((_captured(4), Limit("host_to_device_bytes", at_most_of_reference=0.75)))},
+        why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
+        whole=False,
+        why_lower="within a process what the CPU decodes and encodes varies more, and the interval of a process must "
+        "keep the promise",
+    ),
+    _rung(
+        "nvdec-sessions",
+        DECODE,
+        {"sm_90": 1.0, "cuda": 0.9},
+        "preprocess-gpu",
+        VIDEO,
+        {"cuda": _from_the_gpu(_captured(4))},
+        why="frames are born on the GPU; the encoder still wants them back",
+        whole=False,
+    ),
+    _rung(
+        "nvjpeg",
+        ENCODE,
+        {"sm_90": 10.0, "cuda": 1.0},
+        "nvdec-sessions",
+        VIDEO,
+        {"cuda": Contract((COMPRESSED_ONLY,))},
+        why=f"only the compressed stream comes back; {MOTION_JPEG}",
+        why_lower=SHARED_CORES,
+    ),
+    _rung(
+        "overlapped",
+        NVJPEG,
+        {"sm_90": 0.95, "cuda": 0.95},
+        "nvjpeg",
+        VIDEO,
+        {"sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)), "cuda": _from_the_gpu(COMPRESSED_ONLY)},
+        why=OVERLAP,
+    ),
+)
+OPTIMIZED = (
+    _rung(
+        "optimized-x264",
+        X264,
+        {"sm_90": 7.4, "cuda": 1.5},
+        needs=VIDEO,
+        contract={
+            "sm_90": _from_the_gpu(_captured(4), NV12_ONLY, limits=(H264_WITH_START_UP,)),
+            "cuda": _from_the_gpu(NV12_ONLY),
+        },
+        why=X264_BOUND,
+    ),
+    _rung(
+        "optimized-tensorrt",
+        TENSORRT_STAGES,
+        {"sm_90": 0.95, "cuda": 0.9},
+        "optimized-x264",
+        WITH_TENSORRT,
+        {"cuda": _from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY)},
+        why=NVIDIAS_LIBRARIES,
+    ),
+    Optimization(
+        "x264-alone",
+        partial(x264_alone, X264),
+        {"sm_90": 9.4, "cuda": 0.5},
+        tolerance=EXACT,
+        needs=GPU_STAGES,
+        contract={
+            "cuda": Contract((Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=TEST_READS_BYTES)))
+        },
+        why=NO_PIPELINE,
+    ),
+    _rung(
+        "of-x264-alone",
+        X264,
+        {"sm_90": 0.75, "cuda": 0.5},
+        "x264-alone",
+        VIDEO,
+        {"cuda": _from_the_gpu(_captured(4), NV12_ONLY)},
+        why=X264_BOUND,
+        why_lower="a host of its own reaches 0.97, and less where others use the cores that libx264 encodes on",
+    ),
+    _rung(
+        "optimized-triton",
+        TRITON,
+        {"cuda": 0.95},
+        "optimized-nvjpeg",
+        replace(VIDEO, packages=(*VIDEO.packages, "triton")),
+        {"cuda": _from_the_gpu(COMPRESSED_ONLY)},
+        why=ONE_KERNEL_A_STAGE,
+    ),
+    _rung(
+        "optimized-nvenc",
+        NVENC,
+        {"cuda": 1.5},
+        needs=replace(VIDEO, engine=Engine("nvenc", why_not)),
+        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
+        why=ENCODED_APART,
+    ),
+    _rung(
+        "optimized-nvjpeg",
+        NVJPEG,
+        {"sm_90": 35.0, "cuda": 3.0},
+        needs=VIDEO,
+        contract={
+            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
+            "cuda": _from_the_gpu(),
+        },
+        why=f"{MOTION_JPEG}; {OVERLAP}",
+        why_lower=SHARED_CORES,
+    ),
+)
+OPTIMIZED_ON_CPU = Optimization(
+    "optimized-on-cpu",
+    partial(build, ON_CPU),
+    {"cpu": 0.6},
+    tolerance=EXACT,
+    needs=ON_HOST,
+    proofs=(file_is_whole(ON_CPU),),
+    why=TWO_CORES,
+)
+END_TO_END = Workload(
+    name="video/end-to-end",
+    baseline=partial(build, REFERENCE),
+    inputs=stamps,
+    sizes={kind: size(kind) for kind in FRAMES},
+    optimizations=(*LADDER, *OPTIMIZED, OPTIMIZED_ON_CPU),
+    cold=False,  # the inputs are stamps; frames come from a file
+    timing="pipeline",
+    ladder=True,
+    settings={**VIDEO_SETTING, **SEGMENTER_SETTING},
+)

@@ -1,1 +1,0 @@
-"""The whole pipeline: from a file of video to another one, through all stages."""
