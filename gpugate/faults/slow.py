@@ -60,51 +60,21 @@ class BusyLoop:
             pass
 
 
-def _recent() -> deque[float]:
-    return deque(maxlen=RECENT_BLOCKS)
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Times of recent blocks, and the cycles that a sleeping kernel spends in a millisecond, its launch included.
-
-    A pace outlives a side: the next build of the same program begins with these values.
-    """
-
-    block_ms: deque[float] = field(default_factory=_recent)
-    cycles_per_ms: deque[float] = field(default_factory=_recent)
-
-    def add_sleep(self, cycles: int, taken_ms: float) -> None:
-        """Keeps the rate of a sleep of at least FEWEST_CYCLES, where the clock of a GPU can have it.
-
-        The first sleep of a process also loads its kernel. Its rate would make later sleeps too short to measure.
-        """
-        if cycles < FEWEST_CYCLES:
-            return
-        rate = cycles / taken_ms
-        if 1 / CLOCK_RANGE <= rate / FIRST_CYCLES_PER_MS <= CLOCK_RANGE:
-            self.cycles_per_ms.append(rate)
-
-    def cycles(self, share: float) -> int:
-        """Computes the cycles of a sleep for `share` of a block; 0 before the first block was timed."""
-        if not self.block_ms:
-            return 0
-        rate = statistics.median(self.cycles_per_ms) if self.cycles_per_ms else FIRST_CYCLES_PER_MS
-        return int(share * statistics.median(self.block_ms) * rate)
-
-
 class DeviceExtraWork:
     """A sleeping kernel on the current stream, for `share` of the device time of recent blocks.
 
     A block's own time is not known before it has run, and waiting for it would leave the device idle: the median of the
     last three blocks replaces it. The rate of cycles comes from the last three sleeps, launch included, so the launch
-    is a part of the extra work and the rate follows a changed clock.
+    is a part of the extra work and the rate follows a changed clock. The next build of the same program begins with
+    these values.
     """
 
-    def __init__(self, share: float, pace: Pace) -> None:
-        self.share, self.pace = share, pace
+    def __init__(self, share: float) -> None:
+        self.share = share
         self._began, self._ended, self._slept = (torch.cuda.Event(enable_timing=True) for _ in range(3))  # type: ignore[no-untyped-call]
         self._cycles: int | None = None  # of the last sleep; None: no block has ended since
+        self._block_ms = deque[float](maxlen=RECENT_BLOCKS)
+        self._cycles_per_ms = deque[float](maxlen=RECENT_BLOCKS)
 
     def begin(self) -> None:
         self._read_last_block()
@@ -112,16 +82,24 @@ class DeviceExtraWork:
 
     def end(self) -> None:
         self._ended.record()
-        self._cycles = self.pace.cycles(self.share)
+        rate = statistics.median(self._cycles_per_ms or [FIRST_CYCLES_PER_MS])
+        self._cycles = int(self.share * statistics.median(self._block_ms or [0.0]) * rate)
         if self._cycles:
             torch.cuda._sleep(self._cycles)  # type: ignore[no-untyped-call]
         self._slept.record()
 
     def _read_last_block(self) -> None:
+        """Reads the time of the last block, and the rate of its sleep where the clock of a GPU can have it.
+
+        The first sleep of a process also loads its kernel. Its rate would make later sleeps too short to measure.
+        """
         if self._cycles is None or not self._slept.query():  # type: ignore[no-untyped-call]
             return
-        self.pace.block_ms.append(self._began.elapsed_time(self._ended))
-        self.pace.add_sleep(self._cycles, self._ended.elapsed_time(self._slept))
+        self._block_ms.append(self._began.elapsed_time(self._ended))
+        if self._cycles >= FEWEST_CYCLES:
+            rate = self._cycles / self._ended.elapsed_time(self._slept)
+            if 1 / CLOCK_RANGE <= rate / FIRST_CYCLES_PER_MS <= CLOCK_RANGE:
+                self._cycles_per_ms.append(rate)
         self._cycles = None
 
 
@@ -157,12 +135,11 @@ def slow_down(build: Build, share: float) -> Build:
 
     On CUDA the extra work is device work, on a CPU host work.
     """
-    pace = Pace()
+    on_device = cache(lambda: DeviceExtraWork(share))
 
     def build_faulty(context: Context) -> Side:
         on_cuda = context.device.type == "cuda"
-        extra = DeviceExtraWork(share, pace) if on_cuda else BusyLoop(share, perf_counter, perf_counter)
-        return _SlowedSide(build(context), extra)
+        return _SlowedSide(build(context), on_device() if on_cuda else BusyLoop(share, perf_counter, perf_counter))
 
     return build_faulty
 
