@@ -148,10 +148,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
     if found is None:
         yield "the parts of the difference are unknown: both states need a step profile"
         return
-    terms = {name.removesuffix("_ms").replace("_", " "): ms for name, ms in vars(found).items() if abs(ms) >= LEAST_MS}
-    if not now.on_gpu and "kernels" in terms:  # of a CPU
-        terms = {"operators": terms.pop("kernels"), **terms}
-    words = ", ".join(f"{name} {write_signed(ms)}" for name, ms in terms.items())
+    words = ", ".join(f"{name} {write_signed(ms)}" for name, ms in found.items() if abs(ms) >= LEAST_MS)
     yield f"where it went: {words or 'nowhere'}"
     if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
         yield CLOCKS_UNKNOWN

@@ -167,7 +167,7 @@ def _times(then: State, now: State) -> Cause | None:
     if found is None or abs(now.step_ms / then.step_ms - 1) < FEW:
         return None
     faster = now.step_ms < then.step_ms
-    term, ms = (min if faster else max)(vars(found).items(), key=lambda item: item[1])
+    term, ms = (min if faster else max)(found.items(), key=lambda item: item[1])
     share = _share(ms, now.step_ms - then.step_ms)
     return _in_words(term, share, faster, then, now)
 
@@ -194,17 +194,16 @@ def _reference(then: State, now: State) -> Cause | None:
 
 def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> Cause:
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
-    if term == "kernels_ms":
+    if term in ("kernels", "operators"):
         most = next((move for move in list_changed_parts(then, now) if (move.ms < 0) == faster), None)
         words = f", most of all {short(most.name)}, {write_signed(most.ms)}" if most else ""
-        unit = "kernels" if now.on_gpu else "operators"
-        return Cause("slower kernels", f"{unit} take {longer}{words} ({share})")
-    if term == "clocks_ms":
+        return Cause("slower kernels", f"{term} take {longer}{words} ({share})")
+    if term == "clocks":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
         return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
-    if term == "copies_ms":
+    if term == "copies":
         return Cause("slower copies", f"the same copies take {longer} while no kernel runs ({share})")
-    if term == "launch_gaps_ms":
+    if term == "launch gaps":
         enqueue = " -> ".join(units.milliseconds(state.counters["enqueue_ms"]) for state in (then, now))
         return Cause("launch gaps", f"the host takes {longer} to enqueue a step, {enqueue} ({share})")
     where = "while the device waits" if now.on_gpu else "outside of all operators"

@@ -85,25 +85,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class Account:
-    """Changes of the parts of a step, in milliseconds per step: together they are the whole difference.
-
-    `kernels_ms` is the change of the kernels, with those that `finish()` adds and without `clocks_ms`; on a CPU it is
-    the change of the operators. `launch_gaps_ms` is idle time of the device that came with a longer time to enqueue a
-    step. `copies_ms` is the change of the copies while no kernel runs. `syncs_ms` is idle time of the device that came
-    with new waiting calls. `clocks_ms` is the change of the kernels that a lower SM clock explains. `host_ms` is the
-    idle time of the device that remains.
-    """
-
-    kernels_ms: float = 0.0
-    launch_gaps_ms: float = 0.0
-    copies_ms: float = 0.0
-    syncs_ms: float = 0.0
-    clocks_ms: float = 0.0
-    host_ms: float = 0.0
-
-
-@dataclass(frozen=True)
 class PartChange:
     """A kernel, copy or operator of both states, of the newer alone (`is_new`) or of the older alone (`is_gone`).
 
@@ -118,16 +99,22 @@ class PartChange:
     is_kernel: bool = True  # of the steps, or a CPU's operator
 
 
-def account(then: State, now: State) -> Account | None:
-    """Splits the difference of two states into terms; None where a state has no profile. A CPU has no term for copies,
-    gaps and clocks."""
+def account(then: State, now: State) -> dict[str, float] | None:
+    """Splits the difference of two states into terms in milliseconds per step, by name; None where a state has no
+    profile. A CPU has no term for copies, gaps and clocks.
+
+    `kernels` is the change of the kernels, with those that `finish()` adds and without `clocks`, the change that a
+    lower SM clock explains; on a CPU it is the change of the operators. `copies` is the change of the copies while no
+    kernel runs. Idle time of the device is `launch gaps` where it came with a longer time to enqueue a step, `syncs`
+    where it came with new waiting calls, and else `host`.
+    """
     if then.profile is None or now.profile is None:
         return None
     whole = now.step_ms - then.step_ms
     after = _after_ms(now) - _after_ms(then)
     kernels = now.profile.kernel_ms - then.profile.kernel_ms + after
     if not now.on_gpu:
-        return Account(kernels_ms=kernels, host_ms=whole - kernels)
+        return {"operators": kernels, "host": whole - kernels}
     clocks = _by_clocks(then, now)
     copies = now.profile.copy_ms - then.profile.copy_ms
     idle = whole - kernels - copies
@@ -135,7 +122,8 @@ def account(then: State, now: State) -> Account | None:
         syncs, launches = idle, 0.0
     else:
         syncs, launches = 0.0, _within(now.more(then, "enqueue_ms"), idle)
-    return Account(kernels - clocks, launches, copies, syncs, clocks, idle - syncs - launches)
+    found = {"kernels": kernels - clocks, "launch gaps": launches, "copies": copies, "syncs": syncs, "clocks": clocks}
+    return {**found, "host": idle - syncs - launches}
 
 
 def list_changed_parts(then: State, now: State) -> list[PartChange]:

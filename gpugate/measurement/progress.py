@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
+from gpugate.statistics.intervals import Estimate
+
 # Preparing makes the inputs and the baseline's outputs. Counting runs under the profiler; watching, after it, measures
 # the counters that need none, such as growing memory.
 Doing = Literal[
@@ -28,8 +30,8 @@ class Progress:
     """The state of a running case, reported between blocks and never inside a block.
 
     `side` is the name of a side, such as `baseline`; while proving, the name of a proof; while confirming, the process
-    under way. `build` counts builds of both sides from 1; it is 0 before the first. `speedup`, `low` and `high` are
-    the estimate so far, None before there is any.
+    under way. `build` counts builds of both sides from 1; it is 0 before the first. `speedup` is the estimate so far,
+    None before there is any.
     """
 
     case_id: str
@@ -37,9 +39,7 @@ class Progress:
     side: str = ""
     build: int = 0
     pairs: int = 0
-    speedup: float | None = None
-    low: float | None = None
-    high: float | None = None
+    speedup: Estimate | None = None
     seconds_left: float | None = None
 
 

@@ -153,7 +153,6 @@ class _Run:
     def report_progress(self, doing: Doing, side: str, taking: TimedBuild | None = None) -> None:
         self.spent.begin(doing)
         builds = [*self.builds, *([taking] if taking else [])]
-        estimate = _estimate(builds)
         self.report(
             Progress(
                 case_id=self.case.id,
@@ -161,9 +160,7 @@ class _Run:
                 side=side,
                 build=len(self.builds) + 1,
                 pairs=sum(len(build.pairs) for build in builds),
-                speedup=estimate.median if estimate else None,
-                low=estimate.low if estimate else None,
-                high=estimate.high if estimate else None,
+                speedup=_estimate(builds),
                 seconds_left=self.seconds_left if math.isfinite(self.deadline_s) else None,
             )
         )

@@ -84,19 +84,13 @@ def line(progress: Progress, session: str = "") -> Text:
         parts.append((f"build {progress.build}", "dim"))
     if progress.pairs:
         parts.append((units.number_of(progress.pairs, "pair"), ""))
-    if progress.speedup is not None:
-        parts.append((_describe_estimate(progress, progress.speedup), "cyan"))
+    if found := progress.speedup:
+        interval = f"{units.interval(found.low, found.high)} (+-{units.percent(found.half_width)})"
+        parts.append((f"{units.ratio(found.median)} {interval}", "cyan"))
     if progress.seconds_left is not None:
         parts.append((f"{max(0.0, progress.seconds_left):.0f} s left", "dim"))
     parts += [(session, "dim")] if session else []
     return Text("  ", overflow="fold").join(Text(show_controls(words), style=style) for words, style in parts)
-
-
-def _describe_estimate(progress: Progress, speedup: float) -> str:
-    if progress.low is None or progress.high is None:
-        return units.ratio(speedup)
-    half_width = (progress.high - progress.low) / (2 * speedup)
-    return f"{units.ratio(speedup)} {units.interval(progress.low, progress.high)} (+-{units.percent(half_width)})"
 
 
 def _stage(progress: Progress) -> tuple[object, ...]:

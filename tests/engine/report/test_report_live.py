@@ -9,8 +9,9 @@ from rich.console import Console
 
 from gpugate.measurement.progress import Progress
 from gpugate.report.live import LiveLine, line
+from gpugate.statistics.intervals import Estimate
 
-MEASURING = Progress("net/cuda-graph/cuda", "measuring", "baseline", 2, 37, 4.41, 4.38, 4.44, 12.3)
+MEASURING = Progress("net/cuda-graph/cuda", "measuring", "baseline", 2, 37, Estimate(4.41, 4.38, 4.44), 12.3)
 
 
 class Terminal(io.StringIO):
