@@ -245,7 +245,7 @@ def measure(asked: str) -> Facts:
     environment, driver_gpus = describe(device), gpu_count()
     loaded = _load_gpu(device) if device.type == "cuda" else {}
     with (work := OtherWork()).measure():
-        yardsticks = (probe(device, "before").values, probe(device, "after").values)
+        yardsticks = (probe(device).values, probe(device).values)
     return Facts(environment, load, os.cpu_count() or 1, driver_gpus, yardsticks, work.throttled, **loaded)
 
 

@@ -264,7 +264,7 @@ class Yardstick:
     """Ceilings of this machine from a probe of one second, by name; the unit is in the name."""
 
     values: Mapping[str, Positive]
-    taken: Literal["before", "between", "after"] = "between"
+    taken: InitVar[object] = None  # of older files
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,18 +18,15 @@ PINNED_COPY_BYTES = 2**27
 LAUNCHES = 200
 CPU_MATMUL = 1024
 CPU_COPY_BYTES = 2**26
-Taken = Literal["before", "between", "after"]
 
 
-def probe(device: torch.device, taken: Taken) -> Yardstick:
+def probe(device: torch.device) -> Yardstick:
     """Measures matmul, copy and launch ceilings, each the best of seven; units are in the names.
 
     The data is random: zeros run 13 % faster.
     """
     TorchFlags().apply()
-    if device.type == "cuda":
-        return Yardstick(_cuda(device), taken)  # cuda only
-    return Yardstick(_cpu(), taken)
+    return Yardstick(_cuda(device) if device.type == "cuda" else _cpu())
 
 
 def _best_ms(timer: HostTimer, run: Callable[[], object], calls: int = 1) -> float:

@@ -92,7 +92,7 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
             result.skipped = SPANS_GPUS if case.spans_gpus else session.capture(case, session.context(case))
             return
         if not session.result.yardsticks:
-            session.probe("before")
+            session.probe()
         _measure_until_decided(session, case, result, report)
     except KeyboardInterrupt:
         _drop_measurement(result)  # its confirmations may be missing
@@ -220,7 +220,7 @@ def measure_here(session: PerfSession, case: Case, settings: Settings, report: R
             session.notes.add(f"warning: proofs are not remembered: {error}")
     found = add_ceilings(found)
     if found.pairs and impossible_rate(found, summarize(found), case.size):
-        session.probe("between")  # one bad probe makes no side too fast
+        session.probe()  # one bad probe makes no side too fast
         found = add_ceilings(found)
     return _as_stored(with_derived(found, case.size, session.result.yardsticks[-1].values))
 
@@ -238,7 +238,7 @@ def _forget_other_reference(session: PerfSession, result: CaseResult) -> None:
 
 def _check_machine(session: PerfSession, result: CaseResult, measurement: Measurement) -> None:
     """Probes the machine after a measurement in this process, and notes what makes its times no evidence."""
-    session.probe("between")
+    session.probe()
     result.environment_problem = find_environment_problem(session, result, measurement)
     if result.remembered is not None:
         result.launch_slowdown = launch_slowdown(session.result.yardsticks, result.remembered.yardsticks)
@@ -256,7 +256,7 @@ def find_environment_problem(session: PerfSession, result: CaseResult, measureme
         expected = {name: max(probe.values.get(name, 0.0) for probe in probes) for name in names}
     if environment_problem(measurement, probes[-2:], expected) is None:
         return None
-    session.probe("between")  # one bad probe is no sick machine
+    session.probe()  # one bad probe is no sick machine
     return environment_problem(measurement, probes[-1:], expected)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import CompareError, GpugateError, OptionError
 from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, describe, machine_name, missing_needs
-from gpugate.measurement.record import Yardstick
 from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
 from gpugate.results.run import Mode, RunResult
@@ -148,11 +147,11 @@ class PerfSession:
             settings=self.options.settings,
         )
 
-    def probe(self, taken: Literal["before", "between"]) -> None:
+    def probe(self) -> None:
         """Measures the machine itself, and adds what it found to the run."""
         from gpugate.measurement.yardsticks import probe
 
-        self.result.yardsticks.append(probe(self.device, taken))
+        self.result.yardsticks.append(probe(self.device))
 
     def begin(self) -> None:
         """Writes the JSON file with no further case, in place of an older run: a session that is killed leaves it."""
@@ -167,15 +166,12 @@ class PerfSession:
             run_file.append(path, result, probes, self.result)
 
     def finish(self, interrupted: bool) -> None:
-        """Marks the last probe as the one after everything, adds the files of the code and writes the file at last."""
+        """Adds the files of the code and writes the file at last."""
         self.result.interrupted = interrupted
         with suppress(CompareError, OSError):
             if self.result.provenance is not None and self.result.provenance.commit is not None:
                 code = list_code(self.root, self.options.result_paths)  # only now are all modules imported
                 self.result.provenance = replace(self.result.provenance, files=tuple(sorted(code)))
-        if self.result.yardsticks:
-            last = self.result.yardsticks.pop()
-            self.result.yardsticks.append(Yardstick(last.values, "after"))
         self.result.wall_s = self.elapsed_s
         for path in self.options.run_paths:
             run_file.write(path, self.result)

@@ -88,7 +88,7 @@ def stored(path: Path, *cases: CaseResult, **changed: object) -> RunResult:
     """The run of these cases as it comes back from the file, which holds what was decided of its stored digits."""
     by_id: Mapping[str, CaseResult] = {one.case_id: one for one in cases}
     run = RunResult(MACHINE, STARTED, seed=7, cases=dict(by_id), wall_s=12.5)
-    run.yardsticks = [Yardstick({"matmul_bf16_tflops": 788.0}, "before")]
+    run.yardsticks = [Yardstick({"matmul_bf16_tflops": 788.0})]
     run.source_hashes = {one.workload: "fedcba9876543210" for one in cases}
     run = replace(run, **changed)
     run_file.write(path, run)

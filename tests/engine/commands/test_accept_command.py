@@ -115,7 +115,7 @@ def test_runs_of_another_night_are_added_to_what_is_recorded(here: Path, capsys:
     assert record() == 0
     folder = Path("baselines/nvidia-h200")
     before = baseline.load_all(folder)
-    next_night(5, 3.2, yardsticks=[Yardstick({"matmul_bf16_tflops": 700.0}, "before")])
+    next_night(5, 3.2, yardsticks=[Yardstick({"matmul_bf16_tflops": 700.0})])
     capsys.readouterr()
     assert add(5) == 0
     assert "net/fused/cuda: 3.01x -> 3.01x, 3.00..3.20 over 3 processes on 2 nights" in capsys.readouterr().out

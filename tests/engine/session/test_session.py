@@ -58,9 +58,7 @@ MEASURED = Measurement(
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PerfSession:
     """Its yardsticks are made up; `measuring` says what a measurement gives or raises."""
-    monkeypatch.setattr(
-        PerfSession, "probe", lambda self, taken: self.result.yardsticks.append(Yardstick({"copy": 1.0}, taken))
-    )
+    monkeypatch.setattr(PerfSession, "probe", lambda self: self.result.yardsticks.append(Yardstick({"copy": 1.0})))
     nodes = {CASE.id: "test_it.py::test_it"}
     return PerfSession(OPTIONS, CPU, tmp_path, RunResult(HERE, "2030-01-01T00:00:00+00:00", seed=1), nodes)
 
@@ -171,7 +169,7 @@ def test_a_record_of_other_code_or_software_is_compared_and_said_and_one_of_anot
 def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
     streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
     probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
-    monkeypatch.setattr(session, "probe", lambda taken: session.result.yardsticks.append(next(probes)))
+    monkeypatch.setattr(session, "probe", lambda: session.result.yardsticks.append(next(probes)))
     monkeypatch.setattr("gpugate.measurement.run.measure", lambda *arguments: streamed)
     found = measure_case(session, CASE).measurement
     assert found.optimized_counters["bus_share"] == pytest.approx(2e7 / 1e-3 / 50e9)

@@ -108,7 +108,7 @@ def test_the_json_holds_everything_and_reads_back(whole: Whole) -> None:
     assert (run.gate, run.interrupted, run.wall_s > 0) == (False, False, True)
     assert run.environment.device_kind == "cpu"
     assert set(run.source_hashes) == {"tiny"}
-    assert [probe.taken for probe in run.yardsticks] == ["before", "after"]
+    assert len(run.yardsticks) == 2
     assert set(run.cases) == {"tiny/quick/cuda", "tiny/quick/cpu"}
     assert run.cases["tiny/quick/cuda"].skipped == NO_GPU
     case = run.cases["tiny/quick/cpu"]
