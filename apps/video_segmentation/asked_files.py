@@ -23,6 +23,7 @@ NETWORKS: Mapping[DeviceKind, str] = {
     "cuda": f"FCN-ResNet101 ({ARCHITECTURES['cuda'].name})",
     "cpu": f"LR-ASPP MobileNetV3-Large ({ARCHITECTURES['cpu'].name})",
 }
+MP4V_SUFFIXES = (".mp4", ".mov", ".avi")
 
 
 def refuse_one_file_twice(asked: argparse.Namespace) -> None:
@@ -43,8 +44,6 @@ def refuse_suffixes(rung: Rung, asked: argparse.Namespace) -> None:
     """Raises ValueError for file names whose suffix belongs to another kind of file than the rung writes."""
     if rung.codec != "mp4v":
         return  # the other encoders refuse such names themselves before they encode
-    from workloads.video.encode.on_cpu import MP4V_SUFFIXES
-
     if asked.output.suffix.lower() not in MP4V_SUFFIXES:
         reason = f"--variant {asked.variant} encodes MPEG-4 Part 2"
         raise ValueError(f"{asked.output} cannot be written ({reason}): let its name end in {', '.join(MP4V_SUFFIXES)}")

@@ -265,15 +265,12 @@ def test_libx264_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to copy yet; a busy copier still reads memory that the producer has let go."""
-    from workloads.video.encode.on_cpu import X264
+    from workloads.video.encode.encoding import X264, encoders_stream
 
     nobody_waits()
     with X264(tmp_path / "clip.mp4", VIDEO) as encoder:
         for batch in frames[:CODED_FRAMES].split(BATCH):
-            if busy == "copier" and encoder._ring is not None:
-                keep_busy(encoder._ring._stream, 20)
-            else:
-                keep_busy(stream, 20)
+            keep_busy(encoders_stream(DEVICE) if busy == "copier" else stream, 20)
             encoder.write(batch.clone())
     assert encoder.close().frames == CODED_FRAMES
     assert_shows(tmp_path / "clip.mp4", frames[:CODED_FRAMES])

@@ -485,7 +485,7 @@ def _stock_steps(codec: Codec, context: Context) -> int:
     """
     if codec != "x264":
         return 0
-    from workloads.video.encode.on_cpu import stock_frames
+    from workloads.video.encode.encoding import stock_frames
 
     return -(-stock_frames() // context.items)
 

@@ -13,7 +13,6 @@ from tests.support.libjpeg import jpeg
 from workloads.video.clip.clip import Clip, rendered
 from workloads.video.clip.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.encode import motion_jpeg
-from workloads.video.encode.encoding import PendingFrames
 
 CLIP = Clip(160, 96, 12)
 
@@ -38,8 +37,8 @@ def rgb(nv12: Tensor) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def libjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
-        return threads.map(jpeg, frames.frames.unbind())
-
-    monkeypatch.setattr(motion_jpeg, "pictures", pictures)
+def libjpeg(no_thread_stays: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with ThreadPoolExecutor(motion_jpeg.AT_ONCE) as threads:
+        monkeypatch.setattr(motion_jpeg, "jpeg_threads", lambda: threads)
+        monkeypatch.setattr(motion_jpeg, "_picture", lambda wait, frame: jpeg(frame))
+        yield

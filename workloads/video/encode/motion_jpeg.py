@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_void_p
+from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from queue import LifoQueue
 from typing import Any
 
 import torch
@@ -28,91 +28,75 @@ from torch import Tensor
 
 from workloads.video.clip.video_file import replacing_video
 from workloads.video.encode.encoding import (
-    CodedTrack,
-    Encoded,
+    Encoder,
     EncodingError,
     PendingFrames,
-    ThreadedEncoder,
-    VideoFormat,
     as_of_now,
-    encoded,
+    coded_packet,
+    coded_track,
     require_frames,
 )
 
 QUALITY = 90  # JPEG's, 1 to 100
-MOST_IN_FLIGHT = 3
 AT_ONCE = 4  # pictures
 NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")  # of CUDA 13 and 12: names in the machine's own library folders
 # The numbers of nvjpeg.h.
 CSS_444, INPUT_RGB, MOST_COMPONENTS, SUCCESS = 0, 3, 4, 0
 
 
-class MotionJpeg(ThreadedEncoder[Tensor, Iterator[Tensor]]):
+class MotionJpeg(Encoder[Tensor]):
     """An encoder of uint8 [n, 3, H, W] RGB, full range, on a CUDA device.
 
-    Threads of their own encode frames, beyond the end of a batch, while the encoder's thread writes earlier frames. The
-    caller waits while MOST_IN_FLIGHT batches are in flight.
+    Threads of their own encode frames, beyond the end of a batch, while the encoder's thread writes earlier frames.
     """
 
-    def __init__(self, path: Path, video: VideoFormat) -> None:
-        self._threads = ThreadPoolExecutor(AT_ONCE, "jpeg")
-        super().__init__(path, video, MOST_IN_FLIGHT)
+    def _open(self) -> None:
+        self._container = self._file.enter_context(replacing_video(self.path))
+        self._track = coded_track(self._container, "mjpeg", self.video)
 
-    def write(self, frames: Tensor) -> None:
+    def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         require_frames(frames, (3, self.video.height, self.video.width))
-        if len(frames):
-            self.wait_for_room()
-            self.put(pictures(as_of_now(frames), self._threads))
+        return pictures(as_of_now(frames), jpeg_threads())
 
-    def close(self) -> Encoded:
-        try:
-            return super().close()
-        finally:
-            self._threads.shutdown(cancel_futures=True)
+    def _encode(self, batch: Iterator[Tensor]) -> None:
+        for picture in batch:
+            number = self.frames
+            self._container.mux(
+                coded_packet(self._track, self.video, picture.numpy(), number, number, is_keyframe=True)
+            )
+            self.frames += 1
 
-    def abort(self) -> None:
-        super().abort()
-        self._threads.shutdown(cancel_futures=True)
+    def _flush(self) -> None:
+        """Every picture is in the file already."""
 
-    def _encode(self, batches: Iterator[Iterator[Tensor]]) -> Encoded:
-        with replacing_video(self.path) as container:
-            track = CodedTrack(container, "mjpeg", self.video)
-            for pictures_of_batch in batches:
-                for picture in pictures_of_batch:
-                    track.mux(picture.numpy())
-        return encoded(self.path, track.frames, self.video)
+
+@functools.cache
+def jpeg_threads() -> ThreadPoolExecutor:
+    """The threads of all files, each with an encoder that it keeps."""
+    return ThreadPoolExecutor(AT_ONCE, "jpeg")
 
 
 def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
     """uint8 [bytes] in page-locked memory for each of the frames, uint8 [n, 3, H, W] RGB, contiguous, in order.
 
-    `threads` begin at once, one picture each, and wait for the frames. An error is raised at the request of its
-    picture: EncodingError where nvJPEG fails or is missing.
+    `threads` begin at once, one picture each, and wait for the frames.
     """
     return threads.map(partial(_picture, frames.wait), frames.frames.unbind())
+
+
+_of_thread = threading.local()
 
 
 def _picture(wait: Callable[[], object], frame: Tensor) -> Tensor:
     torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
-    idle = _idle_encoders(frame.device)
-    encoder, sound = idle.get(), None
-    try:
-        encoder = encoder or NvJpeg(frame.device)
-        picture = encoder.encode(frame)
-        sound = encoder
-        return picture
-    finally:
-        idle.put(sound)  # None replaces one that failed
-
-
-@functools.lru_cache(maxsize=8)
-def _idle_encoders(device: torch.device) -> LifoQueue[NvJpeg | None]:
-    """Encoders kept for all files, with their streams and memory; None stands for one that is still to be made."""
-    idle: LifoQueue[NvJpeg | None] = LifoQueue()
-    for _ in range(AT_ONCE):
-        idle.put(None)
-    return idle
+    encoder = getattr(_of_thread, "encoder", None)
+    if encoder is None or encoder.device != frame.device:
+        encoder = NvJpeg(frame.device)
+    _of_thread.encoder = None  # it is not used again where it fails
+    picture = encoder.encode(frame)
+    _of_thread.encoder = encoder
+    return picture
 
 
 class Image(Structure):
@@ -121,30 +105,19 @@ class Image(Structure):
     _fields_ = (("channel", c_void_p * MOST_COMPONENTS), ("pitch", c_size_t * MOST_COMPONENTS))
 
 
-HANDLE, STREAM = c_void_p, c_void_p
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "nvjpegCreateSimple": (POINTER(HANDLE),),
-    "nvjpegEncoderStateCreate": (HANDLE, POINTER(HANDLE), STREAM),
-    "nvjpegEncoderParamsCreate": (HANDLE, POINTER(HANDLE), STREAM),
-    "nvjpegEncoderParamsSetSamplingFactors": (HANDLE, c_int, STREAM),
-    "nvjpegEncoderParamsSetQuality": (HANDLE, c_int, STREAM),
-    "nvjpegEncodeImage": (HANDLE, HANDLE, HANDLE, POINTER(Image), c_int, c_int, c_int, STREAM),
-    "nvjpegEncodeRetrieveBitstream": (HANDLE, HANDLE, c_void_p, POINTER(c_size_t), STREAM),
-}
-
-
 class NvJpeg:  # cuda only
-    """Encodes one picture at a time."""
+    """Encodes one picture at a time, on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._library = device, library()
+        self.device, self._library = device, library()
         self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-        self._handle, self._state, self._settings = HANDLE(), HANDLE(), HANDLE()
+        self._on_stream = c_void_p(self._stream.cuda_stream)
+        self._handle, self._state, self._settings = c_void_p(), c_void_p(), c_void_p()
         self._call("nvjpegCreateSimple", byref(self._handle))
         self._call("nvjpegEncoderStateCreate", self._handle, byref(self._state), self._on_stream)
         self._call("nvjpegEncoderParamsCreate", self._handle, byref(self._settings), self._on_stream)
-        self._call("nvjpegEncoderParamsSetSamplingFactors", self._settings, CSS_444, self._on_stream)
-        self._call("nvjpegEncoderParamsSetQuality", self._settings, QUALITY, self._on_stream)
+        self._call("nvjpegEncoderParamsSetSamplingFactors", self._settings, c_int(CSS_444), self._on_stream)
+        self._call("nvjpegEncoderParamsSetQuality", self._settings, c_int(QUALITY), self._on_stream)
 
     def encode(self, frame: Tensor) -> Tensor:
         """uint8 [bytes] in page-locked memory, of uint8 [3, H, W] RGB, contiguous and complete."""
@@ -152,31 +125,28 @@ class NvJpeg:  # cuda only
         image = Image()
         for plane in range(planes):
             image.channel[plane], image.pitch[plane] = frame.data_ptr() + plane * height * width, width
-        encoder = self._handle, self._state
+        encoder, size = (self._handle, self._state), (c_int(width), c_int(height))
         self._call(
-            "nvjpegEncodeImage", *encoder, self._settings, byref(image), INPUT_RGB, width, height, self._on_stream
+            "nvjpegEncodeImage", *encoder, self._settings, byref(image), c_int(INPUT_RGB), *size, self._on_stream
         )
         length = c_size_t()
         self._call("nvjpegEncodeRetrieveBitstream", *encoder, None, byref(length), self._on_stream)
         self._stream.synchronize()  # the length may be on its way until then
         picture = torch.empty(length.value, dtype=torch.uint8, pin_memory=True)
-        self._call("nvjpegEncodeRetrieveBitstream", *encoder, picture.data_ptr(), byref(length), self._on_stream)
+        content = c_void_p(picture.data_ptr())
+        self._call("nvjpegEncodeRetrieveBitstream", *encoder, content, byref(length), self._on_stream)
         self._stream.synchronize()
         return picture[: length.value]
-
-    @property
-    def _on_stream(self) -> c_void_p:
-        return STREAM(self._stream.cuda_stream)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != SUCCESS:
-            raise EncodingError(f"{self._device} encodes no JPEG ({name} returned {status}): use another encoder there")
+            raise EncodingError(f"{self.device} encodes no JPEG ({name} returned {status}): use another encoder there")
 
 
 @functools.cache
 def library() -> Any:
-    """The library nvJPEG with the types of the functions used here. Raises EncodingError where it is missing.
+    """The library nvJPEG. Raises EncodingError where it is missing.
 
     torchvision contains it, or a package of NVIDIA's beside torchvision, or the machine has it.
     """
@@ -186,11 +156,7 @@ def library() -> Any:
     brought = [str(path) for place in places for path in sorted(packages.glob(place))]
     for path in (*brought, *NAMES):
         try:
-            loaded = ctypes.CDLL(path)
+            return ctypes.CDLL(path)
         except OSError:
             continue
-        for name, arguments in ARGUMENTS.items():
-            function = getattr(loaded, name)
-            function.argtypes, function.restype = arguments, c_int
-        return loaded
     raise EncodingError("there is no nvJPEG to encode with: pip install torchvision, as it is built for CUDA")

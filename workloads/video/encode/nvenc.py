@@ -11,7 +11,6 @@ import importlib
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,14 @@ from torch import Tensor
 from workloads.video.clip.video_file import replacing_video
 from workloads.video.encode.encoding import (
     H273_CODE,
-    CodedTrack,
-    Encoded,
+    Encoder,
     EncodingError,
     PendingFrames,
-    ThreadedEncoder,
     VideoFormat,
     as_of_now,
-    encoded,
+    coded_packet,
+    coded_track,
+    nv12_shape,
     require_frames,
 )
 
@@ -45,7 +44,6 @@ grey = numpy.full((384, 256), 128, dtype=numpy.uint8)
 packets = sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
 os._exit(0 if packets else 1)
 """
-MOST_IN_FLIGHT = 3
 KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot occur, as every group begins with an IDR
 FRAMES_BETWEEN_KEYFRAMES = 250
 SETTINGS: dict[str, str | int] = {
@@ -88,6 +86,71 @@ def why_not(gpu: int) -> str | None:
     return f"GPU {gpu} encodes no h264 by NVENC ({problem}): take another encoder, A100, H100 and H200 have none"
 
 
+class Nvenc(Encoder[Tensor]):
+    """An encoder of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device.
+
+    The library reports a finished read of a frame only by its packet: until then the batches are kept.
+    """
+
+    def __init__(self, path: Path, video: VideoFormat, device: torch.device) -> None:
+        self._gpu = torch.cuda.current_device() if device.index is None else device.index
+        if problem := why_not(self._gpu):
+            raise EncodingError(problem)
+        super().__init__(path, video)
+
+    def _prepared(self, frames: Tensor) -> PendingFrames:
+        require_frames(frames, nv12_shape(self.video))
+        return as_of_now(frames)
+
+    def _open(self) -> None:
+        from av.bitstream import BitStreamFilterContext
+
+        video, code = self.video, H273_CODE[self.video.matrix]
+        # A thread without a context would get one of its own, without PyTorch's memory.
+        torch.cuda.set_device(self._gpu)
+        self._library: Any = importlib.import_module(PACKAGE)
+        # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
+        colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
+        self._tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
+        fps = max(1, round(video.frames_per_second))
+        self._container = self._file.enter_context(replacing_video(self.path))
+        self._encoder = self._library.CreateEncoder(
+            video.width, video.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
+        )
+        self._reordered = max(0, int(self._encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
+        self._track = coded_track(self._container, "h264", video)
+        self._kept: deque[tuple[int, Tensor]] = deque()  # with the number of the frame after the last one
+        self._given = 0
+
+    def _encode(self, batch: PendingFrames) -> None:
+        batch.wait()
+        self._kept.append((self._given + len(batch.frames), batch.frames))
+        for frame in batch.frames:
+            picture = self._library.NV_ENC_PIC_PARAMS()
+            picture.inputTimeStamp = self._given
+            self._given += 1
+            self._mux(self._encoder.Encode(Nv12Planes(frame), picture))
+
+    def _flush(self) -> None:
+        self._mux(self._encoder.EndEncode())
+        del self._encoder  # in its thread
+        self._kept.clear()
+
+    def _mux(self, packets: list[dict[str, Any]]) -> None:
+        """Writes the packets, in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
+        from av.packet import Packet
+
+        for packet in packets:
+            data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
+            if is_keyframe:
+                data = b"".join(bytes(tagged) for tagged in self._tags.filter(Packet(data)))
+            coded = self.frames - self._reordered
+            self._container.mux(coded_packet(self._track, self.video, data, packet["timestamp"], coded, is_keyframe))
+            self.frames += 1
+        while self._kept and self._kept[0][0] + self._reordered <= self.frames:
+            self._kept.popleft()
+
+
 class Nv12Planes:
     """A frame, uint8 [H*3//2, W] contiguous, for PyNvVideoCodec, whose `cuda()` returns luma and chroma.
 
@@ -115,75 +178,3 @@ class _Plane:
             "typestr": "|u1",
             "version": 3,
         }
-
-
-class Nvenc(ThreadedEncoder[Tensor, PendingFrames]):
-    """An encoder of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device.
-
-    The caller waits while MOST_IN_FLIGHT batches are in flight. Raises EncodingError where the GPU has no encoder.
-    """
-
-    def __init__(self, path: Path, video: VideoFormat, device: torch.device) -> None:
-        self._gpu = torch.cuda.current_device() if device.index is None else device.index
-        if problem := why_not(self._gpu):
-            raise EncodingError(problem)
-        super().__init__(path, video, MOST_IN_FLIGHT)
-
-    def write(self, frames: Tensor) -> None:
-        require_frames(frames, self.video.nv12_shape)
-        self.wait_for_room()
-        self.put(as_of_now(frames))
-
-    def _encode(self, batches: Iterator[PendingFrames]) -> Encoded:
-        from av.bitstream import BitStreamFilterContext
-        from av.packet import Packet
-
-        video, code = self.video, H273_CODE[self.video.matrix]
-        # A thread without a context would get one of its own, without PyTorch's memory.
-        torch.cuda.set_device(self._gpu)
-        nvc: Any = importlib.import_module(PACKAGE)
-        # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
-        colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
-        tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
-        fps = max(1, round(video.frames_per_second))
-        with replacing_video(self.path) as container:
-            encoder = nvc.CreateEncoder(video.width, video.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS)
-            session = _Session(nvc, encoder)
-            track = CodedTrack(container, "h264", video, session.reordered_frames)
-            for packet in session.packets(batches):
-                data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
-                if is_keyframe:
-                    data = b"".join(bytes(tagged) for tagged in tags.filter(Packet(data)))
-                track.mux(data, packet["timestamp"], is_keyframe)
-        return encoded(self.path, track.frames, video)
-
-
-class _Session:
-    """An encoder of the GPU, and the frames that it may still have to read.
-
-    The library reports a finished read of a frame only by its packet: until then the batches are kept.
-    """
-
-    def __init__(self, nvc: Any, encoder: Any) -> None:
-        self._nvc, self._encoder = nvc, encoder
-        self.reordered_frames = max(0, int(encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
-        self._kept: deque[tuple[int, Tensor]] = deque()  # with the number of the frame after the last one
-        self._given = self._returned = 0
-
-    def packets(self, batches: Iterator[PendingFrames]) -> Iterator[dict[str, Any]]:
-        """The packets in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
-        for batch in batches:
-            batch.wait()
-            self._kept.append((self._given + len(batch.frames), batch.frames))
-            for frame in batch.frames:
-                picture = self._nvc.NV_ENC_PIC_PARAMS()
-                picture.inputTimeStamp = self._given
-                self._given += 1
-                yield from self._counted(self._encoder.Encode(Nv12Planes(frame), picture))
-        yield from self._counted(self._encoder.EndEncode())
-
-    def _counted(self, packets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        self._returned += len(packets)
-        while self._kept and self._kept[0][0] + self.reordered_frames <= self._returned:
-            self._kept.popleft()
-        return packets

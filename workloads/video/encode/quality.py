@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -60,19 +60,6 @@ def psnr_db(one: Frames, other: Frames) -> float:
     """10 log10(255^2 / mean squared difference) over all samples, infinite for equal frames (ITU-T J.340)."""
     mean_square = cv2.norm(one, other, cv2.NORM_L2SQR) / one.size
     return 10 * math.log10(PEAK**2 / mean_square) if mean_square else math.inf
-
-
-def decoded(
-    path: Path, pixels: Pixels, matrix: Matrix = "bt601", only: Container[int] | None = None
-) -> Iterator[Frames]:
-    """The frames in a player's colours, by the tags of the file; untagged ones are BT.601.
-
-    In NV12 they are in limited range, with the requested matrix, whatever the matrix of the file. `only` are the wanted
-    numbers, in display order.
-    """
-    for number, frame in enumerate(_shown(path)):
-        if only is None or number in only:
-            yield _converted(frame, pixels, matrix)
 
 
 def _shown(path: Path) -> Iterator[VideoFrame]:
