@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,37 +48,31 @@ ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 4}
 BLUR_PIXELS, BLUR_HEIGHT = 31, 1080
 CERTAIN = 4.0  # the logit of a mask: 98 %
 LEAST_COMPOSITED_DB = 40.0  # of composites with OpenCV's
-Weights = tuple[float, ...]
 MakeStage = Callable[[int, int, torch.device], Callable[[Tensor, Tensor], Tensor]]  # height and width of the frames
 
 
-def blur_pixels(height: int) -> int:
-    """Width of the Gaussian for frames of that height: 31 for 1080, in proportion for others, odd and at least 3."""
-    return max(3, 2 * round((BLUR_PIXELS * height / BLUR_HEIGHT - 1) / 2) + 1)
+class Blur(NamedTuple):
+    """A Gaussian over an odd number of pixels."""
+
+    pixels: int
+    sigma: float
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weight of each pixel; their sum is 1."""
+        samples = [math.exp(-((place - self.pixels // 2) ** 2) / (2 * self.sigma**2)) for place in range(self.pixels)]
+        return tuple(sample / sum(samples) for sample in samples)
 
 
-def gaussian_sigma(pixels: int) -> float:
-    """OpenCV's rule in getGaussianKernel for a width without a sigma: 5 for 31 pixels."""
-    return 0.3 * ((pixels - 1) * 0.5 - 1) + 0.8
+def blurs_of(height: int) -> tuple[Blur, Blur]:
+    """The blur of frames of that height, and its equivalent for chroma of half the size: 31 and 17 pixels for 1080.
 
-
-def gaussian_weights(pixels: int) -> Weights:
-    """`pixels` samples of the Gaussian of `gaussian_sigma`, an odd number of them; their sum is 1."""
-    sigma, middle = gaussian_sigma(pixels), pixels // 2
-    samples = [math.exp(-((place - middle) ** 2) / (2 * sigma**2)) for place in range(pixels)]
-    return tuple(sample / sum(samples) for sample in samples)
-
-
-def halved(weights: Weights) -> Weights:
-    """The equivalent of `weights`, an odd number, for an image of half the size: 17 for 31.
-
-    Repeating every pixel, filtering, and taking the mean of two pixels is one filter, with exactly these weights: tap m
-    is g[2m] + (g[2m-1] + g[2m+1]) / 2. So chroma of half the size is blurred as if it had been shown at full size.
+    The width grows with the height, and sigma is by OpenCV's rule in getGaussianKernel. Chroma is blurred as if it had
+    been shown at full size: repeating every pixel has a variance of 1/4, and so has taking the mean of two.
     """
-    radius = len(weights) // 2
-    reach = (radius + 1) // 2
-    full = (*(0.0,) * (2 * reach + 1 - radius), *weights, *(0.0,) * (2 * reach + 1 - radius))
-    return tuple(full[2 * tap + 1] + (full[2 * tap] + full[2 * tap + 2]) / 2 for tap in range(2 * reach + 1))
+    pixels = max(3, 2 * round((BLUR_PIXELS * height / BLUR_HEIGHT - 1) / 2) + 1)
+    sigma = 0.3 * ((pixels - 1) * 0.5 - 1) + 0.8
+    return Blur(pixels, sigma), Blur(2 * ((pixels // 2 + 1) // 2) + 1, math.sqrt(sigma**2 + 0.5) / 2)
 
 
 def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
@@ -90,13 +84,13 @@ def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
     import cv2
 
     height, width = bgr.shape[1:3]
-    pixels = blur_pixels(height)
+    pixels, sigma = blurs_of(height)[0]
     composited = np.empty_like(bgr)
     for frame, alpha, out in zip(bgr, alpha_of(logits), composited, strict=True):
         sharp, blurry = (
             cv2.resize(share.numpy(), (width, height), interpolation=cv2.INTER_LINEAR) for share in (alpha, 1 - alpha)
         )
-        blurred = cv2.GaussianBlur(frame, (pixels, pixels), gaussian_sigma(pixels))
+        blurred = cv2.GaussianBlur(frame, (pixels, pixels), sigma)
         cv2.blendLinear(frame, blurred, sharp, blurry, dst=out)
     return composited
 
@@ -137,12 +131,12 @@ class OnDevice:
 
     def __init__(self, height: int, width: int, device: torch.device, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
-        luma, (h, w) = gaussian_weights(blur_pixels(height)), input_size(height, width)
+        (luma, chroma), (h, w) = blurs_of(height), input_size(height, width)
         self._planes = []
-        # In a row of chroma, U and V alternate: kinds of samples, for each of which a matrix is the same.
-        for rows, weights, kinds in ((slice(height), luma, 1), (slice(height, None), halved(luma), 2)):
+        # In a row of chroma, U and V alternate: two kinds of samples, which have the same weights.
+        for rows, gaussian, kinds in ((slice(height), luma, 1), (slice(height, None), chroma, 2)):
             tall, wide = height // kinds, width // kinds
-            blur = filtering(weights, tall), torch.kron(filtering(weights, wide), torch.eye(kinds))
+            blur = filtering(gaussian, tall), torch.kron(filtering(gaussian, wide), torch.eye(kinds))
             enlarge = resizing(h, tall), resizing(w, wide).repeat_interleave(kinds, 0)
             self._planes.append((rows, [matrix.to(device, self._dtype) for matrix in (*blur, *enlarge)]))
 
@@ -169,15 +163,15 @@ def _map_into(out: Tensor, planes: Tensor, down: Tensor, across: Tensor) -> None
     torch.bmm(down.expand(frames, -1, -1), half_way, out=out)
 
 
-def filtering(weights: Weights, pixels: int) -> Tensor:
-    """float32 [pixels, pixels]: an odd number of weights centred on each pixel of a side, as in OpenCV's filters.
+def filtering(blur: Blur, pixels: int) -> Tensor:
+    """float32 [pixels, pixels]: the weights of the blur centred on each pixel of a side, as in OpenCV's filters.
 
     Beyond the ends the side is mirrored about its outermost pixel, as by BORDER_REFLECT_101.
     """
-    radius, last = len(weights) // 2, pixels - 1
+    radius, last = blur.pixels // 2, pixels - 1
     reached = torch.arange(pixels)[:, None] + torch.arange(-radius, radius + 1)
     mirrored = last - (last - reached.abs()).abs()  # where one pixel may come twice
-    return torch.zeros(pixels, pixels).scatter_add_(1, mirrored, torch.tensor(weights).expand(mirrored.shape))
+    return torch.zeros(pixels, pixels).scatter_add_(1, mirrored, torch.tensor(blur.weights).expand(mirrored.shape))
 
 
 def resizing(pixels: int, samples: int) -> Tensor:
@@ -198,14 +192,10 @@ def resizing(pixels: int, samples: int) -> Tensor:
 def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """Composites NV12 on the GPU where it lies, as `OnDevice` does.
 
-    The differences from that class: the blur is rounded to bytes after each direction (59 dB of PSNR to exact
-    arithmetic, as after the last one alone), and chroma's 17 weights are those of a Gaussian of the right sigma: 0.2 %
-    of their sum lies elsewhere.
+    The difference from that class: the blur is rounded to bytes after each direction, 59 dB of PSNR to exact
+    arithmetic, as after the last one alone.
     """
-    cv, pixels = cvcuda_operators(), blur_pixels(height)
-    sigma = gaussian_sigma(pixels)
-    # Variances add; repeating a pixel has a variance of 1/4, and so has taking the mean of two.
-    chroma_blur = len(halved(gaussian_weights(pixels))), math.sqrt(sigma**2 + 0.5) / 2
+    cv, (luma_blur, chroma_blur) = cvcuda_operators(), blurs_of(height)
 
     def blurred(images: Tensor, pixels: int, sigma: float) -> Tensor:  # uint8 [n, h, w, 1] to the same
         stream, border = cvcuda_stream(device), cv.Border.REFLECT101
@@ -227,7 +217,7 @@ def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor
         with torch.cuda.device_of(nv12):  # type: ignore[no-untyped-call]
             alpha, (luma, chroma), (luma_out, chroma_out) = alpha_of(logits), planes(nv12), planes(composites)
             apart = chroma.movedim(3, 1).contiguous()  # [n, 2, h, w]: the operator supports no images of two channels
-            background = blurred(luma[..., None], pixels, sigma)
+            background = blurred(luma[..., None], *luma_blur)
             blend(luma[..., None], background, enlarged(alpha, height, width), luma_out[..., None])
             background = blurred(apart.view(-1, height // 2, width // 2, 1), *chroma_blur).view(apart.shape)
             blend(chroma, background.movedim(1, 3), enlarged(alpha, height // 2, width // 2), chroma_out)

@@ -85,6 +85,7 @@ class Place:
 
     @property
     def size(self) -> tuple[int, int, torch.device]:
+        """Height, width and device, as stages take them."""
         return self.info.height, self.info.width, self.device
 
     def frames(self) -> Tensor:
@@ -158,6 +159,7 @@ def cudnn_fused(place: Place) -> Side:
 
 
 def tensorrt(place: Place) -> Side:  # cuda only
+    place.settle()  # an engine may be tuned now
     return segment.tensorrt_fp16(replace(place.context, items=BATCH), place.frames())
 
 
@@ -306,13 +308,13 @@ class Pipeline:
         place: Place,
         read: Callable[[int], Any],
         write: Callable[[Any], object],
-        make_last: Callable[[], Callable[[Any], Any]] = lambda: lambda composites: composites,
+        make_last: Callable[[], Callable[[Any], Any]] | None = None,
     ) -> None:
         self._place, self._read, self._write, self._decoded = place, read, write, 0
         self.network = rung.network(place)
         self._compute = rung.compute(place, self._segment)
         self._encoded_form = self._form_for(rung.codec)
-        self._last = make_last()
+        self._last = make_last() if make_last else lambda composites: composites
         if place.device.type == "cuda":
             torch.cuda.current_stream(place.device).synchronize()  # cuda only  # other streams use what is made here
         self.stream = another_stream(place.device)  # for the caller of `take`; None on a CPU

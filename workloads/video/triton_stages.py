@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from workloads.video.clip.video_file import Matrix
-from workloads.video.composite import Weights, alpha_of, blur_pixels, gaussian_weights, halved
+from workloads.video.composite import Blur, alpha_of, blurs_of
 from workloads.video.preprocess import gains_of, input_size, normalization
 
 BLOCK = 512  # pixels of a program that preprocesses
@@ -157,13 +157,12 @@ def composite(height: int, width: int, device: torch.device) -> Callable[[Tensor
     A blur is two products with a band of weights, as there, but of a tile and what the weights reach around it: tensor
     cores multiply few zeros.
     """
-    luma = gaussian_weights(blur_pixels(height))
-    chroma = halved(luma)
-    window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
+    luma, chroma = blurs_of(height)
+    window = triton.next_power_of_2(TILE + max(luma.pixels - 1, 2 * chroma.pixels - 2))
     down = torch.stack((_band(luma, window), _band(chroma, window))).half().to(device)
     across = torch.stack((_band(luma, window), _band(chroma, window, step=2))).half().to(device)
     tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
-    sizes = height, width, *input_size(height, width), tiles[0], len(luma) // 2, len(chroma) // 2
+    sizes = height, width, *input_size(height, width), tiles[0], luma.pixels // 2, chroma.pixels // 2
 
     def blend(nv12: Tensor, logits: Tensor) -> Tensor:
         result = torch.empty_like(nv12)
@@ -174,9 +173,9 @@ def composite(height: int, width: int, device: torch.device) -> Callable[[Tensor
     return blend
 
 
-def _band(weights: Weights, window: int, step: int = 1) -> Tensor:
+def _band(blur: Blur, window: int, step: int = 1) -> Tensor:
     """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
     band = torch.zeros(TILE, window)
-    for place, weight in enumerate(weights):
+    for place, weight in enumerate(blur.weights):
         band.diagonal(step * place)[:TILE] = weight
     return band

@@ -20,7 +20,7 @@ from workloads.parts.photographs import IMAGENET_STD
 from workloads.video import composite
 from workloads.video.clip.clip import FULL, SMALL, Clip, rendered
 from workloads.video.clip.colour import Matrix, nv12_from_rgb, rgb_from_nv12
-from workloads.video.composite import alpha_of, blur_pixels
+from workloads.video.composite import alpha_of, blurs_of
 from workloads.video.preprocess import OnDevice, input_size, normalization, on_host
 
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ def psnr_db(one: Any, other: Any) -> float:
 
 def test_the_blur_grows_with_the_frame_and_stays_odd() -> None:
     heights = (1080, 2160, 720, 360, 96, 48)
-    assert [blur_pixels(height) for height in heights] == [31, 61, 21, 11, 3, 3]
+    assert [blurs_of(height)[0].pixels for height in heights] == [31, 61, 21, 11, 3, 3]
 
 
 def test_alpha_is_what_is_not_background() -> None:
