@@ -20,7 +20,7 @@ from tools.machines import ROOT
 
 RESULTS = ROOT / "results"
 ARCHIVES = "trials-*.tar.xz"
-ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", "night/*.json", "slow-host/*.json")
+ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", "night/*.json", "slow-host/*.json", "another-host/*.json")
 
 
 def list_files(folder: Path, pattern: str) -> list[Path]:
