@@ -54,8 +54,8 @@ class CheckedSteps:
         self.expected, self._tolerance = expected, tolerance
         self.found = StepChecks(0)
 
-    def read(self, output: Parts, content: int, before: int | None = None) -> None:
-        """Compares the output of the next step; `before` is the content of the input of the step before it."""
+    def read(self, output: Parts, content: int, before: int = -1) -> None:
+        """Compares the output of the next step; `before` is the content that the step before it read, -1 for none."""
         found = StepChecks(1)
         if not self._is_close(output, content):
             problem = form_problem(output, self.expected[content]) or ""
@@ -67,14 +67,14 @@ class CheckedSteps:
     def _is_close(self, output: Parts, content: int) -> bool:
         return is_close(output, self.expected[content], self._tolerance)
 
-    def _resemblance(self, output: Parts, content: int, before: int | None) -> Resemblance:
+    def _resemblance(self, output: Parts, content: int, before: int) -> Resemblance:
         """Classifies a wrong output."""
         wanted = self.expected[content]
         if not any(bool(numbers_of(part).any()) for part in output.values() if isinstance(part, torch.Tensor)):
             return "zeros"
         if problem_with(output, wanted, nan_is_equal=True):
             return "not finite"
-        if before is not None and self._is_close(output, before):
+        if before in self._expected and self._is_close(output, before):
             return "step before"
         if any(self._is_close(output, one) for one in self.expected):
             return "other input"

@@ -90,6 +90,9 @@ def test_the_outputs_of_tiny_inputs_are_expected_for_as_many_sets_as_fit(
     assert measured.step_checks is not None
     assert measured.step_checks.steps > 20
     assert [one.when for one in measured.differences][3:] == ["timed steps"] * len(measured.instances)
+    wrong = bench.measure(case_of(bench, lambda inputs: product(inputs) + 1, product, cold=True), **FEW)
+    assert wrong.step_checks is not None
+    assert wrong.step_checks.resembles == "unknown", "the output for the input before is not expected"
 
 
 @pytest.mark.parametrize(("budget_s", "sets"), [(2.0, 3), (0.1, 2)])
