@@ -40,7 +40,7 @@ from workloads.video import pipeline as rungs
 from workloads.video.clip.video_file import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.encode.encoding import Encoded, encoder_of
 from workloads.video.needs import BATCH, INSTALL_VIDEO
-from workloads.video.pipeline import Pipeline, Place, Rung
+from workloads.video.pipeline import Pipeline, Rung
 
 VARIANTS: Mapping[str, Rung] = {
     "baseline": rungs.REFERENCE,
@@ -180,12 +180,10 @@ def _run(rung: Rung, asked: argparse.Namespace) -> Run:
     clock = StageClock(device)
     with (
         encoder_of(rung.codec, target, info, device) as encoder,
-        closing(rung.decode(source, device, False)) as decoder,
+        closing(Pipeline(rung, context, info, encoder.write, clock=clock)) as pipeline,
     ):
-        place = Place(context, info, decoder.settle, clock)
-        with closing(Pipeline(rung, place, decoder.read, encoder.write)) as pipeline:
-            built = time.perf_counter()
-            _through(pipeline, info, asked.quiet)
+        built = time.perf_counter()
+        _through(pipeline, info, asked.quiet)
     encoded = encoder.close()
     announced = announced_frames(info)
     if encoded.frames < announced:

@@ -136,9 +136,10 @@ class OnDevice:
         # In a row of chroma, U and V alternate: two kinds of samples, which have the same weights.
         for rows, gaussian, kinds in ((slice(height), luma, 1), (slice(height, None), chroma, 2)):
             tall, wide = height // kinds, width // kinds
-            blur = filtering(gaussian, tall), torch.kron(filtering(gaussian, wide), torch.eye(kinds))
-            enlarge = resizing(h, tall), resizing(w, wide).repeat_interleave(kinds, 0)
-            self._planes.append((rows, [matrix.to(device, self._dtype) for matrix in (*blur, *enlarge)]))
+            across = torch.kron(filtering(gaussian, wide, device), torch.eye(kinds, device=device))
+            blur = filtering(gaussian, tall, device), across
+            enlarge = resizing(h, tall, device), resizing(w, wide, device).repeat_interleave(kinds, 0)
+            self._planes.append((rows, [matrix.to(self._dtype) for matrix in (*blur, *enlarge)]))
 
     def __call__(self, nv12: Tensor, logits: Tensor) -> Tensor:
         """Composites of NV12 frames, uint8 [n, H*3/2, W], and their logits [n, classes, h, w]."""
@@ -163,20 +164,21 @@ def _map_into(out: Tensor, planes: Tensor, down: Tensor, across: Tensor) -> None
     torch.bmm(down.expand(frames, -1, -1), half_way, out=out)
 
 
-def filtering(blur: Blur, pixels: int) -> Tensor:
+def filtering(blur: Blur, pixels: int, device: torch.device) -> Tensor:
     """float32 [pixels, pixels]: the weights of the blur centred on each pixel of a side, as in OpenCV's filters.
 
     Beyond the ends the side is mirrored about its outermost pixel, as by BORDER_REFLECT_101.
     """
     radius, last = blur.pixels // 2, pixels - 1
-    reached = torch.arange(pixels)[:, None] + torch.arange(-radius, radius + 1)
+    reached = torch.arange(pixels, device=device)[:, None] + torch.arange(-radius, radius + 1, device=device)
     mirrored = last - (last - reached.abs()).abs()  # where one pixel may come twice
-    return torch.zeros(pixels, pixels).scatter_add_(1, mirrored, torch.tensor(blur.weights).expand(mirrored.shape))
+    weights = torch.tensor(blur.weights, device=device).expand(mirrored.shape)
+    return torch.zeros(pixels, pixels, device=device).scatter_add_(1, mirrored, weights)
 
 
-def resizing(pixels: int, samples: int) -> Tensor:
+def resizing(pixels: int, samples: int, device: torch.device) -> Tensor:
     """float32 [samples, pixels]: bilinear interpolation with half-pixel centres."""
-    apart = torch.eye(pixels, dtype=torch.float64)[None]
+    apart = torch.eye(pixels, dtype=torch.float64, device=device)[None]
     return F.interpolate(apart, samples, mode="linear", align_corners=False)[0].T.float().contiguous()
 
 

@@ -142,6 +142,11 @@ def opencv(path: Path, device: torch.device, loop: bool) -> Decoder:
     return HostDecoder(path, loop)
 
 
+def planes(path: Path, device: torch.device, loop: bool) -> Decoder:
+    """FFmpeg on the cores of the CPU: NV12 in host memory."""
+    return HostPlanesDecoder(path, loop)
+
+
 def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:  # cuda only
     """The engines of the GPU: NV12. Four sessions decode more than twice what the network takes; each further one
     makes the start longer."""
@@ -226,10 +231,8 @@ def in_cvcuda(place: Place, network: Network) -> Compute:  # cuda only
 
 def _on_device(place: Place, sample: Work, network: Network, blend: Work) -> Compute:
     def compute(first: int, decoded: Pixels | Tensor) -> Tensor:
-        nv12 = decoded  # uint8 [n, H*3//2, W]
-        if not isinstance(nv12, Tensor):
-            with place.clock("upload", first):
-                nv12 = place.upload(nv12)
+        with nullcontext() if isinstance(decoded, Tensor) else place.clock("upload", first):
+            nv12 = decoded.to(place.device) if isinstance(decoded, Tensor) else place.upload(decoded)
         with place.clock("preprocess", first):
             frames = sample(nv12)  # float32 [n, 3, h, w]
         with place.clock("segment", first):
@@ -295,7 +298,7 @@ def hand_on(first: int, content: Any) -> Batch:
 
 
 class Pipeline:
-    """The stages of a rung on the frames that `read` decodes; `write` takes composites in the form of its codec.
+    """A rung at work on a video, once or in a loop; `write` takes composites in the form of its codec.
 
     Where the rung is overlapped, decoding, computing and encoding each have a thread and a stream of their own.
     `make_last` builds the last function of a batch's composites, whose results `take` returns; by default the
@@ -305,26 +308,33 @@ class Pipeline:
     def __init__(
         self,
         rung: Rung,
-        place: Place,
-        read: Callable[[int], Any],
-        write: Callable[[Any], object],
-        make_last: Callable[[], Callable[[Any], Any]] | None = None,
+        context: Context,
+        info: VideoInfo,
+        write: Callable[[Any], object] = lambda composites: None,
+        loop: bool = False,
+        clock: Clock = stage,
+        make_last: Callable[[Place], Callable[[Any], Any]] | None = None,
     ) -> None:
-        self._place, self._read, self._write, self._decoded = place, read, write, 0
-        self.network = rung.network(place)
-        self._compute = rung.compute(place, self._segment)
-        self._encoded_form = self._form_for(rung.codec)
-        self._last = make_last() if make_last else lambda composites: composites
-        if place.device.type == "cuda":
-            torch.cuda.current_stream(place.device).synchronize()  # cuda only  # other streams use what is made here
-        self.stream = another_stream(place.device)  # for the caller of `take`; None on a CPU
-        self._streams = [self.stream]
+        device, self._write, self._decoded = context.device, write, 0
         self._conveyor: Conveyor[Batch] | None = None
-        if rung.overlapped:
-            self._streams += [another_stream(place.device) for _ in range(3)]
-            decoding, computing, encoding = (partial(in_thread, place.device, stream) for stream in self._streams[1:])
-            stages = ("decode", self.decode, decoding), ("compute", self.compute, computing)
-            self._conveyor = Conveyor[Batch]((*stages, ("encode", self.encode, encoding)))
+        self._decoder = rung.decode(info.path, device, loop)
+        with ExitStack() as built:  # the decoder is closed where a later part fails
+            built.callback(self.close)
+            self.place = place = Place(context, info, self._decoder.settle, clock)
+            self.network = rung.network(place)
+            self._compute = rung.compute(place, self._segment)
+            self._encoded_form = self._form_for(rung.codec)
+            self._last = make_last(place) if make_last else lambda composites: composites
+            if device.type == "cuda":
+                torch.cuda.current_stream(device).synchronize()  # cuda only  # other streams use what is made here
+            self.stream = another_stream(device)  # for the caller of `take`; None on a CPU
+            self._streams = [self.stream]
+            if rung.overlapped:
+                self._streams += [another_stream(device) for _ in range(3)]
+                decoding, computing, encoding = (partial(in_thread, device, stream) for stream in self._streams[1:])
+                stages = ("decode", self.decode, decoding), ("compute", self.compute, computing)
+                self._conveyor = Conveyor[Batch]((*stages, ("encode", self.encode, encoding)))
+            built.pop_all()
 
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
@@ -336,8 +346,8 @@ class Pipeline:
 
     def decode(self) -> Batch | None:
         """The next frames, up to BATCH; None after the last one."""
-        with self._place.clock("decode", self._decoded):
-            frames = self._read(BATCH)
+        with self.place.clock("decode", self._decoded):
+            frames = self._decoder.read(BATCH)
         first, self._decoded = self._decoded, self._decoded + len(frames)
         return hand_on(first, frames) if len(frames) else None
 
@@ -347,17 +357,15 @@ class Pipeline:
 
     def encode(self, batch: Batch) -> Batch:
         composites = batch.on_stream()
-        with self._place.clock("encode", batch.first):
+        with self.place.clock("encode", batch.first):
             self._write(self._encoded_form(composites))
         return hand_on(batch.first, self._last(composites))
 
     def settle(self) -> None:
-        """Waits until no batch is being processed, see `Conveyor.settle`."""
+        """Waits until no batch is being processed, see `Conveyor.settle`, and the device is done with all of them."""
         if self._conveyor is not None:
             self._conveyor.settle()
-
-    def synchronize(self) -> None:
-        """Waits until the device is done with all of it too."""
+        self._decoder.settle()
         for stream in self._streams:
             if stream is not None:
                 stream.synchronize()  # cuda only
@@ -365,6 +373,7 @@ class Pipeline:
     def close(self) -> None:
         if self._conveyor is not None:
             self._conveyor.close()
+        self._decoder.close()
 
     def _segment(self, frames: Tensor) -> Tensor:
         """The logits of up to BATCH frames, the number that networks are captured for; missing frames are zero."""
@@ -376,10 +385,10 @@ class Pipeline:
     def _form_for(self, codec: Codec) -> Callable[[Any], Any]:
         """The function from composites, BGR on the host or NV12 on the device, to what the encoder takes."""
         if codec == "mp4v":
-            return lambda composites: self._place.download(composites) if isinstance(composites, Tensor) else composites
+            return lambda composites: self.place.download(composites) if isinstance(composites, Tensor) else composites
         if codec == "nvjpeg":
-            to_rgb = partial(rgb_from_nv12, matrix=self._place.info.matrix)
-            return self._place.one_launch(to_rgb, lambda: (self._place.nv12(),))
+            to_rgb = partial(rgb_from_nv12, matrix=self.place.info.matrix)
+            return self.place.one_launch(to_rgb, lambda: (self.place.nv12(),))
         return lambda nv12: nv12
 
 
@@ -422,15 +431,12 @@ def build(rung: Rung, context: Context) -> Side:
         raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
     clip = source(context)
     grids = composite_grids(context, clip)  # before this side's own parts: another pipeline may compute them
-    with ExitStack() as built:  # the built parts are closed from the last one on, also where the next one fails
+    with ExitStack() as built:  # the recorder is closed where the pipeline fails
         recorder = _recorder(rung.codec, clip, context)
         built.callback(recorder.close)
-        decoder = rung.decode(clip.path, context.device, True)
-        built.callback(decoder.close)
-        place = Place(context, clip.info, decoder.settle)
-        follow = partial(_follow, rung, place, clip, grids)
-        pipeline = Pipeline(rung, place, decoder.read, recorder.write, follow)
-        built.callback(pipeline.close)
+        follow = partial(_follow, rung, clip, grids)
+        pipeline = Pipeline(rung, context, clip.info, recorder.write, loop=True, make_last=follow)
+        built.callback(pipeline.close)  # before the recorder
         closing_all = built.pop_all()
 
     def next_record() -> Tensor:
@@ -457,9 +463,7 @@ def build(rung: Rung, context: Context) -> Side:
 
     def finish() -> None:
         pipeline.settle()
-        decoder.settle()
         recorder.settle()
-        pipeline.synchronize()
 
     return Side(
         step,
@@ -492,7 +496,7 @@ def _stock_steps(codec: Codec, context: Context) -> int:
     return -(-stock_frames() // context.items)
 
 
-def _follow(rung: Rung, place: Place, clip: Source, grids: Tensor) -> Callable[[Any], Tensor]:
+def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
     """The function that records composites where they lie, see `Arrivals`."""
     if rung.compute is on_host:
         arrivals = Arrivals(grids, torch.device("cpu"), clip.numbered, COMPOSITED_LEVELS)
@@ -506,11 +510,9 @@ def _follow(rung: Rung, place: Place, clip: Source, grids: Tensor) -> Callable[[
 def x264_alone(rung: Rung, context: Context) -> Side:
     """libx264 alone on the rung's composites, ready in host memory: an upper bound of the rung."""
     clip, ready = source(context), list[Tensor]()
-    with closing(HostPlanesDecoder(clip.path)) as decoder:
-        place = Place(context, clip.info)
-        pipeline = Pipeline(replace(rung, overlapped=False), place, decoder.read, lambda frames: None)
-        while len(frames := decoder.read(BATCH)) == BATCH:
-            ready.append(pipeline.compute(Batch(0, frames.to(context.device))).on_stream().cpu())
+    with closing(Pipeline(replace(rung, decode=planes, overlapped=False), context, clip.info)) as pipeline:
+        while (batch := pipeline.decode()) is not None and len(batch.content) == BATCH:
+            ready.append(pipeline.compute(batch).on_stream().cpu())
     if not ready:
         raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
     recorder, turns = _recorder("x264", clip, context), cycle(ready)
@@ -587,12 +589,11 @@ def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
     from workloads.video.encode.quality import psnr_db
 
     grids, composites = list[Tensor](), dict[int, Tensor]()
-    place, numbers = Place(context, clip.info), composited_numbers(min(clip.info.frames, COMPARED_FRAMES))
+    numbers = composited_numbers(min(clip.info.frames, COMPARED_FRAMES))
     with (
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
-        closing(HostDecoder(clip.path)) as decoder,
+        closing(Pipeline(REFERENCE, context, clip.info)) as pipeline,
     ):
-        pipeline = Pipeline(REFERENCE, place, decoder.read, lambda frames: None)
         while len(grids) < COMPARED_FRAMES and (batch := pipeline.decode()) is not None:
             composited = pipeline.compute(batch).content
             grids += luma_of_bgr(composited, clip.info.matrix)
@@ -600,7 +601,7 @@ def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
                 shown, blurred = (each[number - batch.first] for each in (batch.content, composited))
                 if clip.numbered and (db := psnr_db(shown, blurred)) >= LEAST_COMPOSITED_DB:
                     raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
-                composites[number] = place.upload(blurred[None])[0].cpu()
+                composites[number] = pipeline.place.upload(blurred[None])[0].cpu()
     return {"grids": torch.stack(grids[:COMPARED_FRAMES]), "composites": composites}
 
 
@@ -656,16 +657,14 @@ def _write_whole(rung: Rung, context: Context, clip: Source, path: Path, numbers
     with (
         in_thread(context.device, another_stream(context.device)),
         encoder_of(rung.codec, path, clip.info, context.device) as encoder,
-        closing(rung.decode(clip.path, context.device, False)) as decoder,
+        closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
     ):
-        place = Place(context, clip.info, decoder.settle)
-        with closing(Pipeline(rung, place, decoder.read, encoder.write)) as pipeline:
-            while (batch := pipeline.take()) is not None:
-                composites = batch.on_stream()
-                for number in sorted(numbers & {*range(batch.first, batch.first + len(composites))}):
-                    frame = composites[number - batch.first][None]
-                    nv12 = frame if isinstance(frame, Tensor) else place.upload(frame)
-                    given[number] = nv12[0].cpu().numpy()
+        while (batch := pipeline.take()) is not None:
+            composites = batch.on_stream()
+            for number in sorted(numbers & {*range(batch.first, batch.first + len(composites))}):
+                frame = composites[number - batch.first][None]
+                nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
+                given[number] = nv12[0].cpu().numpy()
     return given
 
 
