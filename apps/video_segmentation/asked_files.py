@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from gpugate.workload import DeviceKind
-from workloads.video.clip.clip import CLIPS, CODECS
+from workloads.video.clip import CLIPS, CODECS
 from workloads.video.pipeline import Rung
 from workloads.video.segmenter import ARCHITECTURES, checkpoint
 

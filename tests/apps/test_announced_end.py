@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from apps.video_segmentation.announced_end import announced_frames
-from tests.workloads.video.clip.test_video_file import make
-from workloads.video.clip.video_file import examine
+from tests.workloads.video.test_video_file import make
+from workloads.video.video_file import examine
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 

@@ -14,8 +14,8 @@ from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
 from tests.support.copied_clips import copied
 from tests.support.small_models import clip_on_cpu
-from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.decode.decoding import HostDecoder
+from workloads.video.clip import Clip, clip_path
+from workloads.video.decode import HostDecoder
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it

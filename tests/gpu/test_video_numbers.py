@@ -10,7 +10,7 @@ from gpugate.workload import Context
 from tests.support.plain_operators import PLAIN
 from workloads.parts.cudnn_fusion import STEM_CHANNELS, FusedConv, FusedMaxPool, LastConv
 from workloads.video import composite, preprocess
-from workloads.video.clip.clip import CLIPS, Clip
+from workloads.video.clip import CLIPS, Clip
 from workloads.video.segment import fused
 
 DEVICE, CPU = torch.device("cuda", 0), torch.device("cpu")

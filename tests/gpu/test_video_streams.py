@@ -20,19 +20,18 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.parts.photographs import IMAGENET_STD
-from workloads.video import composite, preprocess
+from workloads.video import composite, nvdec, preprocess
 from workloads.video import pipeline as rungs
-from workloads.video.clip.clip import CLIPS, Clip, clip_path
-from workloads.video.clip.colour import planes, rgb_from_nv12
-from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.video_file import examine
-from workloads.video.decode import nvdec
-from workloads.video.decode.decoding import HostPlanesDecoder
-from workloads.video.encode.encoding import EncodingError, VideoFormat
-from workloads.video.encode.nvenc import why_not
+from workloads.video.arrivals import read_numbers
+from workloads.video.clip import CLIPS, Clip, clip_path
+from workloads.video.colour import planes, rgb_from_nv12
+from workloads.video.decode import HostPlanesDecoder
+from workloads.video.encoders import EncodingError, VideoFormat
+from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH
 from workloads.video.pipeline import Pipeline, Place, Rung
 from workloads.video.preprocess import input_size
+from workloads.video.video_file import examine
 
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
@@ -252,9 +251,9 @@ def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: C
 
 
 def assert_shows(path: Path, originals: Tensor) -> None:
-    from workloads.video.encode.quality import quality
+    from workloads.video.encode import quality
 
-    found = quality(path, dict(enumerate(originals.cpu().numpy())), "nv12")
+    found = quality(path, dict(enumerate(originals.cpu().numpy())))
     assert found.numbers == (*range(len(originals)),)
     assert min(found.psnr_db.values()) >= LEAST_CODED_DB
 
@@ -265,7 +264,7 @@ def test_libx264_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to copy yet; a busy copier still reads memory that the producer has let go."""
-    from workloads.video.encode.encoding import X264, encoders_stream
+    from workloads.video.encoders import X264, encoders_stream
 
     nobody_waits()
     with X264(tmp_path / "clip.mp4", VIDEO) as encoder:
@@ -282,7 +281,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to encode yet; a busy default stream has nothing to do with it."""
-    from workloads.video.encode.motion_jpeg import MotionJpeg
+    from workloads.video.gpu_encoders import MotionJpeg
 
     nobody_waits()
     with MotionJpeg(tmp_path / "clip.mov", VIDEO) as encoder:
@@ -296,7 +295,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
 @needs("av", "PyNvVideoCodec")
 def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
     """After a failed encoder a process can launch nothing any more, so a child tries."""
-    from workloads.video.encode.nvenc import Nvenc
+    from workloads.video.gpu_encoders import Nvenc
 
     left = torch.randn(256, 256, device=DEVICE)
     before = left @ left

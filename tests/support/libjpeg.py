@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from workloads.video.encode.motion_jpeg import QUALITY
+from workloads.video.gpu_encoders import QUALITY
 
 
 def jpeg(frame: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from workloads.driving import training as driving_training
 from workloads.llm import sizes as llm_sizes
 from workloads.llm.sizes import Shape
 from workloads.resnet18_training import training
-from workloads.video.clip.clip import CLIPS, Clip
+from workloads.video.clip import CLIPS, Clip
 from workloads.video.segmenter import fitted_weights
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)

@@ -21,7 +21,7 @@ from workloads.driving.frames import Rig
 from workloads.driving.training import DrivingModel
 from workloads.resnet18_training import WORKLOADS as TRAINING
 from workloads.video import segment
-from workloads.video.clip.clip import CLIPS
+from workloads.video.clip import CLIPS
 from workloads.video.preprocess import input_size
 from workloads.video.segmenter import Segmenter, without_weights
 

@@ -37,10 +37,19 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, is_users, source
-from workloads.video.clip.colour import planes, rgb_from_nv12
-from workloads.video.clip.frame_bank import batch_numbers, bgr_frames, chosen, nv12_frames, one_thread_on_cpu
-from workloads.video.decode.arrivals import luma_of_bgr, luma_of_nv12
+from workloads.video.arrivals import luma_of_bgr, luma_of_nv12
+from workloads.video.clip import (
+    CLIPS,
+    VIDEO_SETTING,
+    batch_numbers,
+    bgr_frames,
+    chosen,
+    is_users,
+    nv12_frames,
+    one_thread_on_cpu,
+    source,
+)
+from workloads.video.colour import planes, rgb_from_nv12
 from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
 from workloads.video.preprocess import as_cvcuda, cvcuda_operators, cvcuda_stream, input_size
 
@@ -292,7 +301,7 @@ def composites_agree(make: MakeStage) -> Proof:
 
 
 def _composites_agree(make: MakeStage, context: Context) -> str:
-    from workloads.video.encode.quality import psnr_db
+    from workloads.video.arrivals import psnr_db
 
     numbers = torch.arange(context.items)
     found = rgb_from_nv12(composited_in_nv12(make, context)(numbers), source(context).info.matrix)

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
 
-from workloads.video.encode.encoding import Encoded, Encoder
+from workloads.video.encoders import Encoded, Encoder
 
 _Frames = TypeVar("_Frames", bound=Sized)
 _Result = TypeVar("_Result")

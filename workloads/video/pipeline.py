@@ -45,21 +45,19 @@ from workloads.parts.graph_capture import recorded
 from workloads.parts.kept_files import keep, key_of, read_kept
 from workloads.parts.stages import stage
 from workloads.video import composite, preprocess, segment
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Source, source
-from workloads.video.clip.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
-from workloads.video.clip.frame_bank import one_thread_on_cpu
-from workloads.video.clip.video_file import VideoInfo
+from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
+from workloads.video.clip import CLIPS, VIDEO_SETTING, Source, one_thread_on_cpu, source
+from workloads.video.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
 from workloads.video.composite import LEAST_COMPOSITED_DB
-from workloads.video.decode.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
-from workloads.video.decode.decoding import Decoder, HostDecoder, HostPlanesDecoder
-from workloads.video.decode.promises import stamps
-from workloads.video.encode.encoding import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
-from workloads.video.encode.nvenc import why_not
-from workloads.video.encode.promises import COMPOSITED_BYTES, compressed_only
+from workloads.video.decode import Decoder, HostDecoder, HostPlanesDecoder, stamps
+from workloads.video.encode import COMPOSITED_BYTES, compressed_only
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
 from workloads.video.flow import Conveyor, Recorder
+from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH, EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video.segment import TENSOR_CORES, TENSORRT
 from workloads.video.segmenter import SEGMENTER_SETTING, fit_key, own_checkpoint
+from workloads.video.video_file import VideoInfo
 
 Pixels = NDArray[np.uint8]  # BGR [n, H, W, 3] in host memory; elsewhere frames are NV12, a tensor uint8 [n, H*3//2, W]
 Clock = Callable[[str, int], AbstractContextManager[object]]
@@ -150,7 +148,7 @@ def planes(path: Path, device: torch.device, loop: bool) -> Decoder:
 def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:  # cuda only
     """The engines of the GPU: NV12. Four sessions decode more than twice what the network takes; each further one
     makes the start longer."""
-    from workloads.video.decode.nvdec import decode_on_device
+    from workloads.video.nvdec import decode_on_device
 
     return decode_on_device(path, device, sessions=4, loop=loop)
 
@@ -491,7 +489,7 @@ def _stock_steps(codec: Codec, context: Context) -> int:
     """
     if codec != "x264":
         return 0
-    from workloads.video.encode.encoding import stock_frames
+    from workloads.video.encoders import stock_frames
 
     return -(-stock_frames() // context.items)
 
@@ -586,7 +584,7 @@ def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
 
     Raises ValueError where these equal our own clip: a comparison with them would prove nothing.
     """
-    from workloads.video.encode.quality import psnr_db
+    from workloads.video.arrivals import psnr_db
 
     grids, composites = list[Tensor](), dict[int, Tensor]()
     numbers = composited_numbers(min(clip.info.frames, COMPARED_FRAMES))
@@ -625,14 +623,15 @@ def file_is_whole(rung: Rung) -> Proof:
 
 
 def _file_is_whole(rung: Rung, context: Context) -> str:
-    from workloads.video.encode.quality import psnr_db, quality
+    from workloads.video.arrivals import psnr_db
+    from workloads.video.encode import quality
 
     clip = source(context)
     frames, wanted = clip.info.frames, _read_reference(context, clip, "composites")
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{SUFFIXES[rung.codec]}")
         given = _write_whole(rung, context, clip, path, {*range(0, frames, COMPARED_EVERY), frames - 1, *wanted})
-        found = quality(path, given, "nv12", clip.info.matrix, clip.numbered)
+        found = quality(path, given, clip.info.matrix, clip.numbered)
     words = f"{found.frames} of {frames} frames"
     if found.frames != frames:
         raise DisprovedError(f"{words}: all of them are wanted")

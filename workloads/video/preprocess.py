@@ -23,11 +23,19 @@ from torch import Tensor
 
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Tolerance, Workload
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
-from workloads.video.clip.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
-from workloads.video.clip.frame_bank import batch_numbers, bgr_frames, chosen, nv12_frames, one_thread_on_cpu
-from workloads.video.clip.video_file import Matrix
+from workloads.video.clip import (
+    CLIPS,
+    VIDEO_SETTING,
+    batch_numbers,
+    bgr_frames,
+    chosen,
+    nv12_frames,
+    one_thread_on_cpu,
+    source,
+)
+from workloads.video.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
 from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
+from workloads.video.video_file import Matrix
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
 ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none

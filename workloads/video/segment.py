@@ -47,8 +47,7 @@ from workloads.parts.cudnn_fusion import (
 from workloads.parts.graph_capture import captured
 from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, Clip, Source, is_users, source
-from workloads.video.clip.frame_bank import bgr_frames
+from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, Source, bgr_frames, is_users, source
 from workloads.video.preprocess import on_host
 from workloads.video.segmenter import (
     SEGMENTER_SETTING,

@@ -26,7 +26,7 @@ from gpugate.workload import Context, DeviceKind
 from workloads.parts.kept_files import keep, key_of, read_kept
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
 from workloads.parts.state_dicts import read_state_dict
-from workloads.video.clip.clip import CLIPS, Clip, rendered
+from workloads.video.clip import CLIPS, Clip, rendered
 from workloads.video.preprocess import input_size
 
 CLASSES = 2  # background and foreground

@@ -18,8 +18,8 @@ from torch import Tensor
 from tests.support.code_in_child import interpret
 from workloads.parts.photographs import IMAGENET_STD
 from workloads.video import composite
-from workloads.video.clip.clip import FULL, SMALL, Clip, rendered
-from workloads.video.clip.colour import Matrix, nv12_from_rgb, rgb_from_nv12
+from workloads.video.clip import FULL, SMALL, Clip, rendered
+from workloads.video.colour import Matrix, nv12_from_rgb, rgb_from_nv12
 from workloads.video.composite import alpha_of, blurs_of
 from workloads.video.preprocess import OnDevice, input_size, normalization, on_host
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
-from workloads.video.encode.encoding import Encoded, Mp4v, VideoFormat
+from workloads.video.encoders import Encoded, Mp4v, VideoFormat
 from workloads.video.flow import QUEUED, Conveyor, Recorder
 
 Frames = NDArray[np.uint8]

@@ -20,8 +20,8 @@ from gpugate.workload import Context, Side
 from tests.support.patience import soon
 from tests.support.small_models import clip_on_cpu
 from workloads.video import composite, pipeline
-from workloads.video.clip.clip import Clip, clip_path, source
-from workloads.video.clip.frame_number import strip_height
+from workloads.video.arrivals import strip_height
+from workloads.video.clip import Clip, clip_path, source
 from workloads.video.pipeline import (
     END_TO_END,
     ON_CPU,

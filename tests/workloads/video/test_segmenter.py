@@ -16,7 +16,7 @@ from torchvision.models.segmentation import fcn_resnet101
 from gpugate.workload import Context
 from tests.support.hostile_value import Touches
 from workloads.video import segmenter as fitting
-from workloads.video.clip.clip import FULL, SMALL, Clip
+from workloads.video.clip import FULL, SMALL, Clip
 from workloads.video.segment import intersection_over_union
 from workloads.video.segmenter import (
     ARCHITECTURES,

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
-from workloads.video import composite
-from workloads.video.clip.clip import CLIPS, Clip
-from workloads.video.encode import encoding
-from workloads.video.encode import promises as encode
+from workloads.video import composite, encode, encoders
+from workloads.video.clip import CLIPS, Clip
 
 CLIP = Clip(640, 360, 16)
 
@@ -56,7 +54,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
 def test_a_file_that_shows_something_else_is_disproved(
     context: Context, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Tensor], Tensor], words: str
 ) -> None:
-    write = encoding.X264.write  # of the encoder that is no baseline's
-    monkeypatch.setattr(encoding.X264, "write", lambda encoder, frames: write(encoder, spoil(frames)))
+    write = encoders.X264.write  # of the encoder that is no baseline's
+    monkeypatch.setattr(encoders.X264, "write", lambda encoder, frames: write(encoder, spoil(frames)))
     with pytest.raises(DisprovedError, match=words):
         encode.file_shows("x264").show(context)

@@ -14,8 +14,9 @@ from torch import Tensor
 from tests.support.full_disk import files_up_to
 from tests.support.libjpeg import jpeg
 from tests.support.patience import HANGS_S
-from workloads.video.encode import encoding, motion_jpeg
-from workloads.video.encode.encoding import (
+from workloads.video import encoders, gpu_encoders
+from workloads.video.encode import quality
+from workloads.video.encoders import (
     KEPT_FRAMES,
     MOST_IN_FLIGHT,
     X264,
@@ -24,8 +25,7 @@ from workloads.video.encode.encoding import (
     PendingFrames,
     VideoFormat,
 )
-from workloads.video.encode.motion_jpeg import MotionJpeg
-from workloads.video.encode.quality import quality
+from workloads.video.gpu_encoders import MotionJpeg
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
@@ -35,7 +35,7 @@ VIDEO = VideoFormat(160, 96, Fraction(25))
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
     """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
     context = av.CodecContext.create("libx264", "w")
-    encoding.configure(context, VIDEO, threads)
+    encoders.configure(context, VIDEO, threads)
     shown = [av.VideoFrame.from_ndarray(frame, "nv12") for frame in nv12.repeat(4, 1, 1).numpy()]
     out = []
     for number, frame in enumerate(shown):
@@ -123,7 +123,7 @@ def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
             raise EncodingError("a black frame")
         return jpeg(frame)
 
-    monkeypatch.setattr(motion_jpeg, "_picture", lambda wait, frame: one(frame))
+    monkeypatch.setattr(gpu_encoders, "_picture", lambda wait, frame: one(frame))
     return given
 
 
@@ -140,7 +140,7 @@ def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rg
         settled.join(HANGS_S)
         assert not settled.is_alive()
     assert encoder.close().frames == 12
-    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), "nv12").numbers == tuple(range(12))
+    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy()))).numbers == tuple(range(12))
 
 
 def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):

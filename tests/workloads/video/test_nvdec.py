@@ -16,12 +16,12 @@ import torch
 from torch.utils.dlpack import to_dlpack
 
 from tests.support.patience import soon
-from workloads.video.clip.clip import Clip, clip_path
-from workloads.video.clip.colour import planes
-from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.video_file import examine
-from workloads.video.decode import nvdec
-from workloads.video.decode.nvdec import ParallelDecoder, segments
+from workloads.video import nvdec
+from workloads.video.arrivals import read_numbers
+from workloads.video.clip import Clip, clip_path
+from workloads.video.colour import planes
+from workloads.video.nvdec import ParallelDecoder, segments
+from workloads.video.video_file import examine
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workloads.video.clip.video_file import Matrix
+from workloads.video.video_file import Matrix
 
 # The luma of red and of blue: ITU-R BT.601-7 section 2.5.1, BT.709-6 item 3.2. Green has the rest.
 LUMA_OF_RED_AND_BLUE: dict[Matrix, tuple[float, float]] = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.clip.video_file import LIMITED_RANGE, Matrix, VideoInfo, replacing_file, replacing_video
+from workloads.video.video_file import LIMITED_RANGE, Matrix, VideoInfo, replacing_file, replacing_video
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -339,9 +339,9 @@ def encoder_of(codec: Codec, path: Path, info: VideoInfo, device: torch.device) 
     if codec == "x264":
         return X264(path, video)
     if codec == "nvjpeg":
-        from workloads.video.encode.motion_jpeg import MotionJpeg
+        from workloads.video.gpu_encoders import MotionJpeg
 
         return MotionJpeg(path, video)
-    from workloads.video.encode.nvenc import Nvenc  # cuda only
+    from workloads.video.gpu_encoders import Nvenc  # cuda only
 
     return Nvenc(path, video, device)  # cuda only

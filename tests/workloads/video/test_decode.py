@@ -13,16 +13,14 @@ from torch import Tensor
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.copied_clips import copied, cut_short
-from workloads.video.clip.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
-from workloads.video.clip.colour import planes
-from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.video_file import VideoError
-from workloads.video.decode import decoding
-from workloads.video.decode import promises as decode_stage
-from workloads.video.decode.arrivals import Arrivals, luma_grids
-from workloads.video.decode.decoding import HostDecoder, TorchCodecDecoder
-from workloads.video.decode.promises import COMPARED_BATCHES, SESSIONS, frames_agree
+from workloads.video import decode as decode_stage
+from workloads.video import decode as decoding
+from workloads.video.arrivals import Arrivals, luma_grids, read_numbers
+from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
+from workloads.video.colour import planes
+from workloads.video.decode import COMPARED_BATCHES, SESSIONS, HostDecoder, TorchCodecDecoder, frames_agree
 from workloads.video.needs import BATCH
+from workloads.video.video_file import VideoError
 
 CPU = torch.device("cpu")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

@@ -11,13 +11,15 @@ import functools
 import statistics
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpugate.errors import DisprovedError
@@ -34,17 +36,15 @@ from gpugate.workload import (
     Size,
     Workload,
 )
-from workloads.video.clip.clip import CLIPS, VIDEO_SETTING, source
-from workloads.video.clip.colour import rgb_from_nv12
-from workloads.video.clip.frame_bank import bgr_frames, nv12_frames
-from workloads.video.decode.promises import stamps
-from workloads.video.encode.encoding import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
-from workloads.video.encode.nvenc import why_not
+from workloads.video.arrivals import psnr_db, read_numbers
+from workloads.video.clip import CLIPS, VIDEO_SETTING, bgr_frames, nv12_frames, source
+from workloads.video.colour import rgb_from_nv12
+from workloads.video.decode import stamps
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
 from workloads.video.flow import Recorder
+from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH, EXACT, ON_HOST, VIDEO_ENGINES
-
-if TYPE_CHECKING:
-    from workloads.video.encode.quality import Quality
+from workloads.video.video_file import Matrix, plane
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
@@ -122,8 +122,6 @@ def _by_baseline(context: Context) -> Quality:
 
 def _written(codec: Codec, context: Context) -> Quality:
     """The quality of the bank's frames in a file of the codec's encoder."""
-    from workloads.video.encode.quality import quality
-
     clip, frames = source(context), frames_for(codec, context)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{SUFFIXES[codec]}")
@@ -131,7 +129,46 @@ def _written(codec: Codec, context: Context) -> Quality:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, "nv12", clip.info.matrix, numbered=False)  # equal pictures prove the order
+        return quality(path, originals, clip.info.matrix, numbered=False)  # equal pictures prove the order
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The number of frames in a file, its bit rate, and by number the PSNR of the frames with an original.
+
+    `numbers` are those of the bar codes, in display order; -1 where one is unreadable.
+    """
+
+    frames: int
+    bit_rate_mbit_s: float
+    psnr_db: Mapping[int, float]
+    numbers: tuple[int, ...]
+
+
+def quality(
+    path: Path, originals: Mapping[int, NDArray[np.uint8]], matrix: Matrix = "bt601", numbered: bool = True
+) -> Quality:
+    """Decodes the file once, to NV12 in limited range and that matrix, and compares frames with their originals.
+
+    Bar codes are read where frames are `numbered`.
+    """
+    import av
+    from av.video.reformatter import ColorRange, Colorspace
+
+    colours = {"bt601": Colorspace.ITU601, "bt709": Colorspace.ITU709}[matrix]
+    frames, psnr, numbers = 0, {}, []
+    with av.open(path) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            if numbered:
+                numbers.append(int(read_numbers(torch.from_numpy(plane(frame, 0).copy())[None])))
+            if frames in originals:
+                nv12 = frame.reformat(format="nv12", dst_colorspace=colours, dst_color_range=ColorRange.MPEG)
+                psnr[frames] = psnr_db(nv12.to_ndarray(), originals[frames])
+            frames += 1
+        seconds = frames / float(stream.average_rate or 1)
+    return Quality(frames, 8e-6 * path.stat().st_size / max(seconds, 1e-9), psnr, tuple(numbers))
 
 
 def _variant(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.video.clip.clip import FULL, SMALL, Clip, clip_path, rendered
-from workloads.video.clip.frame_number import read_numbers
-from workloads.video.clip.scene import scene
-from workloads.video.clip.video_file import examine
+from workloads.video.arrivals import read_numbers
+from workloads.video.clip import FULL, SMALL, Clip, clip_path, rendered
+from workloads.video.scene import scene
+from workloads.video.video_file import examine
 
 TINY = Clip(160, 96, 36)
 CODECS = ("h264", "hevc")

@@ -20,12 +20,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.video.clip.colour import nv12_from_rgb
-from workloads.video.encode import encoding, nvenc
-from workloads.video.encode.encoding import X264, Encoded, Mp4v, VideoFormat
-from workloads.video.encode.motion_jpeg import MotionJpeg
-from workloads.video.encode.nvenc import Nvenc
-from workloads.video.encode.quality import quality
+from workloads.video import encoders, gpu_encoders
+from workloads.video.colour import nv12_from_rgb
+from workloads.video.encode import quality
+from workloads.video.encoders import X264, Encoded, Mp4v, VideoFormat
+from workloads.video.gpu_encoders import MotionJpeg, Nvenc
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoFormat(160, 96, Fraction(25))
@@ -98,7 +97,7 @@ def library(monkeypatch) -> SimpleNamespace:
 
     module.CreateEncoder = create
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
-    monkeypatch.setattr(nvenc, "why_not", lambda gpu: None)
+    monkeypatch.setattr(gpu_encoders, "why_not", lambda gpu: None)
     return module
 
 
@@ -140,7 +139,7 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(
     encoded = encoder.close()
     assert encoded == Encoded(path, 12, path.stat().st_size, 12 / 25)
     assert encoded.bit_rate_mbit_s == pytest.approx(8e-6 * path.stat().st_size * 25 / 12)
-    found = quality(path, dict(enumerate(nv12.numpy())), "nv12")
+    found = quality(path, dict(enumerate(nv12.numpy())))
     assert found.numbers == tuple(range(12))
     assert found.frames == 12
     assert min(found.psnr_db.values()) > 35
@@ -230,15 +229,15 @@ def test_an_error_of_the_encoder_comes_out_and_leaves_nothing(tmp_path, nv12, li
 def test_lost_and_swapped_frames_are_seen(tmp_path, rgb, monkeypatch):
     path = tmp_path / "out.mp4"
     nv12 = nv12_from_rgb(rgb[[0, 1, 3, 2, 4, 6]], "bt601")
-    monkeypatch.setattr(encoding, "CRF", 1)
+    monkeypatch.setattr(encoders, "CRF", 1)
     with X264(path, VIDEO) as encoder:
         encoder.write(nv12)
-    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), "nv12")
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())))
     assert found.frames == 6
     assert found.numbers == (0, 1, 3, 2, 4, 6)
     assert min(found.psnr_db[0], found.psnr_db[1], found.psnr_db[4]) > 42
     assert max(found.psnr_db[2], found.psnr_db[3], found.psnr_db[5]) < 35
-    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, "nv12", numbered=False)
+    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, numbered=False)
     assert [*some.psnr_db] == [0, 5]
     assert min(some.psnr_db.values()) > 42
     assert some.numbers == ()

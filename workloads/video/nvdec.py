@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from workloads.video.clip.video_file import VideoError, VideoInfo, exact, examine
-from workloads.video.decode.decoding import Decoder
+from workloads.video.decode import Decoder
+from workloads.video.video_file import VideoError, VideoInfo, exact, examine
 
 if TYPE_CHECKING:
     from av.bitstream import BitStreamFilterContext

@@ -11,7 +11,7 @@ import pytest
 import torch
 from skimage import data
 
-from workloads.video.clip.colour import LOST_LEVELS, Matrix, nv12_from_rgb, planes, rgb_from_nv12
+from workloads.video.colour import LOST_LEVELS, Matrix, nv12_from_rgb, planes, rgb_from_nv12
 
 WIDTH, HEIGHT, FRAMES = 162, 98, 6  # no multiple of what swscale works on at a time
 UNTAGGED, BT709, BT601 = 2, 1, 6

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from workloads.video.clip.frame_number import CELLS, DATA_BITS, paint, read_numbers
+from workloads.video.arrivals import CELLS, DATA_BITS, paint, read_numbers
 
 SIZES = [(1920, 1080), (88, 48), (1001, 333)]
 NUMBERS = (0, 1, 2, 599, 0x5555, 0xAAAA, 12345, 2**DATA_BITS - 1)

@@ -1,1 +1,0 @@
-"""The clip that the video workloads read: its scene, its frames and files of video."""

@@ -1,1 +1,0 @@
-"""The decoding stage: a clip of H.264 or HEVC becomes frames."""

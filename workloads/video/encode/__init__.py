@@ -1,1 +1,0 @@
-"""The encoding stage: composited frames become a file of video."""
