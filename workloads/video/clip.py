@@ -161,10 +161,7 @@ def _coloured(clip: Clip, number: int) -> VideoFrame:
 
 # --- a bank of frames ------------------------------------------------------------------------------------------------
 
-BANK_FRAMES: Mapping[str, int] = {
-    "cuda": 48,
-    "cpu": 24,
-}  # by kind of device; 149 MB in NV12 at 1080p, more than fits in L2
+BANK_FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # 149 MB in NV12 at 1080p, more than fits in L2
 
 
 def nv12_frames(context: Context) -> Tensor:
