@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpugate.workload import Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Tolerance, Workload
+from gpugate.workload import (
+    Build,
+    Context,
+    Contract,
+    DeviceKind,
+    Limit,
+    Needs,
+    Optimization,
+    Side,
+    Size,
+    Tolerance,
+    Workload,
+)
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
 from workloads.video.clip import (
     CLIPS,
@@ -237,54 +250,41 @@ def from_nv12(make: MakeStage, context: Context) -> Side:
 ROUNDED = {dtype: Tolerance(relative_l2=1.5e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ROUNDED_BY_CVCUDA = {dtype: Tolerance(relative_l2=3e-2, max_error=5e-2) for dtype in ("float32", "float16")}
 ON_THE_GPU = {"cuda": Contract((Limit("host_to_device_bytes", at_most=4096),))}
-FEWEST_KERNELS = Limit("kernels", at_most=3)  # one of them copies the frames of a step out of the bank
+FEWEST_KERNELS = {"cuda": Contract(ON_THE_GPU["cuda"].engaged, (Limit("kernels", at_most=3),))}  # one copies frames
 SHARED_CORES = (
     "OpenCV computes on all cores of the host, which others use too, and the operators are launched one by one"
 )
 SAMPLED_FIRST = "a ninth of the pixels is sampled first, and only those are converted"
+IN_ONE_KERNEL = "one kernel samples, converts and normalizes: nothing between the frame and the result is in memory"
+CONVERTED_FIRST = "an operator for each step, with all pixels converted before they are sampled"
+IN_PASSES = f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one"
 
+
+def _variant(
+    name: str,
+    make: MakeStage,
+    speedup: Mapping[str, float],
+    needs: Needs,
+    why: str,
+    contract: Mapping[str, Contract] = ON_THE_GPU,
+) -> Optimization:
+    build: Build = partial(from_nv12, make)
+    return Optimization(name, build, speedup, tolerance=ROUNDED, needs=needs, contract=contract, why=why)
+
+
+TORCH = {"nvidia-h100-80gb-hbm3": 46.0, "sm_90": 38.0, "cuda": 2.0}
+CV_CUDA = _variant("cvcuda", by_cvcuda, {"sm_90": 19.0, "cuda": 2.0}, CVCUDA, CONVERTED_FIRST)
 PREPROCESS = Workload(
     name="video/preprocess",
     baseline=by_opencv,
     inputs=batch_numbers,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        Optimization(
-            "torch-gpu",
-            partial(from_nv12, OnDevice),
-            {"nvidia-h100-80gb-hbm3": 46.0, "sm_90": 38.0, "cuda": 2.0},
-            tolerance=ROUNDED,
-            needs=GPU,
-            contract=ON_THE_GPU,
-            why=SAMPLED_FIRST,
-        ),
-        Optimization(
-            "triton",
-            partial(from_nv12, in_triton),
-            {"sm_90": 38.0, "cuda": 2.0},
-            tolerance=ROUNDED,
-            needs=TRITON,
-            contract={"cuda": Contract(ON_THE_GPU["cuda"].engaged, (FEWEST_KERNELS,))},
-            why="one kernel samples, converts and normalizes: nothing between the frame and the result is in memory",
-        ),
-        Optimization(
-            "cvcuda",
-            partial(from_nv12, by_cvcuda),
-            {"sm_90": 19.0, "cuda": 2.0},
-            tolerance=ROUNDED_BY_CVCUDA,
-            needs=CVCUDA,
-            contract=ON_THE_GPU,
-            why="an operator for each step, with all pixels converted before they are sampled",
-            min_speedup_why=SHARED_CORES,
-        ),
-        Optimization(
-            "torch-cpu",
-            partial(from_nv12, OnDevice),
-            {"cpu": 0.03},  # promises no speed: the case keeps the path tested where there is no GPU
-            tolerance=ROUNDED,
-            needs=ON_HOST,
-            why=f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one",
-        ),
+        _variant("torch-gpu", OnDevice, TORCH, GPU, SAMPLED_FIRST),
+        _variant("triton", in_triton, {"sm_90": 38.0, "cuda": 2.0}, TRITON, IN_ONE_KERNEL, FEWEST_KERNELS),
+        replace(CV_CUDA, tolerance=ROUNDED_BY_CVCUDA, min_speedup_why=SHARED_CORES),
+        # No speed is promised: the case keeps the path tested where there is no GPU.
+        _variant("torch-cpu", OnDevice, {"cpu": 0.03}, ON_HOST, IN_PASSES, {}),
     ),
     cold=False,  # the inputs are numbers of frames, which lie in a bank
     timing="pipeline",
