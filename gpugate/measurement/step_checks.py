@@ -74,7 +74,7 @@ class CheckedSteps:
             return "zeros"
         if problem_with(output, wanted, nan_is_equal=True):
             return "not finite"
-        if before in self._expected and self._is_close(output, before):
+        if before in self.expected and self._is_close(output, before):
             return "step before"
         if any(self._is_close(output, one) for one in self.expected):
             return "other input"
