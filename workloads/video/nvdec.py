@@ -145,10 +145,10 @@ class ParallelDecoder(NvdecDecoder):  # cuda only
 
     def _next_slot(self) -> Slot | None:
         while isinstance(slot := self._current.ready.get(), Ended):
-            following = None if slot.error else next(self._order, None)
+            following = next(self._order, None) if slot.error is None else None
             if following is None:
                 self._current.ready.put(slot)  # for the next request
-                if slot.error:
+                if slot.error is not None:
                     self.close()
                     raise slot.error
                 return None
@@ -230,6 +230,7 @@ class Session(threading.Thread):  # cuda only
         try:
             self._decode_turns()
         except BaseException as error:
+            self._room.release()  # which it may have taken for the frame that failed
             self.ready.put(Ended(error))
         if self._stopped:
             self.ready.put(Ended(ValueError("the decoder is closed: make another one")))
