@@ -42,7 +42,6 @@ from gpugate.store.writable_folder import lock_folder
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads.
 FORMAT_VERSION = 15
-HAS_NO_SPREADS = 15
 
 
 class RunFileError(GpugateError):
@@ -56,7 +55,7 @@ FILE = JsonFile(
     RunFileError,
     step="give a file that --perf-json wrote, or measure again",
     unwritable="give --perf-json another path",
-    oldest_version=14,  # of stored nights of results/
+    oldest_version=15,  # of stored runs of results/
 )
 
 
@@ -134,22 +133,9 @@ def write(path: Path, run: RunResult) -> None:
 def read(path: Path) -> RunResult:
     """Reads a run. Raises RunFileError for one that is absent, damaged, or of another format."""
     with FILE.reading(path):
-        document: Any = read_document(path)
-        body = FILE.open(document)
-        if document["format_version"] < HAS_NO_SPREADS:
-            _drop_spreads(body.get("cases"))
-            body.pop("asked_tolerance", None)
-        run = from_json(RunResult, body)
+        run = FILE.decode(read_document(path))
         parse_time(run.started_at)
         return run
-
-
-def _drop_spreads(data: Any) -> None:
-    """Removes what a summary and a record had up to format 14."""
-    for value in data.values() if isinstance(data, dict) else ():
-        _drop_spreads(value)
-    for name in ("pair_spread", "instance_spread", "usual") if isinstance(data, dict) else ():
-        data.pop(name, None)
 
 
 def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:

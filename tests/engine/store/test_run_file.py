@@ -1,6 +1,5 @@
 """The file of --perf-json: complete, valid at any moment, and never half-written."""
 
-import json
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -130,15 +129,6 @@ def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult) -> N
     assert list(run_file.read(path).cases.values()) == [first]
     run_file.append(path, second, [], run)
     assert list(run_file.read(path).cases.values()) == [first, second]
-
-
-def test_a_run_of_the_format_before_is_read(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    run_file.write(path, run)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["cases"]["tiny/pass/cuda"]["summary"]["pair_spread"] = 0.1
-    path.write_text(json.dumps({**document, "format_version": 14}), encoding="utf-8")
-    assert run_file.read(path) == run
 
 
 def test_a_time_without_an_offset_is_named(tmp_path: Path, run: RunResult) -> None:
