@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,16 @@ from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, Clip, clip_path
 from workloads.video.colour import planes, rgb_from_nv12
 from workloads.video.decode import HostPlanesDecoder
-from workloads.video.encoders import EncodingError, VideoFormat
+from workloads.video.encoders import EncodingError
 from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH
 from workloads.video.pipeline import Pipeline, Place, Rung
 from workloads.video.preprocess import input_size
-from workloads.video.video_file import examine
+from workloads.video.video_file import VideoInfo, examine
 
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
-VIDEO = VideoFormat(CLIP.width, CLIP.height)
+VIDEO = VideoInfo(Path("clip.mp4"), CLIP.width, CLIP.height, CLIP.frames, Fraction(30), "h264", "bt601", keyframes=())
 CODED_FRAMES, STEP_FRAMES = 96, 48
 CYCLES_PER_MS = 2_000_000  # of an H200 under load; a slower clock only makes it longer
 MIB, SEGMENT_MIB = 2**20, 20  # the latter is how much torch asks the driver for at once

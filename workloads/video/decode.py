@@ -119,7 +119,7 @@ class HostPlanesDecoder(Decoder):
         return batch
 
     def _new_batch(self, frames: int) -> Tensor:
-        return torch.empty(frames, self.info.height * 3 // 2, self.info.width, dtype=torch.uint8)
+        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8)
 
     def _decode_into(self, frame: Tensor) -> bool:
         decoded = next(self._frames, None)
@@ -148,7 +148,7 @@ class TorchCodecDecoder(Decoder):
         self._frames = self._all_frames()
 
     def _new_batch(self, frames: int) -> Tensor:
-        return torch.empty(frames, self.info.height * 3 // 2, self.info.width, dtype=torch.uint8, device=self._device)
+        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self._device)
 
     def _decode_into(self, frame: Tensor) -> bool:
         decoded = next(self._frames, None)

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -53,16 +52,6 @@ class EncodingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class VideoFormat:
-    """The frames of a video to encode, with even sides."""
-
-    width: int
-    height: int
-    frames_per_second: Fraction = Fraction(30)
-    matrix: Matrix = "bt601"
-
-
-@dataclass(frozen=True)
 class Encoded:
     """A complete file: its number of frames, its size on disk, and its duration."""
 
@@ -80,8 +69,8 @@ class Encoded:
 class Encoder(ABC, Generic[_Frames]):
     """Batches of frames in, a file out. Any call may raise the error of an earlier batch; one caller at a time."""
 
-    def __init__(self, path: Path, video: VideoFormat) -> None:
-        self.path, self.video = path, video
+    def __init__(self, path: Path, info: VideoInfo) -> None:
+        self.path, self.info = path, info
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
         self._encoded: Encoded | None = None
@@ -132,7 +121,7 @@ class Encoder(ABC, Generic[_Frames]):
                 self.abort()
                 raise
             self._thread.shutdown()
-            seconds = float(self.frames / self.video.frames_per_second)
+            seconds = float(self.frames / self.info.frames_per_second)
             self._encoded = Encoded(self.path, self.frames, self.path.stat().st_size, seconds)
         return self._encoded
 
@@ -172,7 +161,7 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
         import cv2
 
         self._partial = self._file.enter_context(replacing_file(self.path))
-        size, rate = (self.video.width, self.video.height), float(self.video.frames_per_second)
+        size, rate = (self.info.width, self.info.height), float(self.info.frames_per_second)
         self._writer = cv2.VideoWriter(str(self._partial), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
         self._file.callback(self._writer.release)
         if not self._writer.isOpened():
@@ -192,7 +181,7 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
         file.release()
         if found != self.frames:
             lost = f"{self.path} came out with {found} of {self.frames} frames"
-            raise EncodingError(f"{lost}: give uint8 [n, {self.video.height}, {self.video.width}, 3], and make room")
+            raise EncodingError(f"{lost}: give uint8 [n, {self.info.height}, {self.info.width}, 3], and make room")
 
 
 class X264(Encoder[Tensor]):
@@ -212,13 +201,13 @@ class X264(Encoder[Tensor]):
         self.wait_for_room()
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
-        require_frames(frames, nv12_shape(self.video))
+        require_frames(frames, self.info.nv12_shape)
         return on_host(frames) if frames.is_cuda else PendingFrames(frames)
 
     def _open(self) -> None:
         self._container = self._file.enter_context(replacing_video(self.path))
-        self._stream: VideoStream = self._container.add_stream("libx264", rate=self.video.frames_per_second)
-        configure(self._stream.codec_context, self.video)
+        self._stream: VideoStream = self._container.add_stream("libx264", rate=self.info.frames_per_second)
+        configure(self._stream.codec_context, self.info)
         self._stream.codec_context.open()
 
     def _encode(self, batch: PendingFrames) -> None:
@@ -240,12 +229,12 @@ def stock_frames() -> int:
     return (MOST_IN_FLIGHT - 1) * 8 + KEPT_FRAMES + len(os.sched_getaffinity(0)) * 3 // 2
 
 
-def configure(context: VideoCodecContext, video: VideoFormat, threads: int = 0) -> None:
+def configure(context: VideoCodecContext, info: VideoInfo, threads: int = 0) -> None:
     """Sets libx264, not open yet, to NV12 in the video's colours; with 0 threads it takes 1.5 for each core."""
-    context.width, context.height, context.pix_fmt = video.width, video.height, "nv12"
-    context.framerate, context.time_base = video.frames_per_second, 1 / video.frames_per_second
+    context.width, context.height, context.pix_fmt = info.width, info.height, "nv12"
+    context.framerate, context.time_base = info.frames_per_second, 1 / info.frames_per_second
     context.color_range = LIMITED_RANGE
-    context.colorspace = context.color_primaries = context.color_trc = H273_CODE[video.matrix]
+    context.colorspace = context.color_primaries = context.color_trc = H273_CODE[info.matrix]
     context.options = {"preset": PRESET, "g": "250", "crf": f"{CRF}"}
     # PyAV requests threads that share a frame: slices that cannot be predicted from each other, slower and larger.
     context.thread_type, context.thread_count = "FRAME", threads
@@ -297,11 +286,6 @@ def event() -> torch.cuda.Event:  # cuda only
     return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
 
-def nv12_shape(video: VideoFormat) -> tuple[int, int]:
-    """Rows and columns of a frame in NV12: luma, then rows of interleaved U and V."""
-    return video.height * 3 // 2, video.width
-
-
 def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
     """Raises EncodingError unless the frames are contiguous uint8 [n, *shape]: encoders get their bare addresses."""
     if frames.dtype != torch.uint8 or tuple(frames.shape[1:]) != shape or not frames.is_contiguous():
@@ -309,23 +293,23 @@ def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
         raise EncodingError(f"frames are {found}, and the video needs contiguous uint8 [n, *{list(shape)}]")
 
 
-def coded_track(container: OutputContainer, codec: str, video: VideoFormat) -> Any:
+def coded_track(container: OutputContainer, codec: str, info: VideoInfo) -> Any:
     """A video stream for pictures that are coded already; H.264 is an Annex B byte stream."""
     return container.add_mux_stream(
         codec,
-        rate=video.frames_per_second,
-        width=video.width,
-        height=video.height,
-        time_base=1 / video.frames_per_second,
+        rate=info.frames_per_second,
+        width=info.width,
+        height=info.height,
+        time_base=1 / info.frames_per_second,
     )
 
 
-def coded_packet(track: Any, video: VideoFormat, picture: Any, shown: int, coded: int, is_keyframe: bool) -> Any:
+def coded_packet(track: Any, info: VideoInfo, picture: Any, shown: int, coded: int, is_keyframe: bool) -> Any:
     """A whole picture, by its numbers in display order and in coding order; an array is not copied."""
     from av.packet import Packet
 
     packet = Packet(picture)  # any buffer
-    packet.stream, packet.time_base = track, 1 / video.frames_per_second
+    packet.stream, packet.time_base = track, 1 / info.frames_per_second
     packet.pts, packet.dts, packet.duration = shown, coded, 1
     packet.is_keyframe = is_keyframe
     return packet
@@ -333,15 +317,14 @@ def coded_packet(track: Any, video: VideoFormat, picture: Any, shown: int, coded
 
 def encoder_of(codec: Codec, path: Path, info: VideoInfo, device: torch.device) -> Encoder[Any]:
     """An encoder that writes to `path`. Raises EncodingError and OSError."""
-    video = VideoFormat(info.width, info.height, info.frames_per_second, info.matrix)
     if codec == "mp4v":
-        return Mp4v(path, video)
+        return Mp4v(path, info)
     if codec == "x264":
-        return X264(path, video)
+        return X264(path, info)
     if codec == "nvjpeg":
         from workloads.video.gpu_encoders import MotionJpeg
 
-        return MotionJpeg(path, video)
+        return MotionJpeg(path, info)
     from workloads.video.gpu_encoders import Nvenc  # cuda only
 
-    return Nvenc(path, video, device)  # cuda only
+    return Nvenc(path, info, device)  # cuda only

@@ -25,14 +25,12 @@ from workloads.video.encoders import (
     Encoder,
     EncodingError,
     PendingFrames,
-    VideoFormat,
     as_of_now,
     coded_packet,
     coded_track,
-    nv12_shape,
     require_frames,
 )
-from workloads.video.video_file import replacing_video
+from workloads.video.video_file import VideoInfo, replacing_video
 
 # --- Motion-JPEG ------------------------------------------------------------------------------------------------------
 
@@ -59,18 +57,16 @@ class MotionJpeg(Encoder[Tensor]):
 
     def _open(self) -> None:
         self._container = self._file.enter_context(replacing_video(self.path))
-        self._track = coded_track(self._container, "mjpeg", self.video)
+        self._track = coded_track(self._container, "mjpeg", self.info)
 
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
-        require_frames(frames, (3, self.video.height, self.video.width))
+        require_frames(frames, (3, self.info.height, self.info.width))
         return pictures(as_of_now(frames), jpeg_threads())
 
     def _encode(self, batch: Iterator[Tensor]) -> None:
         for picture in batch:
             number = self.frames
-            self._container.mux(
-                coded_packet(self._track, self.video, picture.numpy(), number, number, is_keyframe=True)
-            )
+            self._container.mux(coded_packet(self._track, self.info, picture.numpy(), number, number, is_keyframe=True))
             self.frames += 1
 
     def _flush(self) -> None:
@@ -234,33 +230,33 @@ class Nvenc(Encoder[Tensor]):
     The library reports a finished read of a frame only by its packet: until then the batches are kept.
     """
 
-    def __init__(self, path: Path, video: VideoFormat, device: torch.device) -> None:
+    def __init__(self, path: Path, info: VideoInfo, device: torch.device) -> None:
         self._gpu = torch.cuda.current_device() if device.index is None else device.index
         if problem := why_not(self._gpu):
             raise EncodingError(problem)
-        super().__init__(path, video)
+        super().__init__(path, info)
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
-        require_frames(frames, nv12_shape(self.video))
+        require_frames(frames, self.info.nv12_shape)
         return as_of_now(frames)
 
     def _open(self) -> None:
         from av.bitstream import BitStreamFilterContext
 
-        video, code = self.video, H273_CODE[self.video.matrix]
+        info, code = self.info, H273_CODE[self.info.matrix]
         # A thread without a context would get one of its own, without PyTorch's memory.
         torch.cuda.set_device(self._gpu)
         self._library: Any = importlib.import_module(PACKAGE)
         # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
         colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
         self._tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
-        fps = max(1, round(video.frames_per_second))
+        fps = max(1, round(info.frames_per_second))
         self._container = self._file.enter_context(replacing_video(self.path))
         self._encoder = self._library.CreateEncoder(
-            video.width, video.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
+            info.width, info.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
         )
         self._reordered = max(0, int(self._encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
-        self._track = coded_track(self._container, "h264", video)
+        self._track = coded_track(self._container, "h264", info)
         self._kept: deque[tuple[int, Tensor]] = deque()  # with the number of the frame after the last one
         self._given = 0
 
@@ -287,7 +283,7 @@ class Nvenc(Encoder[Tensor]):
             if is_keyframe:
                 data = b"".join(bytes(tagged) for tagged in self._tags.filter(Packet(data)))
             coded = self.frames - self._reordered
-            self._container.mux(coded_packet(self._track, self.video, data, packet["timestamp"], coded, is_keyframe))
+            self._container.mux(coded_packet(self._track, self.info, data, packet["timestamp"], coded, is_keyframe))
             self.frames += 1
         while self._kept and self._kept[0][0] + self._reordered <= self.frames:
             self._kept.popleft()

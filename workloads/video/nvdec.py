@@ -62,7 +62,7 @@ class NvdecDecoder(Decoder):  # cuda only
         self._device = device
 
     def _new_batch(self, frames: int) -> Tensor:
-        return torch.empty(frames, *nv12_shape(self.info), dtype=torch.uint8, device=self._device)
+        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self._device)
 
 
 class OneSession(NvdecDecoder):  # cuda only
@@ -247,7 +247,7 @@ class Session(threading.Thread):  # cuda only
             decoder = library.CreateDecoder(
                 gpuid=self._device.index, codec=codec, cudastream=stream.cuda_stream, usedevicememory=True
             )
-        for frame in torch.empty(self._slots, *nv12_shape(self._info), dtype=torch.uint8, device=self._device):
+        for frame in torch.empty(self._slots, *self._info.nv12_shape, dtype=torch.uint8, device=self._device):
             self._free.put(Slot(frame))
         with av.open(self._info.path.absolute()) as container:
             annex_b = BitStreamFilterContext(TO_ANNEX_B[self._info.codec], container.streams.video[0])
@@ -317,10 +317,6 @@ def as_tensor(frame: Any, stream: torch.cuda.Stream) -> Tensor:  # cuda only
     """A view of a decoder's frame, uint8 [H*3/2, W], ready on the stream of the decoder's construction."""
     # The capsule is requested here: PyTorch's own request has arguments that PyNvVideoCodec does not support.
     return from_dlpack(frame.__dlpack__(stream=stream.cuda_stream))
-
-
-def nv12_shape(info: VideoInfo) -> tuple[int, int]:
-    return info.height * 3 // 2, info.width
 
 
 @contextmanager

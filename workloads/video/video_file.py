@@ -57,6 +57,11 @@ class VideoInfo:
     matrix: Matrix
     keyframes: tuple[int, ...]
 
+    @property
+    def nv12_shape(self) -> tuple[int, int]:
+        """Rows and columns of a frame in NV12: luma, then rows of interleaved U and V."""
+        return self.height * 3 // 2, self.width
+
 
 def examine(path: Path) -> VideoInfo:
     """Reads the packets of a video. Raises VideoError for one with which a stage would go wrong without an error."""

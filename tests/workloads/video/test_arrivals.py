@@ -1,4 +1,4 @@
-"""The bar code of a frame number, and the record of the frames that arrive: each fault is seen on both kinds of path."""
+"""The bar code of a frame number, and the record of the frames that arrive: each fault shows on both kinds of path."""
 
 from pathlib import Path
 

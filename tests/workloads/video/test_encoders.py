@@ -10,8 +10,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,12 +37,12 @@ from workloads.video.encoders import (
     EncodingError,
     Mp4v,
     PendingFrames,
-    VideoFormat,
 )
 from workloads.video.gpu_encoders import MotionJpeg, Nvenc
+from workloads.video.video_file import VideoInfo
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
-VIDEO = VideoFormat(160, 96, Fraction(25))
+VIDEO = VideoInfo(Path("clip.mp4"), 160, 96, 12, Fraction(25), "h264", "bt601", keyframes=())
 GPU = torch.device("cuda", 0)
 IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
 # By name: the encoder of a path and a format, the form of its frames, and its codec.
@@ -176,7 +178,7 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(
 def test_colours_are_tagged_in_limited_range(tmp_path, nv12, name, matrix, code):
     """NVENC leaves the tags out."""
     path = tmp_path / "out.mp4"
-    with ENCODERS[name][0](path, VideoFormat(160, 96, Fraction(30000, 1001), matrix)) as encoder:
+    with ENCODERS[name][0](path, replace(VIDEO, frames_per_second=Fraction(30000, 1001), matrix=matrix)) as encoder:
         encoder.write(nv12)
     with av.open(str(path)) as container:
         stream = container.streams.video[0]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
-from workloads.video.encoders import Encoded, Mp4v, VideoFormat
+from workloads.video.encoders import Encoded, Mp4v
 from workloads.video.flow import QUEUED, Conveyor, Recorder
+from workloads.video.video_file import VideoInfo
 
 Frames = NDArray[np.uint8]
-VIDEO = VideoFormat(96, 64)
+VIDEO = VideoInfo(Path("clip.mp4"), 96, 64, 4, Fraction(30), "h264", "bt601", keyframes=())
 
 
 def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor[int]:
