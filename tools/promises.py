@@ -23,7 +23,7 @@ from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Process
 from gpugate.report.machine import facts
 from gpugate.report.table import Column, Markdown, Table
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
 from gpugate.statistics.intervals import Estimate
@@ -281,10 +281,10 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
             continue
         run = run_file.read(path)
         for case_id, result in run.cases.items():
-            decided = decider(result)
+            decided = summarize_decider(result)
             is_of_today = result.compared_with == references.get(case_id)
             if decided is not None and case_id not in recorded and is_of_today:
-                one = StoredSpeedup(shown, run.started_at, decided.summary.speedup)
+                one = StoredSpeedup(shown, run.started_at, decided.speedup)
                 found.setdefault(case_id, []).append(one)
     return found
 
@@ -311,8 +311,7 @@ class Night:
     def summary(self, case_id: str) -> Summary | None:
         """The summary of the process that decided; None for a case that was not measured."""
         case = self._cases.get(case_id)
-        decided = decider(case) if case is not None else None
-        return decided.summary if decided is not None else None
+        return summarize_decider(case) if case is not None else None
 
     def counter(self, case_id: str, name: str) -> float | None:
         """A counter of the optimized side; None where it was not counted."""

@@ -13,7 +13,7 @@ from gpugate import units
 from gpugate.errors import ReplayError
 from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.report.terminal import indent, print_parts
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import Outcome, outcome_word
@@ -77,7 +77,7 @@ def _warn(first: Path, before: RunResult, second: Path, after: RunResult) -> Ite
 
 def _describe_verdicts(before: CaseResult, after: CaseResult) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
-    found = [decided.summary for case in (before, after) if (decided := decider(case)) is not None]
+    found = [decided for case in (before, after) if (decided := summarize_decider(case)) is not None]
     if len(found) < 2:
         return
     words = [outcome_word(case.worst) for case in (before, after)]

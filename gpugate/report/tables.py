@@ -17,7 +17,7 @@ from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of, median_kernels_ms
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
@@ -76,9 +76,9 @@ def verdict_words(case: CaseResult) -> str:
 def rows(run: RunResult) -> list[Row]:
     """The rows of all measured cases, those of one workload next to each other."""
     found = [
-        Row(case, _cells(case, case.measurement, decided.summary))
+        Row(case, _cells(case, case.measurement, decided))
         for case in run.cases.values()
-        if case.measurement and (decided := decider(case))
+        if case.measurement and (decided := summarize_decider(case))
     ]
     groups = list(dict.fromkeys(row.cells["group"] for row in found))
     return sorted(found, key=lambda row: groups.index(row.cells["group"]))

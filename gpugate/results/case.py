@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.measurement.settings import SLOWED
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
-from gpugate.results.fleet_plan import PlannedCase, group_name, needs_host
+from gpugate.results.fleet_plan import needs_host
 from gpugate.results.summary import History, Summary, summarize
 from gpugate.results.verdict import Check, Outcome, Verdict, worst
 from gpugate.units import Natural, Positive, Processes, stored_unless
@@ -181,11 +181,6 @@ class CaseResult:
         return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
 
     @property
-    def planned(self) -> PlannedCase:
-        """The case as a night plans it, by what its measurement showed."""
-        return PlannedCase(self.case_id, group_name(self.case_id, self.point), self.needs_host, self.gpus)
-
-    @property
     def ranks_share_cores(self) -> bool:
         """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
         return self.device_kind == "cpu" and self.gpus > 1
@@ -195,14 +190,7 @@ class CaseResult:
         return self.case_id.rpartition("/")[2]
 
 
-class Decider(NamedTuple):
-    """The process whose speedup decided about a case, and how many processes count."""
-
-    summary: Summary
-    processes: int
-
-
-def decider(result: CaseResult) -> Decider | None:
-    """The middle process by its speedup, of two the lower one; None for a case without times."""
+def summarize_decider(result: CaseResult) -> Summary | None:
+    """The process whose speedup decided about the case: the middle one, of two the lower one; None without times."""
     ordered = sorted(map(result.summarize, result.timed), key=lambda one: one.speedup.median)
-    return Decider(ordered[(len(ordered) - 1) // 2], len(ordered)) if ordered else None
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

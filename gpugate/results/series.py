@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.summary import Summary
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import Positive
@@ -92,8 +92,8 @@ def ladders(cases: Mapping[str, CaseResult]) -> list[Ladder]:
     """Every ladder of which at least one rung was measured, each rung by the process that decides about it."""
     groups: dict[tuple[str, str], list[tuple[int, CaseResult, Summary]]] = {}
     for case in cases.values():
-        if case.rung is not None and (decided := decider(case)) is not None:
-            groups.setdefault((case.workload, case.device_kind), []).append((case.rung, case, decided.summary))
+        if case.rung is not None and (decided := summarize_decider(case)) is not None:
+            groups.setdefault((case.workload, case.device_kind), []).append((case.rung, case, decided))
     return [
         Ladder(workload, kind, _rungs(sorted(found, key=lambda rung: rung[0])))
         for (workload, kind), found in groups.items()
@@ -152,8 +152,8 @@ def _sweep(workload: str, parameter: str, device_kind: str, points: Sequence[Swe
 
 def _point(case: CaseResult, value: int) -> SweepPoint:
     recorded = case.remembered.current.speedup if case.remembered else None
-    decided = decider(case)
+    decided = summarize_decider(case)
     if decided is None:
         return SweepPoint(value, None, None, recorded, case.skipped or case.error or "not measured")
-    per_second = case.size.items_per_second(decided.summary.optimized_ms.median)
-    return SweepPoint(value, per_second, decided.summary.speedup.median, recorded)
+    per_second = case.size.items_per_second(decided.optimized_ms.median)
+    return SweepPoint(value, per_second, decided.speedup.median, recorded)

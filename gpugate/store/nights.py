@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpugate.counter_names import BILL_TIMES
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_key, machine_name
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
@@ -61,11 +61,11 @@ def night_of(run: RunResult, name: str = "") -> Night:
 
 
 def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
-    decided = decider(case)  # whose figures every report has
+    decided = summarize_decider(case)  # whose figures every report has
     if decided is None or case.measurement is None:
         return
     for name in ("speedup", "optimized_ms", "reference_ms"):
-        found = getattr(decided.summary, name)
+        found = getattr(decided, name)
         yield name, Metric(found.median, found.low, found.high)
     cost, remembered = case.measurement.optimized_cost, case.remembered
     optional: dict[str, float | None] = {

@@ -13,9 +13,10 @@ from gpugate.report.pages.rendering import Scale, Strip, fill, reach_of, render
 from gpugate.report.table import code, plain
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
-from gpugate.results.case import CaseResult, Decider, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes, Flip, Moved, find_flips
 from gpugate.results.run import RunResult
+from gpugate.results.summary import Summary
 from gpugate.results.verdict import SEVERITY, outcome_word
 from gpugate.store.night_files import PAGE
 from gpugate.store.nights import night_of
@@ -30,7 +31,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
     run = view.run
     changes = None if isinstance(last, str) else Changes(night_of(last[1]), night_of(run))
     flips = [] if isinstance(last, str) else list(find_flips(last[1], run))
-    decided = {case.case_id: found for case in run.cases.values() if (found := decider(case)) is not None}
+    decided = {case.case_id: found for case in run.cases.values() if (found := summarize_decider(case)) is not None}
     measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
     measured.sort(key=lambda case: not case.verdicts)  # those that nothing judged come last
     rows = [_case_row(case, decided.get(case.case_id)) for case in measured]
@@ -76,15 +77,15 @@ def _rest(view: RunView) -> str:
     return f"on {view.run.environment.device_name}, in {units.duration(view.run.wall_s)}; {worth}."
 
 
-def _case_row(case: CaseResult, decided: Decider | None) -> dict[str, Any]:
+def _case_row(case: CaseResult, now: Summary | None) -> dict[str, Any]:
     """A measured case: its verdicts by outcome, and its figures against its record."""
     allowed, detectable = case.number("time_tolerance"), case.detectable_slowdown
-    then, now = case.remembered.current if case.remembered else None, decided.summary if decided else None
+    then = case.remembered.current if case.remembered else None
     return {
         "case_id": case.case_id,
         "verdict": outcome_word(case.worst),
         "checks": checks_by_outcome(case.verdicts),
-        "strip": _speedup_strip(case, decided),
+        "strip": _speedup_strip(case, now),
         "figures": (
             units.ratio(now.speedup.median) if now else "",
             units.interval(now.speedup.low, now.speedup.high) if now else "",
@@ -97,11 +98,11 @@ def _case_row(case: CaseResult, decided: Decider | None) -> dict[str, Any]:
     }
 
 
-def _speedup_strip(case: CaseResult, decided: Decider | None) -> Strip | None:
+def _speedup_strip(case: CaseResult, now: Summary | None) -> Strip | None:
     """The speedup against its record, else against its promise; without either, its interval alone."""
-    if decided is None:
+    if now is None:
         return None
-    found, minimum = decided.summary.speedup, case.promise.min_speedup if case.promise else None
+    found, minimum = now.speedup, case.promise.min_speedup if case.promise else None
     then = case.remembered.current.speedup if case.remembered else minimum
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
     return Strip.of_estimate(found, then or found.median, f"speedup against {against}")
