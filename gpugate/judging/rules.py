@@ -176,7 +176,7 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 
 NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.RAISE_BUDGET),
+    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.MEASURE_LONGER),
     Rule(
         lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA
     ),
@@ -184,7 +184,7 @@ NO_TIMES = (
         lambda one: one.no_result,
         lambda one: one.no_result,
         Outcome.INCONCLUSIVE,
-        lambda one: NextStep.KEEP_APART if one.times_ceiling is None else NextStep.CHECK_SIZE,
+        lambda one: NextStep.FREE_CORES if one.times_ceiling is None else NextStep.CHECK_SIZE,
     ),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
 )
@@ -194,7 +194,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
             lambda one: one.outputs.problems,
             lambda one: one.outputs.problems[:1],
             Outcome.WRONG,
-            lambda one: NextStep.TRACE_BOTH_SIDES if one.outputs.comparable else NextStep.REPEAT,
+            lambda one: NextStep.TRACE if one.outputs.comparable else NextStep.REPEAT,
         ),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
         Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),

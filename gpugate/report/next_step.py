@@ -24,16 +24,13 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     # On a noisy or shared CPU a longer measurement does not narrow the interval.
     NextStep.FREE_CORES: "end the other work on this machine, then {again}",
     NextStep.TRACE: "{rerun} --torch-trace",
-    NextStep.TRACE_BOTH_SIDES: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths} (if intended: gpugate accept --case {case})",
     NextStep.SAME_CORES: "give this process the {cores} cores of the record, then {again}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
-    NextStep.RAISE_BUDGET: "{again} --perf-budget 30",
     NextStep.USE_CUDA: "run it on a CUDA device",
     NextStep.CHECK_SIZE: "compare Size.flops and Size.bytes with what a step does",
-    NextStep.KEEP_APART: "end the other work on this machine, then {again}",
     NextStep.DECLARE_ENGAGEMENT: "let Side.engaged return None where the side did what it is for, and else the reason",
 }
 
@@ -78,8 +75,8 @@ def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
     if run.mutated and step is NextStep.RECORD:
         step = None
     if step is NextStep.CHECK_SIZE and case is not None and case.measurement and busy_cores(case.measurement):
-        step = NextStep.KEEP_APART
-    return None if step in (NextStep.TRACE, NextStep.TRACE_BOTH_SIDES) and _spans_gpus(verdict, run) else step
+        step = NextStep.FREE_CORES
+    return None if step is NextStep.TRACE and _spans_gpus(verdict, run) else step
 
 
 def _spans_gpus(verdict: Verdict, run: RunResult) -> bool:

@@ -17,7 +17,7 @@ from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
-from gpugate.results.case import CaseResult, decider
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
@@ -224,9 +224,9 @@ class RunView:
     def gains(self) -> list[str]:
         """The findings about the optimizations in one or two sentences; none without a time that is evidence."""
         found = {
-            f"{case.workload}/{case.optimization}": one.summary.speedup
+            f"{case.workload}/{case.optimization}": one.speedup
             for case in self.cases
-            if (one := decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
+            if (one := summarize_decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
         }
         if not found:
             return []
@@ -403,7 +403,7 @@ def _has_failed(case: CaseResult) -> bool:
 
 def _has_no_result(case: CaseResult) -> bool:
     """True for times that are impossible, or beside a slowed reference."""
-    return any(one.next_step in (NextStep.CHECK_SIZE, NextStep.KEEP_APART) for one in case.verdicts)
+    return any(one.code in (ReasonCode.IMPOSSIBLE_RATE, ReasonCode.REFERENCE_SLOWED) for one in case.verdicts)
 
 
 def _detectable(case: CaseResult) -> float:

@@ -31,30 +31,33 @@ class Outcome(str, Enum):
 class NextStep(str, Enum):
     """The action that a verdict advises. A report words it, with the cases and the command of the session.
 
-    A step of an older run that no rule advises any more is read as REPEAT.
+    A step of an older run that no rule advises any more is read as another one.
     """
 
     REPEAT = "repeat"
     MEASURE_LONGER = "measure-longer"
     FREE_CORES = "free-cores"
     TRACE = "trace"
-    TRACE_BOTH_SIDES = "trace-both-sides"
     RECORD = "record"
     FIND_COMMIT = "find-commit"
     COOL_MACHINE = "cool-machine"
     SAME_CORES = "same-cores"
-    RAISE_BUDGET = "raise-budget"
     RAISE_QUOTA = "raise-quota"
     USE_CUDA = "use-cuda"
     CHECK_SIZE = "check-size"
-    KEEP_APART = "keep-apart"
     DECLARE_ENGAGEMENT = "declare-engagement"
 
     @classmethod
     def _missing_(cls, value: object) -> NextStep | None:
-        return cls.REPEAT if isinstance(value, str) and value.startswith("record-") else None
+        is_old = isinstance(value, str) and value.startswith("record-")
+        return cls.REPEAT if is_old else _SAME_AS.get(value)
 
 
+_SAME_AS: Mapping[object, NextStep] = {
+    "trace-both-sides": NextStep.TRACE,
+    "raise-budget": NextStep.MEASURE_LONGER,
+    "keep-apart": NextStep.FREE_CORES,
+}
 SEVERITY = tuple(Outcome)
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 NOT_JUDGED = "not judged"

@@ -39,7 +39,7 @@ def promised(minimum: float | None, contract: Contract | None = None) -> Promise
 Table = list[tuple[CaseResult, Outcome, str] | tuple[CaseResult, Outcome, str, NextStep | None]]
 OUTPUTS: Table = [
     (case(measured()), PASS, "outputs_agree"),
-    (case(measured(error=0.5)), Outcome.WRONG, "outputs_differ", NextStep.TRACE_BOTH_SIDES),
+    (case(measured(error=0.5)), Outcome.WRONG, "outputs_differ", NextStep.TRACE),
     (case(measured(), measured(error=0.5)), Outcome.WRONG, "outputs_differ"),  # in one process of several
     (case(replace(measured(), differences=())), INCONCLUSIVE, "nothing_measured"),
     (case(measured(error=0.5), environment_problem="hot"), Outcome.WRONG, "outputs_differ"),
@@ -74,7 +74,7 @@ SPEEDUP: Table = [
     (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
     (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),
     (case(TOO_SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit", NextStep.COOL_MACHINE),
-    (case(replace(TOO_SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed", NextStep.KEEP_APART),
+    (case(replace(TOO_SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed", NextStep.FREE_CORES),
     (case(replace(FAST, inert=True)), PASS, "promise_kept"),
     (case(replace(measured(30.0), inert=True)), NOT_ENGAGED, "did_nothing"),
     (case(replace(FAST, instances=())), INCONCLUSIVE, "nothing_measured"),
