@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pluggy import Result
 
 from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
@@ -171,16 +170,8 @@ class PerfRun:
                 if is_first:
                     self.opened.begin()
 
-    @pytest.hookimpl(hookwrapper=True, trylast=True)  # the innermost wrapper begins before each other plugin
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, Result[object], None]:
-        self._end(session, exitstatus)
-        ended = yield
-        if isinstance(ended.exception, OSError):
-            problem = f"a plugin's file, such as {JUNIT}, cannot be written ({ended.exception})"
-            self._end_unwritten(session, f"{problem}: make room or give another folder")
-            ended.force_result([])
-
-    def _end(self, session: pytest.Session, exitstatus: int) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened
         try:
             if perf is not None:

@@ -14,10 +14,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql, sqlite
@@ -37,7 +37,6 @@ from gpugate.units import round_stored
 
 INSERTS: Mapping[str, Callable[[sql.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 IN_MEMORY = "sqlite://"
-T = TypeVar("T")
 BUSY_S = 30  # for which a process waits while another one writes to SQLite
 CONNECT_S = 10
 MAKING_LOCK = 0x67617465  # of PostgreSQL, where two processes cannot make one table
@@ -211,16 +210,11 @@ def _read_night(text: str, case: str = "") -> Night:
     }
     changed = {
         "started": parse_time(stored["started"]),
-        "environment": _read_known(Environment, stored["environment"]),
-        "provenance": _read_known(Provenance, stored["provenance"]),
+        "environment": Environment(**stored["environment"]),
+        "provenance": Provenance(**stored["provenance"]),
         "unfit": tuple(case_id for case_id in stored["unfit"] if case in case_id.lower()),
     }
     return Night(**{**stored, **changed, "cases": cases})
-
-
-def _read_known(cls: Callable[..., T], stored: Mapping[str, Any]) -> T:
-    """Another gpugate may have stored more fields, or fewer."""
-    return cls(**{field.name: stored[field.name] for field in fields(cls) if field.name in stored})  # type: ignore[arg-type]
 
 
 def _describe(address: URL) -> str:

@@ -86,10 +86,9 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
-    line = json.dumps(part, allow_nan=False).encode() + b"\n"
-    with FILE.writing(path), _lines_beside(path).open("a+b") as file:
+    line = b"\n" + json.dumps(part, allow_nan=False).encode()  # which ends the line of a writer that was killed
+    with FILE.writing(path), _lines_beside(path).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
-        _drop_cut_off(file.fileno())
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
@@ -110,13 +109,6 @@ def _lines_beside(path: Path) -> Path:
 def _beside(path: Path, ending: str) -> Path:
     target = path.resolve()
     return target.with_name(f"{target.name}.{ending}")
-
-
-def _drop_cut_off(descriptor: int) -> None:
-    """Removes the beginning of a line whose writer ended early."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        os.ftruncate(descriptor, os.pread(descriptor, size, 0).rfind(b"\n") + 1)
 
 
 def write(path: Path, run: RunResult) -> None:
@@ -162,20 +154,18 @@ def read_document(path: Path) -> object:
     if not isinstance(document, dict) or document.get("interrupted") is not True:
         return document
     try:
-        *lines, _cut_off = _lines_beside(path).read_bytes().split(b"\n")
+        lines = _lines_beside(path).read_bytes().splitlines()
     except FileNotFoundError:
         return document
     whole = {**document, **{name: dict(document.get(name, ())) for name in ("cases", "source_hashes")}}
     whole["yardsticks"] = list(document.get("yardsticks", ()))
-    for number, line in enumerate(lines, 1):
-        try:
+    for line in lines:
+        with suppress(ValueError):  # of a line whose writer was killed
             part: Any = parse(line.decode())
             whole["cases"] |= part["cases"]
             whole["source_hashes"] |= part["source_hashes"]
             whole["yardsticks"] += part["yardsticks"]
             whole["wall_s"] = part["wall_s"]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise FormatError(f"line {number} of {_lines_beside(path).name} is no case of a run ({error})") from None
     return whole
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -168,6 +167,7 @@ def test_adding_twice_changes_nothing(url: str) -> None:
         ("UPDATE run SET night = '[1]'", "list indices"),
         ("UPDATE run SET night = replace(night, 'PASS', 'GREEN')", "'GREEN' is not a valid Outcome"),
         ("UPDATE run SET night = replace(night, '\"seed\"', '\"seat\"')", "seat"),
+        ("UPDATE run SET night = replace(night, '\"l2_bytes\"', '\"colour\"')", "colour"),
     ],
 )
 def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, change: str, words: str) -> None:
@@ -334,14 +334,3 @@ def test_a_history_makes_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*: measure first, or give folders of nights"):
         open_store(f"sqlite:///{path}", make=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_environment_of_another_gpugate_is_read(tmp_path: Path) -> None:
-    add(f"sqlite:///{tmp_path}/a.sqlite", night())
-    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as connection, connection:
-        (text,) = connection.execute("SELECT night FROM run").fetchone()
-        stored = json.loads(text)
-        stored["environment"]["colour"] = "red"
-        del stored["environment"]["l2_bytes"]
-        connection.execute("UPDATE run SET night = ?", [json.dumps(stored)])
-    assert read(f"sqlite:///{tmp_path}/a.sqlite") == [night()]

@@ -106,17 +106,6 @@ def test_several_processes_add_their_cases_to_one_run(tmp_path: Path, run: RunRe
     assert len(run_file.read(path).cases) == 40
 
 
-@pytest.mark.parametrize("line", [b"[1]", b"{", b'{"cases": [], "source_hashes": {}}', b"\xff"])
-def test_a_damaged_line_is_named(tmp_path: Path, run: RunResult, line: bytes) -> None:
-    path, lines = tmp_path / "run.json", tmp_path / "run.json.cases"
-    begun(path, run)
-    lines.write_bytes(lines.read_bytes() + line + b"\n")
-    with pytest.raises(RunFileError) as refused:
-        run_file.read(path)
-    assert str(refused.value).startswith(f"{path} cannot be ")
-    assert str(refused.value).endswith("give a file that --perf-json wrote, or measure again")
-
-
 def test_a_full_disk_keeps_the_cases_before(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
     run_file.write(path, empty(run))
