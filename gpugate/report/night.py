@@ -1,4 +1,4 @@
-"""The files of `--perf-report DIR`: the whole run as JSON, one screen of Markdown, and a page.
+"""The files of `--perf-report DIR`: the whole run as JSON, its screen as Markdown, and a page.
 
 The page compares the night with the newest earlier one of the same machine beside it. pytest writes `DIR/junit.xml`,
 where its `--junitxml` points. A session also prints the cases that moved since the last run by more than their noise.
@@ -10,9 +10,14 @@ import datetime
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from rich.text import Text
+
 from gpugate import units
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
+from gpugate.report.screen import screen
+from gpugate.report.table import code_block, plain
+from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.changes import Changes, Moved
 from gpugate.results.run import UNKNOWN, Night, RunResult
@@ -41,13 +46,20 @@ def write_night(folder: Path, run: RunResult) -> None:
 
     Raises OptionError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
     """
-    from gpugate.report.pages.night import night_page, night_summary  # with jinja2, which a session imports at its end
+    from gpugate.report.pages.night import night_page  # with jinja2, which a session imports at its end
 
     view = RunView(run)
     with _writing(folder):
         write_atomically(folder / SUMMARY, night_summary(view))
         write_atomically(folder / PAGE, night_page(view, find_last_night(folder, run)))
     run_file.write(folder / RUN, run)
+
+
+def night_summary(view: RunView) -> str:
+    """The headline, and the screen of the run as code, in which no words of a user's error work."""
+    parts = [*(Text(f"ERROR: {problem}", overflow="fold") for problem in view.problems), *screen(view, LOG_COLUMNS)]
+    lines = render_text(parts, LOG_COLUMNS, colour=False)
+    return f"### {view.headline}\n\n{plain(view.run.started_at)}\n\n{code_block(lines)}\n"
 
 
 def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:

@@ -168,6 +168,12 @@ def code(words: str) -> str:
     return f"{fence}{blank}{line}{blank}{fence}"
 
 
+def code_block(lines: str) -> str:
+    """The lines as a block of Markdown's code, which no backticks in them end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", lines)), default=0))
+    return f"{fence}text\n{lines}{fence}"
+
+
 def _is_live(words: str) -> bool:
     return _LIVE.search(_CODE.sub("", words)) is not None
 

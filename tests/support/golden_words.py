@@ -20,7 +20,8 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.pages.night import night_page, night_summary
+from gpugate.report.night import night_summary
+from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView

@@ -1,16 +1,12 @@
-"""One night of `--perf-report` in words: `night.html`, a page that needs no script and no network, and `summary.md`.
-
-Nothing is decided here.
-"""
+"""One night of `--perf-report` as `night.html`, a page that needs no script and no network. Nothing is decided here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpugate import units
-from gpugate.report.pages.rendering import Scale, Strip, fill, reach_of, render
-from gpugate.report.table import code, plain
+from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, summarize_decider
@@ -18,12 +14,9 @@ from gpugate.results.changes import Changes, Flip, Moved, find_flips
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import SEVERITY, outcome_word
-from gpugate.store.night_files import PAGE
 from gpugate.store.nights import night_of
 
 NO_RECORD = "no record"
-# Of everything that grows with the suite so much is shown that all of a summary stays on one screen.
-MAX_FINDINGS, MAX_CAUSES, MAX_REASONS, MAX_IDS = 5, 3, 4, 3
 
 
 def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
@@ -137,36 +130,3 @@ def _moved_cells(moved: Moved) -> tuple[str, ...]:
     for one, write in ((moved.speedup, units.ratio), (moved.per_step_ms, units.milliseconds)):
         cells += [f"{write(one.before.median)} → {write(one.after.median)}", units.signed_percent(one.share)]
     return tuple(cells)
-
-
-def night_summary(view: RunView) -> str:
-    """One screen: the counts of verdicts, what failed, what was not measured and why."""
-    values = {name: value for name, value in globals().items() if name.startswith("MAX_")}
-    words = fill(
-        "summary.md",
-        view=view,
-        unmeasured=list(_list_unmeasured(view)),
-        file=PAGE,
-        plain=plain,
-        code=code,
-        cut=_cut,
-        ids=_ids,
-        **values,
-    )
-    return f"{words}\n"
-
-
-def _cut(words: str, most: int) -> str:
-    whole = " ".join(words.split())
-    return plain(whole if len(whole) <= most else f"{whole[: most - 3]}...")
-
-
-def _list_unmeasured(view: RunView) -> Iterator[str]:
-    for reason, ids in view.skips.items():
-        yield f"{_ids(ids)}: {_cut(reason, 200)}"
-    for case_id, error in view.errors.items():
-        yield f"**failed** {plain(case_id)}: {_cut(error, 200)}"
-
-
-def _ids(ids: Sequence[str]) -> str:
-    return plain(units.list_names(ids, MAX_IDS))

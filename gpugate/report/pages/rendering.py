@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gpugate import __version__, units
 from gpugate.report.table import STATES
@@ -33,12 +33,8 @@ def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
 
     A character that UTF-8 does not have, such as half of a surrogate pair in a hostile name, becomes a question mark.
     """
-    return fill(template, policy=policy, version=__version__, **values).encode("utf-8", errors="replace")
-
-
-def fill(template: str, **values: Any) -> str:
-    """Fills a template of this folder, of HTML or, where it ends with .md, of Markdown, which is not escaped."""
-    return _environment().get_template(template).render(**values)
+    page: str = _environment().get_template(template).render(policy=policy, version=__version__, **values)
+    return page.encode("utf-8", errors="replace")
 
 
 def show_obeyed(value: Any) -> Any:
@@ -50,7 +46,7 @@ def show_obeyed(value: Any) -> Any:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=select_autoescape(["html"]),
+        autoescape=True,
         undefined=StrictUndefined,
         finalize=show_obeyed,
         trim_blocks=True,

@@ -13,21 +13,18 @@ from gpugate.report.night import (
     MOST_MOVED,
     describe_moves,
     find_last_night,
+    night_summary,
     prepare_night,
     write_night,
 )
-from gpugate.report.pages.night import MAX_CAUSES, MAX_REASONS, night_summary
 from gpugate.report.view import RunView
-from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.conftest import H200, TWO_CORES
-from tests.support.stored_runs import case, every_outcome, stored, timed
-
-SCREEN_LINES = 45  # that have words: blank ones only part blocks in Markdown
+from tests.support.stored_runs import case, stored, timed
 
 
 def run_with(*cases: CaseResult, **changed: object) -> RunResult:
@@ -47,29 +44,13 @@ def test_the_headline_of_a_run_without_a_verdict(run: RunResult, headline: str) 
     assert night_summary(RunView(run)).startswith(f"### {headline}\n")
 
 
-def crowd() -> RunResult:
-    """A night on which nearly everything is bad: 20 workloads of 5 cases, each with words of its own."""
-    cases = []
-    for number in range(20):
-        for made in (*every_outcome()[:3], *every_outcome()[-2:]):
-            own = replace(made, case_id=made.case_id.replace("tiny", f"tiny-{number}"), workload=f"tiny-{number}")
-            if own.skipped:
-                own.skipped = f"needs the package number-{number}: " + "install it " * 100
-            if own.error:
-                own.error = f"{own.case_id}: it failed " + "again and again " * 100
-            cases.append(own)
-    return run_with(*cases, interrupted=True, gate=True)
-
-
-def test_night_summary_is_night_summary_however_many_cases(tmp_path: Path) -> None:
-    why = Autopsy("the baseline", "more kernels", "more kernels " * 100, ())
-    cases = [replace(one, verdicts=[], autopsy=why) for one in crowd().cases.values()]
-    run = stored(tmp_path / "run.json", *cases, interrupted=True, gate=True)
-    words = night_summary(RunView(run))
-    assert len(list(filter(None, words.splitlines()))) <= SCREEN_LINES
-    assert len(words) < 10_000
-    assert f"- and {40 - MAX_REASONS} more" in words
-    assert f"- and {100 - MAX_CAUSES} more" in words
+def test_no_words_of_a_user_end_the_code_of_a_summary() -> None:
+    failed = replace(timed("fused", 3.0), measurement=None, summary=None, error="``` ends\n````\n@you")
+    words = night_summary(RunView(run_with(failed, problems=["it failed ```"])))
+    fence = words.splitlines()[4].removesuffix("text")
+    assert (set(fence), len(fence), words.splitlines()[-1]) == ({"`"}, 5, fence)
+    assert "ERROR: it failed ```\n" in words
+    assert "@you" in words
 
 
 def contents(folder: Path) -> dict[str, str]:
