@@ -20,7 +20,6 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.report.night import night_summary
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
@@ -78,7 +77,6 @@ def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Ite
     view = RunView(run)
     yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(view.next_command)
     yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
-    yield f"{name}.summary.md", night_summary(view)
     yield f"{name}.results.md", results_page(view)
     yield (
         f"{name}.page.html",
