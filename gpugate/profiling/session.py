@@ -15,7 +15,7 @@ from gpugate.session.options import Options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import usage_errors
 from gpugate.store.json_file import writing
-from gpugate.store.writable_folder import make_writable
+from gpugate.store.writable_folder import make_ignored
 
 if TYPE_CHECKING:
     from gpugate.profiling.export import CaptureIndex
@@ -85,4 +85,4 @@ class ProfilePlugin:
 
         perf.capture = capture
         with writing(f"--{tool} {folder}", OptionError, "give another folder"):
-            make_writable(folder)
+            make_ignored(folder)

@@ -24,7 +24,7 @@ from gpugate.results.run import UNKNOWN, Night, RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically, writing
 from gpugate.store.night_files import JUNIT, PAGE, RUN, SUMMARY
-from gpugate.store.writable_folder import make_writable
+from gpugate.store.writable_folder import make_ignored
 
 MOST_MOVED = 5  # that moved the furthest; `gpugate history` has all
 
@@ -35,7 +35,7 @@ def prepare_night(folder: Path) -> None:
     Raises OptionError where that cannot be done.
     """
     with _writing(folder):
-        make_writable(folder)
+        make_ignored(folder)
         for path in (folder / name for name in (RUN, SUMMARY, PAGE, JUNIT)):
             path.unlink(missing_ok=True)
         write_atomically(folder / SUMMARY, "**No result**: no case was selected, or the run was cut off.\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -33,17 +32,6 @@ def make_ignored(folder: Path) -> None:
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-
-
-def make_writable(folder: Path) -> None:
-    """Makes the folder, whose files git ignores, and writes a nameless file in it: permissions do not show /proc or a
-    read-only disk.
-
-    Raises OSError where one of the two fails.
-    """
-    make_ignored(folder)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
 
 
 @contextmanager

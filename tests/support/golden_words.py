@@ -1,4 +1,4 @@
-"""The golden texts of a run: eight runs as screen, details, summary, results page and night page.
+"""The golden texts of a run: eight runs as screen, details, results page and night page.
 
 `python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
 are; a commit that changes a word on purpose writes them again.

@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from gpugate.errors import BaselineError, OptionError
-from gpugate.store.writable_folder import LOCK_NAME, choose_folder, lock_folder, make_ignored, make_writable
+from gpugate.store.writable_folder import LOCK_NAME, choose_folder, lock_folder, make_ignored
 from tests.support.read_only import refuse_writes
 
 
 def test_git_ignores_the_files_of_a_folder_that_is_made(tmp_path: Path) -> None:
-    for name, make in (("new/cache", make_ignored), ("new/night", make_writable)):
-        make(tmp_path / name)
-        assert (tmp_path / name / ".gitignore").read_text(encoding="utf-8") == "*\n"
+    make_ignored(tmp_path / "new/cache")
+    assert (tmp_path / "new/cache/.gitignore").read_text(encoding="utf-8") == "*\n"
     assert [path.name for path in (tmp_path / "new").iterdir() if path.is_file()] == []
     make_ignored(tmp_path)
-    make_writable(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"], "a folder of the user stays as it is"
 
 
