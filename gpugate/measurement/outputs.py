@@ -34,10 +34,6 @@ class Expected:
     fresh: Sequence[Parts]
     timed: Mapping[int, Parts]
 
-    def compare(self, output: Parts, content: int) -> list[Difference]:
-        """Compares the output of a timed step with the one expected for this content."""
-        return differences(output, self.timed[content], "timed steps")
-
 
 def expected_outputs(case: Case, context: Context, inputs: Inputs, budget_s: float, draw: random.Random) -> Expected:
     """Builds a baseline, computes its outputs for all fresh sets and for timed ones, at random and at least HOT_SETS of
@@ -169,7 +165,8 @@ def compare_timed(
     fitting = [steps for steps in ends if steps <= most]
     optimized.timed_block(inputs.timed, time_ms, steps=draw.choice(fitting) if fitting else ends[0])
     last = optimized.last_input
-    return expected.compare(optimized.parts_of(optimized.last_output, inputs.timed[last]), inputs.content_of(last))
+    output = optimized.parts_of(optimized.last_output, inputs.timed[last])
+    return differences(output, expected.timed[inputs.content_of(last)], "timed steps")
 
 
 def _same_bits(ours: Parts, theirs: Parts) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,6 @@ from gpugate.store.writable_folder import make_ignored
 if TYPE_CHECKING:
     from gpugate.profiling.export import CaptureIndex
     from gpugate.session.perf_session import PerfSession
-    from gpugate.workload import Case, Context
 
 
 def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int | None:
@@ -75,14 +75,9 @@ class ProfilePlugin:
         tool, folder = profiling.tool, profiling.folder
         perf.notes.add(f"--{tool}: under a profiler timings are not judged, and no baseline is written")
         if index is not None:
-            perf.capture = lambda case, context: capture_sides(case, context, fault, tool, index)
+            perf.capture = partial(capture_sides, fault=fault, tool=tool, index=index)
             return
-
-        def capture(case: Case, context: Context) -> str:
-            reason = trace_sides(case, context, fault, folder)
-            perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) are in {folder}")
-            return reason
-
-        perf.capture = capture
+        perf.notes.add(f"traces for Perfetto (ui.perfetto.dev) go to {folder}")
+        perf.capture = partial(trace_sides, fault=fault, folder=folder)
         with writing(f"--{tool} {folder}", OptionError, "give another folder"):
             make_ignored(folder)

@@ -221,7 +221,7 @@ def test_torch_traces_are_for_perfetto_and_judge_nothing(tiny: TinyProject, monk
     result = tiny.run("--perf-device=cpu", "--torch-trace=traces", "-rs")
     assert result.status == 0, result.text
     assert "--torch-trace: under a profiler timings are not judged, and no baseline is written" in result.text
-    assert "traces for Perfetto (ui.perfetto.dev) are in" in result.text
+    assert "traces for Perfetto (ui.perfetto.dev) go to" in result.text
     traces = [f"tiny+quick+cpu.{label}.trace.json.gz" for label in ("optimized", "reference")]
     assert artifacts(tiny, "traces") == traces
     for trace, operator in zip(traces, ("aten::add", "aten::mul"), strict=True):
