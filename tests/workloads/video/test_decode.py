@@ -15,7 +15,14 @@ from workloads.video import decode as decoding
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.colour import planes
-from workloads.video.decode import COMPARED_BATCHES, SESSIONS, HostDecoder, TorchCodecDecoder, frames_agree
+from workloads.video.decode import (
+    COMPARED_BATCHES,
+    SESSIONS,
+    HostDecoder,
+    HostPlanesDecoder,
+    TorchCodecDecoder,
+    frames_agree,
+)
 from workloads.video.needs import BATCH
 from workloads.video.video_file import VideoError
 
@@ -54,9 +61,10 @@ def test_a_clip_that_was_cut_short_gives_what_decodes(clip: Path) -> None:
     decoder.close()
 
 
-def test_torchcodec_gives_every_frame_in_order(clip: Path) -> None:
-    pytest.importorskip("torchcodec")
-    decoder = TorchCodecDecoder(clip, CPU, loop=True)
+@pytest.mark.parametrize("library", ["av", "torchcodec"])
+def test_planes_give_every_frame_round_and_round(clip: Path, library: str) -> None:
+    pytest.importorskip(library)
+    decoder = HostPlanesDecoder(clip, loop=True) if library == "av" else TorchCodecDecoder(clip, CPU, loop=True)
     assert read_numbers(planes(decoder.read(160))[0]).tolist() == [number % 75 for number in range(160)]
     decoder.close()
 
