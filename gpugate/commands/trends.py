@@ -29,7 +29,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from gpugate import units
-from gpugate.results.changes import SOURCE_CHANGED, describe_conditions
+from gpugate.results.changes import SOURCE_CHANGED, Changes
 from gpugate.results.run import CaseNight, Night, workload_of
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -73,7 +73,7 @@ class MachineHistory:
     @property
     def software_changed(self) -> list[tuple[Night, tuple[str, ...]]]:
         """The nights whose environment is another than that of the night before, with what differs."""
-        pairs = ((now, describe_conditions(then, now)) for then, now in pairwise(self.nights))
+        pairs = ((now, Changes(then, now).environment.differences) for then, now in pairwise(self.nights))
         return [(night, differences) for night, differences in pairs if differences]
 
 
@@ -100,7 +100,7 @@ def _history(machine: str, nights: Sequence[Night], last: int) -> MachineHistory
 def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) -> Trend:
     own, seen = zip(*((night, night.cases[case_id]) for night in nights if case_id in night.cases), strict=True)
     workload = workload_of(case_id)
-    changed = (now for then, now in pairwise(own) if SOURCE_CHANGED in describe_conditions(then, now, workload))
+    changed = (now for then, now in pairwise(own) if workload in Changes(then, now).edited)
     hidden = sum(night.started < since.started for night in own)
     return Trend(
         case_id=case_id,
@@ -126,7 +126,9 @@ def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> 
             change = units.signed_percent(after / before - 1)
             found.setdefault(first, []).append(f"{name} {written(before)} -> {written(after)} ({change})")
     for first, words in sorted(found.items()):
-        others = describe_conditions(nights[first - 1], nights[first], seen[first].workload)
+        changes = Changes(nights[first - 1], nights[first])
+        edited = [SOURCE_CHANGED] if seen[first].workload in changes.edited else []
+        others = [*changes.environment.differences, *edited]
         causes = f"; together with {'; '.join(others)}" if others else ""
         yield Mark(nights[first], f"level changed: {', '.join(words)}{causes}")
 

@@ -7,7 +7,7 @@ where its `--junitxml` points. A session also prints the cases that moved since 
 from __future__ import annotations
 
 import datetime
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from rich.text import Text
@@ -65,31 +65,22 @@ def night_summary(view: RunView) -> str:
 def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:
     """The folder's name and the run of the newest earlier night of this machine beside `folder`, which is of `run`.
 
-    A sentence where there is none, or where it cannot be read.
-
-    Recordings, runs with a fault on purpose, shards and runs that were cut off do not count, nor does a run of a
-    format that is too old.
+    A sentence where there is none. Recordings, runs with a fault on purpose, shards, runs that were cut off and those
+    that cannot be read do not count.
     """
     machine, started = machine_name(run.environment), datetime.datetime.fromisoformat(run.started_at)
-    found, unreadable = list[tuple[datetime.datetime, Path]](), list[str]()
+    found = list[tuple[datetime.datetime, Path]]()
     for path in folder.resolve().parent.glob(f"*/{RUN}"):
-        if path.parent == folder.resolve():
-            continue
-        try:
+        with suppress(GpugateError):
             environment, time, interrupted = run_file.read_start(path)
             if machine_name(environment) == machine and not interrupted and time < started:
                 found.append((time, path))
-        except GpugateError as error:
-            unreadable.append(f"{path.parent.name}: {error}")
     for _, path in sorted(found, reverse=True):
-        try:
+        with suppress(GpugateError):
             earlier = run_file.read(path)
-        except GpugateError as error:
-            return f"last night cannot be read, so nothing is compared with it: {error}"
-        if not earlier.recording and earlier.mutated is None and earlier.shard is None:
-            return path.parent.name, earlier
-    more = f" ({len(unreadable)} cannot be read, such as {min(unreadable)})" if unreadable else ""
-    return f"no earlier night of {machine} is beside this folder, so nothing is compared with last night{more}"
+            if not earlier.recording and earlier.mutated is None and earlier.shard is None:
+                return path.parent.name, earlier
+    return f"no earlier night of {machine} that can be read is beside this folder, so nothing is compared with it"
 
 
 def _writing(folder: Path) -> AbstractContextManager[None]:

@@ -12,6 +12,8 @@ from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT
 
+SOURCE_CHANGED = "the workload's source changed"
+
 
 @dataclass(frozen=True)
 class Change:
@@ -105,15 +107,6 @@ class Changes:
         )
         apart = [one for one in both if not (one.speedup.is_noise and one.per_step_ms.is_noise)]
         return sorted(apart, key=lambda moved: -moved.share)
-
-
-SOURCE_CHANGED = "the workload's source changed"
-
-
-def describe_conditions(then: Night, now: Night, workload: str | None = None) -> tuple[str, ...]:
-    """The differences in machine, software and settings between two nights, and in the source of a workload."""
-    edited = workload is not None and then.source_hashes.get(workload) != now.source_hashes.get(workload)
-    return (*compare(then.environment, now.environment).differences, *([SOURCE_CHANGED] if edited else []))
 
 
 def _code_changes(then: Provenance, now: Provenance) -> Iterator[str]:
