@@ -110,23 +110,6 @@ def test_calls_that_block_the_host(name: str, blocks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spans", "expected"),
-    [
-        ([(0, 10)], 1.0),
-        ([(0, 10), (10, 20)], 1.0),
-        ([(0, 10), (30, 40)], 0.5),
-        ([(0, 30), (10, 20)], 1.0),  # one inside the other
-        ([(0, 20), (10, 25), (75, 100)], 0.5),  # overlapping
-        ([(75, 100), (10, 25), (0, 20)], 0.5),  # in any order
-    ],
-)
-def test_active_is_the_union_of_device_activity_over_its_extent(spans, expected) -> None:
-    events = [kernel(index, ts=5000 + start, dur=end - start) for index, (start, end) in enumerate(spans)]
-    launches = [call("cudaLaunchKernel", index) for index in range(len(spans))]
-    assert counted(activity(*launches, *events))["active_fraction"] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
     ("copies", "expected"),
     [
         ([(0, 10)], 0.0),
