@@ -181,9 +181,7 @@ def _share(ms: float, whole_ms: float) -> str:
 
 def _reference(then: State, now: State) -> Cause | None:
     """A side that hardly moved is not to blame for a speedup that did."""
-    if not (then.reference_ms and now.reference_ms) or abs(now.reference_ms / then.reference_ms - 1) < FEW:
-        return None
-    if not now.left_by_its_reference(then):
+    if not (then.reference_ms and now.reference_ms and now.left_by_its_reference(then)):
         return None
     times = _times(then, now)
     step = change(then.step_ms, now.step_ms) if times else "as long as before"
