@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gpugate.machine.environment import Environment
 from gpugate.results.run import CaseNight, Metric, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.run_file import parse_time
-from gpugate.store.store_url import EXAMPLE, describe_url, hide_secrets
+from gpugate.store.store_url import EXAMPLE
 from gpugate.store.writable_folder import make_ignored
 from gpugate.units import round_stored
 
@@ -43,6 +44,7 @@ MAKING_LOCK = 0x67617465  # of PostgreSQL, where two processes cannot make one t
 # Of a row that another program changed.
 NO_VALUE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 _DAMAGED = re.compile("not a database|malformed|no such column|has no column|column .* does not exist")
+_PLACE = re.compile(r"[\w.:-]*")  # the name of a server or of its database
 RUN = sql.Table(
     "run",
     sql.MetaData(),
@@ -142,12 +144,9 @@ def open_store(url: str, make: bool = True) -> Store:
     """
     try:
         address = _with_driver(make_url(url))
-        if address.get_backend_name() not in INSERTS:
-            raise ValueError(f"{address.get_backend_name()} is neither {' nor '.join(INSERTS)}")
         store = Store(_create_engine(address, make))
     except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
-        problem = f"is no URL of a store ({hide_secrets(_first_line(error), url)})"
-        raise StoreError(f"{describe_url(url)!r} {problem}: give one such as {EXAMPLE}") from error
+        raise StoreError(f"the URL of the store is no valid one of SQLite or PostgreSQL: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'psycopg[binary]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
@@ -162,6 +161,8 @@ def open_store(url: str, make: bool = True) -> Store:
 
 
 def _create_engine(address: URL, make: bool) -> sql.Engine:
+    """Raises LookupError for the URL of another database."""
+    INSERTS[address.get_backend_name()]
     if address.get_backend_name() != "sqlite":
         waits = {"connect_timeout": CONNECT_S} if address.get_driver_name() == "psycopg" else {}
         return sql.create_engine(address, connect_args=waits)
@@ -218,14 +219,24 @@ def _read_night(text: str, case: str = "") -> Night:
 
 
 def _describe(address: URL) -> str:
+    """The path of a SQLite file, or the server without what may be secret: a log keeps what is printed."""
     if address.get_backend_name() == "sqlite":
         return str(address.database or "the store in memory")
-    return describe_url(address.render_as_string())
+    return f"{address.drivername}://{_hide_secrets(address.host or '', address)}"
+
+
+def _hide_secrets(words: str, address: URL) -> str:
+    """The words, such as an error of a driver, with `***` for each part of the address that may be secret. A password
+    whose @ is not quoted ends in the host."""
+    odd = [part for part in (address.host, address.database) if part and not _PLACE.fullmatch(part)]
+    secrets = [address.password, *odd, *chain.from_iterable(address.normalized_query.values())]
+    for secret in filter(None, map(str, filter(None, secrets))):
+        words = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", words)
+    return words
 
 
 def _sentence(address: URL, done: str, error: Exception) -> str:
-    url = address.render_as_string(hide_password=False)
-    problem, step = hide_secrets(_first_line(error), url), "make room, mend its permissions, or give another store"
+    problem, step = _hide_secrets(_first_line(error), address), "make room, mend its permissions, or give another store"
     if isinstance(error, NO_VALUE) or _DAMAGED.search(problem):
         step = "delete it, then add the files of its runs with gpugate store add"
     elif address.get_backend_name() != "sqlite":

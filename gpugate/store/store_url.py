@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, unquote_plus
 
 from gpugate.errors import OptionError
 from gpugate.store.version import STORE_FOLDER
@@ -15,13 +14,8 @@ from gpugate.store.writable_folder import choose_folder
 VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
 FILE_NAME, PROOFS = "store.sqlite", "proofs"
-SHORTEST_SECRET = 3  # characters of a value in the query
 EXAMPLE = "postgresql://user@host/gpugate"
-_SQLITE, _NAME = re.compile(r"sqlite(\+\w+)?://"), re.compile(r"[\w./+-]+")
-_URL = re.compile(  # of a server
-    r"(?P<scheme>[\w+]+://)(?:(?P<user>[^:/?#@]*)(?::(?P<secret>[^?]*))?(?=@))?"
-    r"(?P<place>@?(?:\[[\da-fA-F:.]+\]|[\w.-]*)(?::\d+)?(?:/[\w.-]*)?)(?:\?[^@]*)?"
-)
+_NAME = re.compile(r"[\w./+-]+")  # in which no secret is
 
 
 def choose_url(
@@ -39,39 +33,8 @@ def choose_url(
         return None
     if "://" not in url:
         step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
-        raise OptionError(f"{name} is {describe_url(url)!r}: {step}")
+        raise OptionError(f"{name} is {url if _NAME.fullmatch(url) else '***'!r}: {step}")
     return url
-
-
-def describe_url(url: str) -> str:
-    """The URL for people, without its password and all that follows its address: a log keeps what is printed.
-
-    Of text that is no such URL nobody knows which part is secret: only its scheme is shown, or a plain name.
-    """
-    address, mark, _ = url.partition("?")
-    if _SQLITE.match(url):
-        return f"{address}?***" if mark else url
-    found = _URL.fullmatch(url)
-    if found is None:
-        scheme, separator, _ = url.partition("://")
-        return url if _NAME.fullmatch(url) else f"{scheme}://***" if separator and _NAME.fullmatch(scheme) else "***"
-    user = found["user"] or ""
-    return f"{found['scheme']}{user}{':***' if found['secret'] else ''}{found['place']}{'?***' if mark else ''}"
-
-
-def hide_secrets(words: str, url: str) -> str:
-    """The words, such as an error of a driver, with `***` for the URL's password and the values behind its address."""
-    found = _URL.fullmatch(url)
-    if found is None and not _SQLITE.match(url):
-        return "***"
-    values = (piece.rpartition("=")[2] for piece in re.split("[&;#]", url.partition("?")[2]))
-    secrets = [value for value in values if len(value) >= SHORTEST_SECRET]
-    secrets += [found["secret"]] if found is not None and found["secret"] else []
-    words = words.replace(url, describe_url(url))
-    forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
-    for form in sorted(forms, key=len, reverse=True):
-        words = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", "***", words)
-    return words
 
 
 def url_of(root: Path) -> str:

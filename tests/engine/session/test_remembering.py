@@ -111,7 +111,5 @@ def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, mo
     monkeypatch.setattr(database, "open_store", fail)
     ended = project.run("--perf-store", "nonsense://me@host/a?password=driver")
     assert ended.status == 0
-    assert (
-        "warning: this run is not in the store (RuntimeError: of the ***): give another --perf-store, or "
-        "--perf-store off"
-    ) in ended.text.splitlines()
+    said = "warning: this run is not in the store (RuntimeError): give another --perf-store, or --perf-store off"
+    assert said in ended.text.splitlines()
