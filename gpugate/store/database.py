@@ -146,7 +146,8 @@ def open_store(url: str, make: bool = True) -> Store:
         address = _with_driver(make_url(url))
         store = Store(_create_engine(address, make))
     except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
-        raise StoreError(f"the URL of the store is no valid one of SQLite or PostgreSQL: give one such as {EXAMPLE}") from error
+        problem = "the URL of the store is no valid one of SQLite or PostgreSQL"
+        raise StoreError(f"{problem}: give one such as {EXAMPLE}") from error
     except ImportError as error:
         install = "pip install 'psycopg[binary]'" if address.drivername.startswith("postgresql") else "install it"
         raise StoreError(f"{_describe(address)} needs the package {error.name}: {install}") from error
