@@ -23,6 +23,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -556,13 +557,15 @@ def _read_reference(context: Context, clip: Source, part: Literal["grids", "comp
     takes for the clip. Raises VideoError for a video that cannot be decoded.
     """
     folder = context.cache_dir / FOLDER / _key(context, clip)
-    content = read_kept(folder / f"{part}.pt")
-    if content is None:
-        for name, value in _compute_reference(context, clip).items():
-            buffer = io.BytesIO()
-            torch.save(value, buffer)
-            keep(folder / f"{name}.pt", buffer.getvalue())
-            content = buffer.getvalue() if name == part else content
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "composites.lock"):  # processes that begin together compute them once
+        content = read_kept(folder / f"{part}.pt")
+        if content is None:
+            for name, value in _compute_reference(context, clip).items():
+                buffer = io.BytesIO()
+                torch.save(value, buffer)
+                keep(folder / f"{name}.pt", buffer.getvalue())
+                content = buffer.getvalue() if name == part else content
     assert content is not None  # noqa: S101  # one of the two parts
     return torch.load(io.BytesIO(content), weights_only=True)
 

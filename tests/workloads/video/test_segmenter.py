@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
 import pytest
 import torch
@@ -80,13 +83,30 @@ def test_the_logits_are_torchvisions_own(kind):
 def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
     first = {**fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)}
     (folder,) = (context.cache_dir / "video-segmenter").iterdir()
-    assert {path.name for path in folder.iterdir()} == {FITTED}
+    assert {path.name for path in folder.glob("*.pt")} == {FITTED}
     assert (folder / FITTED).stat().st_size < 2**20, "the seeded weights are not stored"
     fitted_weights.cache_clear()  # as in another process
     monkeypatch.setattr(fitting, "fit", None)
     again = fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)
     assert again.keys() == first.keys()
     assert all(torch.equal(again[name], value) for name, value in first.items())
+
+
+def test_processes_that_begin_together_have_the_same_weights(context, monkeypatch):
+    both, fits = Barrier(2, timeout=1), list[int]()
+
+    def fit(coarse: nn.Module, *arguments: object) -> None:
+        fits.append(1)
+        with suppress(BrokenBarrierError):  # the other one waits for the lock
+            both.wait()
+        next(coarse.buffers()).fill_(len(fits))
+
+    monkeypatch.setattr(fitting, "fit", fit)
+    with ThreadPoolExecutor(2) as pool:
+        begun = [pool.submit(fitted_weights, "cpu", TINY, 0, CPU, context.cache_dir) for _ in range(2)]
+        found = [one.result() for one in begun]
+    name = next(name for name, _ in seeded_network("cpu", 0).named_buffers())
+    assert [bool((weights[name] == 1).all()) for weights in found] == [True, True]
 
 
 def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
