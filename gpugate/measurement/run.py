@@ -44,7 +44,7 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.settings import REMEMBERS, WARM_UP_S, Settings
+from gpugate.measurement.settings import FEWEST_PAIRS, FRESH_INPUTS, REMEMBERS, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import pairs_worth_taking, speedup_of, stop_reason
 from gpugate.measurement.step_checks import NewInputs, Tried, block_work_share, check_steps, compare_new
@@ -186,7 +186,7 @@ def measure(
         case = mutate(case, settings.fault, context.device)
     try:
         with blame(f"inputs of {case.workload.name}", "being made", BUILD_SHARE):
-            inputs = make_inputs(case.workload, context, settings.fresh_inputs, _draw(settings, case.workload.name))
+            inputs = make_inputs(case.workload, context, FRESH_INPUTS, _draw(settings, case.workload.name))
         expected = None  # a duet computes them by its first build
         if not settings.duet:
             draw = _draw(settings, case.id)
@@ -322,7 +322,7 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
 
     def go_on() -> bool:
         run.report_progress("measuring", pairing.both.optimized.name, pairing.result())
-        return run.seconds_left > 0 or run.pairs + len(pairing.pairs) < settings.min_pairs
+        return run.seconds_left > 0 or run.pairs + len(pairing.pairs) < FEWEST_PAIRS
 
     while True:
         started = perf_counter()
@@ -335,7 +335,7 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         affordable = run.rebuild_s + round_s < run.seconds_left
         missing = settings.min_builds - len(run.builds) - 1 if affordable else 0
         pairs = run.pairs + len(pairing.pairs)
-        wanted = replace(settings, half_width=math.inf) if settings.planned else settings
+        wanted = math.inf if settings.planned else settings.half_width
         stopped = stop_reason(run.half_widths, pairs, missing, run.seconds_left, wanted)
         if stopped is not None or affordable:
             return stopped

@@ -11,6 +11,7 @@ WARM_UP_S = {"cuda": 0.3, "cpu": 0.1}  # on a CPU, ten blocks; drift is the same
 # The half-width of a speedup's interval at which sampling stops. On a CPU, processes differ by 1 % and more, and a
 # narrower interval in one of them makes no record sharper.
 HALF_WIDTH = {"cuda": 0.005, "cpu": 0.01}
+FEWEST_PAIRS, FRESH_INPUTS = 8, 3
 
 # The reference's time of a step beside the other side, over that alone: a full cache or a lower clock costs less.
 SLOWED = 2.0
@@ -32,10 +33,8 @@ class Settings:
 
     budget_s: float = 6.0
     half_width: float = HALF_WIDTH["cuda"]
-    min_pairs: int = 8
     pairs_per_build: int = 4
     min_builds: int = 4  # two builds in either order
-    fresh_inputs: int = 3
     seed: int = 0
     fault: Fault | None = None
     duet: bool = False

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gpugate.measurement.record import StopReason, TimedBuild
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import FEWEST_PAIRS
 from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, residuals_within, robust_spread, speedup_estimate
 
 
@@ -33,20 +33,20 @@ def pairs_worth_taking(log_ratios: Sequence[Sequence[float]], build_s: float, pa
 
 
 def stop_reason(
-    half_widths: Sequence[float], pairs: int, builds_missing: int, seconds_left: float, settings: Settings
+    half_widths: Sequence[float], pairs: int, builds_missing: int, seconds_left: float, wanted: float
 ) -> StopReason | None:
     """Returns the reason to stop sampling, or None to go on.
 
     `half_widths` is the interval's relative half-width after each build so far, the latest last. `builds_missing`
-    is the number of further builds that are wanted and affordable.
+    is the number of further builds that are wanted and affordable, `wanted` the half-width that ends the sampling.
     """
-    if pairs < settings.min_pairs:
+    if pairs < FEWEST_PAIRS:
         return None
     if seconds_left <= 0:
         return "budget"
     if builds_missing > 0:
         return None
-    if half_widths and half_widths[-1] <= settings.half_width:
+    if half_widths and half_widths[-1] <= wanted:
         return "narrow"
     if pairs >= MIN_PAIRS_TO_CALL_IT_NOISE and len(half_widths) > SETTLED_LOOKBACK:
         before, now = half_widths[-1 - SETTLED_LOOKBACK], half_widths[-1]

@@ -66,7 +66,7 @@ def case_of(workload: str, optimization: str) -> Case:
 
 def measured(case: Case, fault: Fault | None = None) -> Measurement:
     context = Context(torch.device("cuda", 0), case.size.items, case.workload.seed, Path())
-    plan = Settings(budget_s=0.2, min_pairs=4, min_builds=1, fault=fault)
+    plan = Settings(budget_s=0.2, min_builds=1, fault=fault)
     return measure(case, context, plan, silent)
 
 

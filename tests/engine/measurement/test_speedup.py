@@ -7,7 +7,7 @@ from gpugate.measurement.settings import Settings
 from gpugate.measurement.speedup import pairs_worth_taking, stop_reason
 from gpugate.statistics.intervals import BUILD_SPREAD
 
-SETTINGS = Settings(half_width=0.005, min_pairs=8)
+SETTINGS = Settings(half_width=0.005)
 NARROW, WIDE = [0.005], [0.006]
 FLAT, FALLING = [0.0100, 0.0098, 0.0101, 0.0099, 0.0099], [0.0106, 0.0104, 0.0102, 0.0101, 0.0100]
 
@@ -34,13 +34,13 @@ FLAT, FALLING = [0.0100, 0.0098, 0.0101, 0.0099, 0.0099], [0.0106, 0.0104, 0.010
     ],
 )
 def test_stop_reasons(half_widths, pairs, missing, seconds_left, expected) -> None:
-    assert stop_reason(half_widths, pairs, missing, seconds_left, SETTINGS) == expected
+    assert stop_reason(half_widths, pairs, missing, seconds_left, 0.005) == expected
 
 
 def test_an_undecided_result_gets_twice_the_time_and_half_the_width() -> None:
     longer = SETTINGS.escalate()
     assert (longer.budget_s, longer.half_width) == (2 * SETTINGS.budget_s, SETTINGS.half_width / 2)
-    assert (longer.min_pairs, longer.seed) == (SETTINGS.min_pairs, SETTINGS.seed)
+    assert (longer.min_builds, longer.prove) == (SETTINGS.min_builds, False)
 
 
 def ratios(spread: float, builds: int = 1, offset: float = 0.0) -> list[list[float]]:
