@@ -7,13 +7,6 @@ from pathlib import Path
 import pytest
 
 SAMPLES_S = [0.00812, 0.00809, 0.00811, 0.1 + 0.2, 1e-7]
-CONFTEST = """
-    import pytest
-
-    def pytest_configure(config):
-        if not config.pluginmanager.hasplugin("benchmark"):
-            config.addinivalue_line("markers", "benchmark: of pytest-benchmark, which is not here")
-"""
 TESTS = f"""
     import pytest
 
@@ -34,7 +27,6 @@ TESTS = f"""
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))  # for workers and for pytest-benchmark's command
-    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
     return pytester
 
@@ -79,7 +71,6 @@ def test_a_second_run_compares_with_the_first_without_a_warning(project: pytest.
         (("--benchmark-autosave",), True),
         (("--benchmark-disable",), False),
         (("-n", "1"), False),
-        (("-p", "no:benchmark"), False),
     ],
     ids=lambda value: " ".join(value) or "plain" if isinstance(value, tuple) else None,
 )

@@ -30,38 +30,24 @@ def named(run: RunResult, name: str) -> CaseResult:
     return replace(run.cases["tiny/pass/cuda"], case_id=f"tiny/{name}/cuda", optimization=name)
 
 
-def test_everything_comes_back(tmp_path: Path, run: RunResult) -> None:
-    path = tmp_path / "run.json"
-    begun(path, run)
-    run_file.write(path, run)
-    assert run_file.read(path) == run
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def empty(run: RunResult) -> RunResult:
     """The run before its first case."""
     return replace(run, cases={}, yardsticks=[], source_hashes={}, wall_s=0.0, interrupted=True)
 
 
-def begun(path: Path, run: RunResult) -> RunResult:
-    """The run as `--perf-json` has it when a process is killed after its last case; the probe is of the last one."""
-    run_file.write(path, empty(run))
-    *before, last = run.cases.values()
-    for case in before:
-        run_file.append(path, case, [], run)
-    run_file.append(path, last, run.yardsticks, run)
-    return replace(run, interrupted=True)
-
-
-def test_it_is_whole_after_every_case(tmp_path: Path, run: RunResult) -> None:
+def test_it_is_whole_after_every_case_and_at_the_end_everything_comes_back(tmp_path: Path, run: RunResult) -> None:
     path = tmp_path / "run.json"
     run_file.write(path, empty(run))
     assert run_file.read(path) == empty(run)
     growing = replace(run, cases={}, yardsticks=[], interrupted=True)
     for case_id, result in run.cases.items():
         growing.cases[case_id] = result
-        run_file.append(path, result, [], run)
+        run_file.append(path, result, run.yardsticks, run)
+        growing.yardsticks += run.yardsticks
         assert run_file.read(path) == growing
+    run_file.write(path, run)
+    assert run_file.read(path) == run
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_case_costs_the_same_bytes_however_many_came_before(tmp_path: Path, run: RunResult) -> None:
