@@ -6,19 +6,17 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apps.video_segmentation import __main__ as program
 from apps.video_segmentation.__main__ import Run, main
-from tests.support.copied_clips import copied
+from tests.support.copied_clips import cut_short
 from tests.support.small_models import clip_on_cpu
 from workloads.video.clip import Clip, clip_path
 from workloads.video.decode import HostDecoder
 
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
-INDEX_FIRST = {"movflags": "faststart"}  # of MP4, where cutting it short leaves it
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +35,18 @@ def video(cache_dir: Path) -> Path:
     return clip_path(cache_dir, TINY)
 
 
-def test_the_program_writes_the_whole_video(
-    video: Path, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("variant", ["baseline", "optimized-on-cpu"])
+def test_the_program_writes_the_whole_video_whose_last_batch_is_smaller(
+    variant: str, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / "out.mp4"
-    assert main([str(video), str(target), "--variant=optimized-on-cpu", f"--cache={cache_dir}"]) == 0
+    video, target = clip_path(cache_dir, replace(TINY, frames=19)), tmp_path / "out.mp4"
+    assert main([str(video), str(target), f"--variant={variant}", f"--cache={cache_dir}"]) == 0
     told = capsys.readouterr().out
     stages = [line.split()[0] for line in told.splitlines() if line.endswith(" %") or line.endswith(" % ")]
     assert sorted(stages) == ["composite", "decode", "encode", "preprocess", "segment"]
-    assert "24 frames in " in told
+    assert "19 frames in " in told
     assert f"Mbit/s in {target}" in told
-    with decoded_by_baseline(target) as decoder:
-        assert len(decoder.read(100)) == 24
-
-
-def decoded_by_baseline(path: Path) -> Any:
-    return closing(HostDecoder(path))
-
-
-def test_the_last_batch_may_be_smaller(cache_dir: Path, tmp_path: Path) -> None:
-    odd = clip_path(cache_dir, replace(TINY, frames=19))
-    target = tmp_path / "odd.mp4"
-    assert main([str(odd), str(target), "--variant=baseline", "--quiet", f"--cache={cache_dir}"]) == 0
-    with decoded_by_baseline(target) as decoder:
+    with closing(HostDecoder(target)) as decoder:
         assert len(decoder.read(100)) == 19
 
 
@@ -136,10 +123,7 @@ def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails
     variant: str, suffix: str, cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = clip_path(cache_dir, replace(TINY, frames=90))
-    short, target = tmp_path / f"short{suffix}", tmp_path / "out.mp4"
-    short.write_bytes(
-        copied(whole, tmp_path / f"indexed{suffix}", **INDEX_FIRST).read_bytes()[: whole.stat().st_size // 2]
-    )
+    short, target = cut_short(whole, tmp_path / f"short{suffix}"), tmp_path / "out.mp4"
     status = main([str(short), str(target), f"--variant={variant}", "--quiet", f"--cache={cache_dir}"])
     warning, told = capsys.readouterr().err.splitlines(keepends=True)
     assert warning.startswith("warning: without --checkpoint")
@@ -150,7 +134,7 @@ def test_what_decodes_of_a_video_that_was_cut_short_is_written_and_then_it_fails
     )
     assert (given, wanted) == (held, "90")
     assert told.count("\n") == 1
-    with decoded_by_baseline(target) as decoder:
+    with closing(HostDecoder(target)) as decoder:
         assert len(decoder.read(100)) == int(held) > 8
 
 

@@ -6,7 +6,7 @@ import av
 
 
 def copied(source: Path, target: Path, **options: str) -> Path:
-    """The same packets, in the container that the name of `target` says."""
+    """Writes the same packets, in the container that the name of `target` says."""
     with av.open(source) as read, av.open(target, "w", options=options) as written:
         stream = written.add_stream_from_template(read.streams.video[0])
         for packet in read.demux(video=0):
@@ -18,6 +18,6 @@ def copied(source: Path, target: Path, **options: str) -> Path:
 
 def cut_short(source: Path, target: Path) -> Path:
     """With its table of contents in front, as a download has it, and its end missing."""
-    whole = copied(source, target.with_name("whole.mp4"), movflags="faststart").read_bytes()
+    whole = copied(source, target.with_stem("whole"), movflags="faststart").read_bytes()
     target.write_bytes(whole[: len(whole) * 7 // 10])
     return target

@@ -130,13 +130,6 @@ def test_trials_of_other_conditions_and_copies_are_not_counted_together(
         read_duets(tmp_path)
 
 
-def test_a_trial_is_judged_as_a_comparison_is() -> None:
-    taken = [process({ONE: 5.0, TWO: 0.0}), process({ONE: 5.0}, swapped=True), process({ONE: 5.0})]
-    found = {one.case_id: one for one in judge_trials([DuetTrial("00", CONDITIONS, 0, 5.0, tuple(taken))])}
-    assert (found[ONE].outcome, found[ONE].processes, found[ONE].wall_s) == (SLOWER, 3, 12.0)
-    assert (found[TWO].outcome, found[TWO].processes, found[TWO].wall_s) == (SAME, 1, 4.0)
-
-
 def test_a_real_run_catches_a_slowdown_in_both_roles(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

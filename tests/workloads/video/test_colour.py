@@ -1,7 +1,6 @@
 """NV12 to RGB and back, held against swscale: through OpenCV's decoder and through PyAV's conversion."""
 
 import platform
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -9,32 +8,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from skimage import data
 
+from tests.workloads.video.test_video_file import make
+from workloads.video.arrivals import psnr_db
 from workloads.video.colour import LOST_LEVELS, Matrix, nv12_from_rgb, planes, rgb_from_nv12
 
 WIDTH, HEIGHT, FRAMES = 162, 98, 6  # no multiple of what swscale works on at a time
 UNTAGGED, BT709, BT601 = 2, 1, 6
-
-
-def photographs() -> list[np.ndarray]:
-    """uint8 [H, W, 3] crops of real pictures, saturated colours and shadows among them."""
-    pictures = [data.astronaut(), data.coffee(), data.rocket(), data.chelsea(), data.retina()[400:, 400:]]
-    places = [(pictures[number % 5], 17 * number) for number in range(FRAMES)]
-    return [np.ascontiguousarray(picture[at : at + HEIGHT, 2 * at : 2 * at + WIDTH]) for picture, at in places]
-
-
-def encoded(path: Path, tag: int) -> Path:
-    with av.open(path, "w") as container:
-        stream = container.add_stream("libx264", rate=30, options={"crf": "12"})
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        stream.codec_context.colorspace = tag
-        for number, rgb in enumerate(photographs()):
-            frame = av.VideoFrame.from_ndarray(rgb, "rgb24").reformat(format="yuv420p", dst_colorspace=tag)
-            frame.pts, frame.time_base = number, Fraction(1, 30)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return path
 
 
 def decoded_nv12(path: Path) -> torch.Tensor:
@@ -55,21 +35,17 @@ def decoded_rgb(path: Path) -> torch.Tensor:
     return torch.stack(frames)
 
 
-def psnr_db(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float(10 * torch.log10(255**2 / (one.double() - other.double()).square().mean()))
-
-
 @pytest.mark.parametrize(("tag", "matrix"), [(BT601, "bt601"), (BT709, "bt709"), (UNTAGGED, "bt601")])
 def test_a_clip_decoded_to_nv12_gets_the_colours_that_opencv_shows(tmp_path: Path, tag: int, matrix: str) -> None:
-    path = encoded(tmp_path / "photographs.mp4", tag)
+    path = make(tmp_path / "a.mp4", FRAMES, (WIDTH, HEIGHT), tags={"colorspace": tag})
     ours, theirs = rgb_from_nv12(decoded_nv12(path), matrix), decoded_rgb(path)
     assert ours.shape == theirs.shape == (FRAMES, 3, HEIGHT, WIDTH)
     assert ours.dtype == torch.uint8
     if platform.machine() == "x86_64":
         assert torch.equal(ours, theirs)
-    assert psnr_db(ours, theirs) >= 45
+    assert psnr_db(ours.numpy(), theirs.numpy()) >= 45
     other = {"bt601": "bt709", "bt709": "bt601"}[matrix]
-    assert psnr_db(rgb_from_nv12(decoded_nv12(path), other), theirs) < 42, "the matrix matters"
+    assert psnr_db(rgb_from_nv12(decoded_nv12(path), other).numpy(), theirs.numpy()) < 42, "the matrix matters"
 
 
 @pytest.mark.parametrize("matrix", ["bt601", "bt709"])

@@ -14,13 +14,10 @@ from workloads.video import decode as decode_stage
 from workloads.video import decode as decoding
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
-from workloads.video.colour import planes
 from workloads.video.decode import (
     COMPARED_BATCHES,
     SESSIONS,
     HostDecoder,
-    HostPlanesDecoder,
-    TorchCodecDecoder,
     frames_agree,
 )
 from workloads.video.needs import BATCH
@@ -58,14 +55,6 @@ def test_a_clip_that_was_cut_short_gives_what_decodes(clip: Path) -> None:
     assert 30 < len(numbers) < 75
     assert numbers == list(range(len(numbers)))
     assert len(decoder.read(1)) == 0
-    decoder.close()
-
-
-@pytest.mark.parametrize("library", ["av", "torchcodec"])
-def test_planes_give_every_frame_round_and_round(clip: Path, library: str) -> None:
-    pytest.importorskip(library)
-    decoder = HostPlanesDecoder(clip, loop=True) if library == "av" else TorchCodecDecoder(clip, CPU, loop=True)
-    assert read_numbers(planes(decoder.read(160))[0]).tolist() == [number % 75 for number in range(160)]
     decoder.close()
 
 

@@ -323,24 +323,6 @@ def test_frames_that_do_not_fit_are_refused_where_a_library_gets_their_address(t
 # --- Motion-JPEG, with libjpeg in place of nvJPEG ---------------------------------------------------------------------
 
 
-def test_a_player_shows_the_colours_that_were_given(tmp_path):
-    """Flat ones, which 4:2:0 keeps, from one end of the range to the other; each frame is a keyframe."""
-    colours = torch.tensor([(0, 0, 0), (255, 255, 255), (200, 30, 60), (20, 180, 240)], dtype=torch.uint8)
-    path = tmp_path / "out.mp4"
-    with MotionJpeg(path, VIDEO) as encoder:
-        encoder.write(colours[:, :, None, None].expand(-1, -1, 96, 160).contiguous())
-
-    with av.open(path) as container:
-        shown = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    assert np.abs(shown.astype(int) - colours[:, None, None, :].numpy()).max() <= 3
-    with av.open(str(path)) as container:
-        stream = container.streams.video[0]
-        frames = list(container.decode(stream))
-        assert stream.codec_context.name == "mjpeg"
-        assert all(frame.key_frame and frame.color_range == 2 for frame in frames)
-        assert [float(frame.time) for frame in frames] == pytest.approx([0, 1 / 25, 2 / 25, 3 / 25])
-
-
 @pytest.fixture
 def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """The threads encode a picture for each permit."""
