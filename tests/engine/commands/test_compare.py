@@ -29,7 +29,7 @@ from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild
 from gpugate.measurement.record import SideCost
-from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.results.duet import DuetProcess
 from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
@@ -252,12 +252,6 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
 def test_the_status_is_that_of_the_most_severe_case() -> None:
     same, slower, faster = (judge_duet(CASE, [process(measured(10, ms))] * 3) for ms in (10, 10.5, 9))
     unsure = judge_duet(CASE, [process(measured(10, 10.5))])
-    assert [one.outcome for one in (same, slower, faster, unsure)] == [
-        DuetOutcome.SAME,
-        DuetOutcome.SLOWER,
-        DuetOutcome.FASTER,
-        DuetOutcome.UNDECIDED,
-    ]
     assert exit_status([same, faster], {}) == NOT_SLOWER
     assert exit_status([same, slower], {}) == SLOWER
     assert exit_status([slower, unsure], {}) == UNDECIDED

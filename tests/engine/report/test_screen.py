@@ -19,7 +19,6 @@ from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from tests.support import stored_runs
 from tests.support.stored_runs import RECORDED
-from tools.run_page import results_page
 
 NOT_YET = (Reason(ReasonCode.NO_RECORD, {"purpose": "developer"}),)
 OPEN = (Reason(ReasonCode.PROMISE_OPEN, {"promise": 1.5}),)
@@ -131,22 +130,6 @@ def row_of(summary: str, optimization: str) -> list[str]:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
     assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in detailed(run, width, False).splitlines())
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "words"),
-    [
-        ({"speedup": Outcome.REGRESSED, "throughput": Outcome.REGRESSED}, "REGRESSED speedup, throughput"),
-        ({"speedup": Outcome.REGRESSED, "equivalence": Outcome.WRONG}, "WRONG equivalence"),
-        ({"speedup": Outcome.NO_BASELINE, "throughput": Outcome.NO_BASELINE}, "NO_BASELINE"),
-        ({}, "PASS"),
-    ],
-)
-def test_the_verdict_of_a_row_names_its_checks(gpu_run: RunResult, outcomes: dict[str, Outcome], words: str) -> None:
-    case = gpu_run.cases["resnet50-inference/cudnn-fused/cuda"]
-    case.verdicts = [replace(one, outcome=outcomes.get(one.check, Outcome.PASS)) for one in case.verdicts]
-    assert words in row_of(detailed(gpu_run, 200, False), "cudnn-fused")
-    assert f"| {words} |" in results_page(RunView(gpu_run))
 
 
 def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:

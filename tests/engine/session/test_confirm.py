@@ -4,7 +4,6 @@ At the end, one child that measures: what becomes of one that ends early.
 """
 
 import json
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,8 +26,8 @@ from gpugate.session.duets import DuetPlan
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.recording import warn_about_code
 from gpugate.session.time_plan import CASE_DOUBT_S, DoubtTime
-from gpugate.store import version
 from gpugate.store.provenance import read_provenance
+from gpugate.store.version import git
 from tests.conftest import TWO_CORES
 from tests.engine.session.test_baseline_story import spread_out
 from tests.engine.session.test_session import CASE
@@ -47,7 +46,7 @@ def recorded_commit(tiny: TinyProject, recorded_project: TinyProject) -> TinyPro
     """A project without a .gitignore, whose baseline is of its only commit."""
     tiny.take_baseline(recorded_project)
     tiny.write("conftest.py", CONFTEST + NO_LOAD)
-    git(tiny, "init", "-q", "-b", "main")
+    git(tiny.path, "init", "-q", "-b", "main")
     commit(tiny)
     return tiny
 
@@ -56,23 +55,18 @@ def recorded_commit(tiny: TinyProject, recorded_project: TinyProject) -> TinyPro
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "repository"
     folder.mkdir()
-    version.git(folder, "init", "-q", "-b", "main")
+    git(folder, "init", "-q", "-b", "main")
     (folder / "code.py").write_text("1\n")
     version_commit(folder, "first")
     return folder
 
 
 def commit(project: TinyProject) -> None:
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "recorded")
+    version_commit(project.path, "recorded")
     now = read_provenance(project.path, [project.path / "baselines"])
     assert now.commit
     assert now.changes is None
     set_provenance(project, now)
-
-
-def git(project: TinyProject, *words: str) -> None:
-    subprocess.run(["git", "-C", str(project.path), *words], check=True, capture_output=True)
 
 
 def set_provenance(project: TinyProject, provenance: Provenance) -> None:
@@ -225,12 +219,12 @@ def test_a_duet_has_the_time_of_its_case_and_of_a_ref_that_is_ahead_the_ancestor
 
     monkeypatch.setattr(confirm, "measure_duets", take_duet)
     began = read_provenance(recorded_commit.path).commit
-    git(recorded_commit, "checkout", "-q", "-b", "feature")
-    git(recorded_commit, "checkout", "-q", "main")
+    git(recorded_commit.path, "checkout", "-q", "-b", "feature")
+    git(recorded_commit.path, "checkout", "-q", "main")
     recorded_commit.workload(SLOWER)
     commit(recorded_commit)
     now = read_provenance(recorded_commit.path).commit
-    git(recorded_commit, "checkout", "-qf", "feature")
+    git(recorded_commit.path, "checkout", "-qf", "feature")
     set_provenance(recorded_commit, Provenance(commit=now))
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER.replace("1.1", "1.2"))
@@ -256,9 +250,9 @@ def test_a_record_that_names_no_code_is_said(repository: Path, recorded: Provena
 
 def test_the_recorded_commit_is_the_default_and_else_a_commit_with_the_recorded_files(repository: Path) -> None:
     """After a squash or rebase, and after a recording before the commit."""
-    head = version.git(repository, "rev-parse", "HEAD")
+    head = git(repository, "rev-parse", "HEAD")
     assert choose_ref("auto", Provenance(commit=head), repository) == head
-    files = (f"{(version.git(repository, 'rev-parse', 'HEAD:code.py') or '')[:12]} code.py",)
+    files = (f"{(git(repository, 'rev-parse', 'HEAD:code.py') or '')[:12]} code.py",)
     assert choose_ref("auto", Provenance(commit=GONE, files=files), repository) == head
     assert choose_ref("auto", Provenance(commit=head, changes="abc", files=files), repository) == head
 
@@ -282,13 +276,13 @@ def test_a_recording_warns_of_code_that_no_later_gate_finds(repository: Path, tm
         session.result.provenance = read_provenance(folder)
         return " ".join(warn_about_code(session))
 
-    assert version.git(tmp_path, "init", "-q") is not None
+    assert git(tmp_path, "init", "-q") is not None
     assert warn(tmp_path) == "recorded without a commit: no gate can compare with this code; commit first"
     assert warn(repository) == ""
     (repository / "code.py").write_text("2\n")
     (repository / "README.md").write_text("no code")
     assert warn(repository).startswith("recorded with uncommitted changes of code.py: no gate can compare with this")
-    version.git(repository, "checkout", "-q", "-b", "feature")
+    git(repository, "checkout", "-q", "-b", "feature")
     head = version_commit(repository, "on a branch")
     assert warn(repository).startswith(f"recorded on commit {head[:12]}, which the default branch lacks: ")
 

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.machine.environment import Environment
 from gpugate.measurement.record import ProofResult
 from gpugate.results.run import RunResult
 from gpugate.session.remembered_proofs import RememberedProofs
 from gpugate.store.store_url import VARIABLE
 from gpugate.workload import Case, Context, Needs, Optimization, Proof, Side, Size, Workload
+from tests.conftest import H200
 from tests.support.tiny_project import QUICK, TinyProject
 
 NOW = "2026-11-23T02:00:05+01:00"
-H200 = Environment("cuda", "NVIDIA H200", "Xeon", 16, "3.12.3", {"torch": "2.11.0"}, 0, "9.0", "580.1")
 LEARNED = (ProofResult("it learns", "98 %"),)
 
 

@@ -167,27 +167,17 @@ def test_k_selects_and_one_measurement_feeds_every_test(tiny: TinyProject) -> No
     assert set(tiny.json()["cases"]) == {"tiny/quick/cpu"}
 
 
-def test_x_stops_at_the_first_failure_and_lf_runs_only_what_failed(tiny: TinyProject) -> None:
+@pytest.mark.parametrize(
+    ("selected", "interrupted"), [("outputs or throughput", True), ("(quick or wrong) and outputs", False)]
+)
+def test_x_interrupts_a_run_unless_its_last_test_failed(tiny: TinyProject, selected: str, interrupted: bool) -> None:
     tiny.workload(WRONG, THREE)
-    stopped = tiny.run("-x", "-v", "--perf-json=run.json")
+    stopped = tiny.run("-x", "-v", "-k", selected, "--perf-json=run.json")
     assert stopped.status == 1
     assert passed(stopped.text, "FAILED") == [f"{PROMISES[0]}[tiny/wrong/cpu]"]
-    assert "tiny/right/cpu]" not in "".join(passed(stopped.text))
-    assert tiny.json()["interrupted"]
+    assert "tiny/right/cpu" not in tiny.json()["cases"]
     assert tiny.outcomes("tiny/wrong/cpu")["equivalence"] == Outcome.WRONG
-    again = tiny.run("--lf", "-v", "--perf-json=run.json")
-    assert again.status == 1
-    assert passed(again.text, "FAILED") == [f"{PROMISES[0]}[tiny/wrong/cpu]"]
-    assert set(tiny.json()["cases"]) == {"tiny/wrong/cpu"}
-    assert not tiny.json()["interrupted"]
-
-
-def test_the_last_test_failing_under_x_interrupts_nothing(tiny: TinyProject) -> None:
-    tiny.workload(WRONG, THREE)
-    result = tiny.run("-x", "-k", "(quick or wrong) and outputs", "--perf-json=run.json")
-    assert result.status == 1
-    assert not tiny.json()["interrupted"]
-    assert "interrupted" not in result.text
+    assert tiny.json()["interrupted"] == ("interrupted" in stopped.text) == interrupted
 
 
 def test_everything_of_a_case_is_released_before_the_next(tiny: TinyProject) -> None:
