@@ -177,16 +177,6 @@ def test_colour_changes_no_word(gpu_run: RunResult) -> None:
     assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
 
 
-@pytest.mark.parametrize(("numbers", "cell"), [({"detectable_by_time": 0.0621}, "6.2 %"), ({}, "none")])
-def test_a_recorded_case_says_how_small_a_slowdown_is_caught(gpu_run: RunResult, numbers, cell: str) -> None:
-    case_id, case = next((name, case) for name, case in gpu_run.cases.items() if case.summary)
-    case.verdicts[1], case.remembered = replace(case.verdicts[1], numbers=numbers), RECORDED
-    row = next(row for row in rows(gpu_run) if row.case.case_id == case_id)
-    assert cells(row, "detectable") == [cell]
-    notes = [column.note for column in RunView(gpu_run).results.columns if column.heading == "MDE"]
-    assert ["only a promise is a sure bound" in note for note in notes] == ([cell == "none"] if cell else [])
-
-
 def test_the_slowest_kernels_stand_before_and_after_in_the_bill() -> None:
     """A kernel that is gone is as slow as it was; the rest of all others is no kernel."""
     kernels = {"gemm": 1.0, "copy": 0.1, "relu": 0.2, OTHERS: 9.0}

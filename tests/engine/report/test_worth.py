@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.record import Counters, Measurement
+from gpugate.measurement.record import Measurement
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.duet import RecordedCode
@@ -48,34 +48,6 @@ def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_r
     judge(second, Outcome.UNDECIDED, NextStep.FREE_CORES)  # where a longer measurement does not help
     (words,) = RunView(gpu_run).gains
     assert words.endswith("; 2 are UNDECIDED: their intervals are on both sides of the promise")
-
-
-STREAMED = {"kernel_fraction": 0.02, "copy_fraction": 0.97, "active_fraction": 0.98}
-COMPUTING = {**STREAMED, "kernel_fraction": 0.96, "copy_fraction": 0.004}
-WAITING = {**COMPUTING, "kernel_fraction": 0.3, "synchronizing_calls": 3.0}
-
-
-def counted(name: str, counters: Counters, reference: Counters | None = None, **changed: object) -> CaseResult:
-    made = case(name, **changed)
-    assert made.measurement is not None
-    found = replace(made.measurement, optimized_counters=counters, reference_counters=reference or {})
-    return replace(made, measurement=found)
-
-
-def told(tmp_path: Path, *cases: CaseResult) -> list[str]:
-    return RunView(stored(tmp_path / "run.json", *cases)).bounds
-
-
-def test_a_side_that_several_cases_share_is_told_once_by_the_first_that_was_counted(tmp_path: Path) -> None:
-    cases = (
-        counted("uncounted", {}),
-        counted("first", STREAMED, reference=WAITING),
-        counted("second", STREAMED, reference={**WAITING, "active_fraction": 0.97}),
-        counted("third", COMPUTING, reference=STREAMED, compared_with="first"),
-    )
-    lines = told(tmp_path, *cases)
-    assert [line.partition(":")[0] for line in lines] == ["tiny/baseline", "tiny/first", "tiny/second", "tiny/third"]
-    assert "active 98 %" in lines[0]
 
 
 def test_what_an_author_says_of_several_cases_is_told_once_and_of_a_rung_below_its_ladder(tmp_path: Path) -> None:

@@ -103,16 +103,10 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee", "-v")
     assert result.status == 0, result.text
     assert "ladder of tiny/cpu" in result.text
-    assert "two: it sleeps for 2 ms" in result.text
     assert "sweep of tiny/batch/cpu" in result.text
-    assert "knee: 16; the smallest value within 3 % of the best, by speedups, which are from pairs" in result.text
     run = run_file.read(tiny.path / "run.json")
     (ladder,) = ladders(run.cases)
     assert [rung.name for rung in ladder.rungs] == ["baseline", "two", "one"]
-    gain, total = ladder.rungs[2].gain, ladder.rungs[2].total
-    assert gain is not None
-    assert total is not None
-    assert gain.median < total.median
     (sweep,) = sweeps(run.cases)
     assert (sweep.knee, [point.problem for point in sweep.points]) == (16, [None, None, "out of memory"])
     assert run.cases["tiny/batch-32/cpu"].skipped == "out of memory"

@@ -404,10 +404,15 @@ def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, record
     assert write(folder, file) == ("net/tf32/cuda: 2.02x -> 1.50x, 1.50..1.50 over 5 processes, cv 0 %, detects 1 %",)
 
 
-def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(folder: Path, recorded: Path) -> None:
-    verdict = Verdict("speedup", "net/tf32/cuda", Outcome.INCONCLUSIVE, (Reason(ReasonCode.SLOWER_THAN_RECORD),))
-    slower = run(replace(case("tf32", 1.5), verdicts=[verdict]))
-    with pytest.raises(BaselineError, match="net/tf32/cuda is INCONCLUSIVE in the check of speedup "):
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(Outcome.INCONCLUSIVE, ReasonCode.SLOWER_THAN_RECORD), (Outcome.REGRESSED, ReasonCode.SPEEDUP_BELOW_PROMISE)],
+)
+def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(
+    folder: Path, recorded: Path, outcome: Outcome, code: ReasonCode
+) -> None:
+    slower = run(replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", outcome, (Reason(code),))]))
+    with pytest.raises(BaselineError, match=f"net/tf32/cuda is {outcome.value} in the check of speedup "):
         record_runs(load_all(folder)["net"], "net", [slower], replace(FIRST, adding=True), min_processes=1)
 
 
