@@ -1,4 +1,4 @@
-"""Shared by the engine's tests: pytester, two machines, and two made-up sessions for the reports."""
+"""Shared by all tests: pytester, a cache, two machines, and two made-up sessions for the reports."""
 
 from __future__ import annotations
 
@@ -74,6 +74,12 @@ def tiny(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm_childr
         for name, value in tiny_project.environment(pytester.path).items():
             monkeypatch.setenv(name, value)
         yield tiny_project.TinyProject(pytester.path, pytester)
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of one module: what workloads make once, such as clips and fitted weights, stays for its next tests."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,11 +19,6 @@ from workloads.video.decode import HostDecoder
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with clip_on_cpu(monkeypatch, TINY):

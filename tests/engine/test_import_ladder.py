@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # From the bottom to the top; each stands on those before it. The first and the last are files of gpugate/ itself.
 FLOORS = (
@@ -87,26 +89,19 @@ def test_the_picture_for_contributors_has_every_folder_once() -> None:
     assert sorted(named) == sorted(set(FLOOR_OF) - {"__main__"})
 
 
-def test_the_engine_imports_no_workload_and_no_promise() -> None:
-    imported = {name.split(".")[0] for path in MODULES for name in imports(path)}
-    assert imported.isdisjoint({"workloads", "perf_tests", "tests", "tools"})
-
-
-def test_workloads_know_of_gpugate_only_what_a_workload_is() -> None:
-    files = sorted((ROOT / "workloads").rglob("*.py"))
-    names = {name for path in files for name in imports(path)}
-    ours = {name for name in names if name.split(".")[0] in ("gpugate", "perf_tests", "tests")}
-    assert {name for name in ours if not name.startswith(("gpugate.workload", "gpugate.errors."))} == set()
-
-
-def test_a_workload_imports_no_program_and_a_shared_part_imports_parts_alone() -> None:
-    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "workloads").rglob("*.py")}
-    imported = {
-        file: {name for name in imports(path) if name.split(".")[0] == "workloads"} for file, path in files.items()
-    }
-    assert [file for file, path in files.items() if any(name.startswith("apps") for name in imports(path))] == []
-    parts = {name for file, names in imported.items() if file.startswith("workloads/parts/") for name in names}
-    assert [name for name in parts if not name.startswith("workloads.parts.")] == []
+@pytest.mark.parametrize(
+    ("folder", "others", "allowed"),
+    [
+        ("gpugate", {"workloads", "perf_tests", "tests", "tools"}, ()),
+        ("workloads", {"gpugate", "perf_tests", "tests", "apps"}, ("gpugate.workload", "gpugate.errors.")),
+        ("workloads/parts", {"workloads"}, ("workloads.parts.",)),
+    ],
+)
+def test_a_folder_imports_nothing_of_others_but_what_it_may(
+    folder: str, others: set[str], allowed: tuple[str, ...]
+) -> None:
+    names = {name for path in (ROOT / folder).rglob("*.py") for name in imports(path)}
+    assert {name for name in names if name.split(".")[0] in others and not name.startswith(allowed)} == set()
 
 
 def test_the_engine_takes_the_clock_by_name_so_that_no_side_can_replace_it() -> None:

@@ -24,11 +24,6 @@ def net() -> nn.Module:
     return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).eval()
 
 
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("engines")
-
-
 def engine(precision: Precision, cache_dir: Path) -> Engine:
     if precision == "int8" and find_spec("onnxruntime") is None:
         pytest.skip("the package onnxruntime is missing: pip install 'gpugate[tensorrt]'")

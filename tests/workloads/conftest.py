@@ -2,18 +2,11 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 from gpugate.measurement.torch_flags import TorchFlags
-
-
-@pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of one module: what workloads make once, such as clips and fitted weights, stays for its next tests."""
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(autouse=True)

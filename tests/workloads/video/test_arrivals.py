@@ -1,8 +1,8 @@
 """The bar code of a frame number, and the record of the frames that arrive: each fault shows on both kinds of path."""
 
+from contextlib import closing
 from pathlib import Path
 
-import av
 import cv2
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workloads.video.arrivals import CELLS, DATA_BITS, Arrivals, luma_grids, paint, read_numbers
 from workloads.video.clip import Clip, clip_path
+from workloads.video.decode import HostDecoder, HostPlanesDecoder
 
 CPU = torch.device("cpu")
 SIZES = [(1920, 1080), (88, 48), (1001, 333)]
@@ -78,14 +79,14 @@ def path(cache_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bgr(path: Path) -> NDArray[np.uint8]:
-    with av.open(path) as container:
-        return np.stack([frame.to_ndarray(format="bgr24") for frame in container.decode(video=0)])
+    with closing(HostDecoder(path)) as decoder:
+        return decoder.read(10)
 
 
 @pytest.fixture(scope="module")
 def nv12(path: Path) -> Tensor:
-    with av.open(path) as container:
-        return torch.from_numpy(np.stack([frame.to_ndarray(format="nv12") for frame in container.decode(video=0)]))
+    with closing(HostPlanesDecoder(path)) as decoder:
+        return decoder.read(10)
 
 
 @pytest.fixture

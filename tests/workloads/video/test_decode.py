@@ -11,7 +11,6 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.copied_clips import copied, cut_short
 from workloads.video import decode as decode_stage
-from workloads.video import decode as decoding
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.decode import (
@@ -71,7 +70,7 @@ def test_decoded_frames_of_every_session_are_compared(cache_dir: Path, monkeypat
     context = Context(torch.device("cpu"), 8, 0, cache_dir)
     assert frames_agree(decode_stage.planes, "h264", context) == "inf dB with OpenCV's over 10 frames"
 
-    def darker_behind(*arguments: object) -> decoding.Decoder:
+    def darker_behind(*arguments: object) -> decode_stage.Decoder:
         decoder = decode_stage.planes(*arguments)  # type: ignore[arg-type]
         numbers, read = iter(range(100)), decoder.read
         monkeypatch.setattr(decoder, "read", lambda count: read(count) // (2 if next(numbers) >= 60 // BATCH else 1))
