@@ -6,7 +6,6 @@ parts are: store/test_version removes the folders, machine/test_children ends th
 
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +33,9 @@ from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
 from gpugate.store.codec import from_json
-from gpugate.store.version import Version
+from gpugate.store.version import Version, git
 from tests.engine.judging.test_duet import CASE, measured, process
+from tests.engine.store.test_version import commit
 from tests.support.tiny_project import (
     CONFTEST,
     Ended,
@@ -60,20 +60,15 @@ class Versions:
 
     def __init__(self, tiny: TinyProject) -> None:
         self.tiny = tiny
-        self.git("init", "-q", "-b", "main")
+        git(tiny.path, "init", "-q", "-b", "main")
         self.tiny.write(".gitignore", ".gpugate-cache/\n__pycache__/\n")
 
     def commit(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.write(milliseconds, optimizations, build)
-        self.git("add", "-A")
-        self.git("commit", "-qm", f"{milliseconds} ms")
+        commit(self.tiny.path, f"{milliseconds} ms")
 
     def write(self, milliseconds: float, optimizations: str = BOTH, build: str = QUICK) -> None:
         self.tiny.workload(build.format(milliseconds=milliseconds) + RIGHT, optimizations)
-
-    def git(self, *words: str) -> None:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", "-C", str(self.tiny.path), *identity, *words], check=True, capture_output=True)
 
     def worktrees(self) -> list[str]:
         cache = self.tiny.path / ".gpugate-cache" / "versions"

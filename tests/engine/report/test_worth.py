@@ -30,13 +30,6 @@ def judge(case: CaseResult, outcome: Outcome, step: NextStep | None = None) -> N
     case.verdicts = [Verdict("speedup", case.case_id, outcome, OPEN, step)]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED])
-def test_a_time_that_is_no_evidence_is_no_gain(gpu_run: RunResult, outcome: Outcome) -> None:
-    for one in timed(gpu_run):
-        judge(one, outcome)
-    assert RunView(gpu_run).gains == []
-
-
 def test_undecided_cases_are_counted_with_the_command_that_measures_longer(gpu_run: RunResult) -> None:
     first, second, *_ = timed(gpu_run)
     judge(first, Outcome.UNDECIDED, NextStep.MEASURE_LONGER)

@@ -68,10 +68,6 @@ def test_a_developers_run_shows_the_table_and_every_reason_and_passes(whole: Who
     assert passed(result.text, "SKIPPED") == [f"{name}[tiny/quick/cuda]" for name in PROMISES]
     table = result.text.partition("= gpugate =")[2]
     assert "tiny/cpu, 32 items per step" in table
-    (row,) = [line.split() for line in table.splitlines() if line.startswith("quick ")]
-    assert float(row[6].removesuffix("x")) > 1
-    assert ".." in row[7]
-    assert row[8] == "PASS"
     assert f"skipped\n  {NO_GPU}\n      tiny/quick/cuda" in table
     assert "1 case measured (1 PASS), 1 case skipped" in table
     assert "\x1b" not in result.text
