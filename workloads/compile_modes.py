@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
-from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.random_inputs import host_generator
 
 LAYERS = 6
@@ -132,12 +132,12 @@ def ahead_of_time(context: Context) -> Side:
     kept = context.cache_dir / f"compile-modes-{key_of(torch.__version__, machine, context.seed, str(exported))}"
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "stack.pt2"
-        content = read_kept(kept)
-        if content is None:
+
+        def compile_package() -> bytes:
             torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
-            keep(kept, package.read_bytes())
-        else:
-            package.write_bytes(content)
+            return package.read_bytes()
+
+        package.write_bytes(read_or_make(kept, compile_package))
         return _side(model, torch._inductor.aoti_load_package(str(package)))
 
 

@@ -6,7 +6,10 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
 
 DIGEST_BYTES = 32
 
@@ -49,3 +52,14 @@ def keep(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     Path(file.name).replace(path)
+
+
+def read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
+    """The content of `path`; the first process that finds none makes and keeps it, while the others wait for a lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        content = read_kept(path)
+        if content is None:
+            content = make()
+            keep(path, content)
+        return content

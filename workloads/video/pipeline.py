@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from filelock import FileLock
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -43,7 +42,7 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.graph_capture import recorded
-from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.stages import stage
 from workloads.video import composite, preprocess, segment
 from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
@@ -545,29 +544,26 @@ def composite_grids(context: Context, clip: Source) -> Tensor:
 
     It is NaN from frame COMPARED_FRAMES on.
     """
-    grids: Tensor = _read_reference(context, clip, "grids")
+    grids: Tensor = _read_reference(context, clip)["grids"]
     return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
 
 
-def _read_reference(context: Context, clip: Source, part: Literal["grids", "composites"]) -> Any:
-    """Reads the grids, or some whole composites by number, NV12; computes both where one is missing or damaged.
+def _read_reference(context: Context, clip: Source) -> dict[str, Any]:
+    """Reads what `_compute_reference` gave, and computes it where it is missing or damaged.
 
-    The baseline's own stages compute them: OpenCV, and the eager network in strict FP32. The stages of the GPU would be
+    The baseline's own stages compute it: OpenCV, and the eager network in strict FP32. The stages of the GPU would be
     faster, but they are what is compared. It is done once for a clip and its weights, in the time that the baseline
     takes for the clip. Raises VideoError for a video that cannot be decoded.
     """
-    folder = context.cache_dir / FOLDER / _key(context, clip)
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "composites.lock"):  # processes that begin together compute them once
-        content = read_kept(folder / f"{part}.pt")
-        if content is None:
-            for name, value in _compute_reference(context, clip).items():
-                buffer = io.BytesIO()
-                torch.save(value, buffer)
-                keep(folder / f"{name}.pt", buffer.getvalue())
-                content = buffer.getvalue() if name == part else content
-    assert content is not None  # noqa: S101  # one of the two parts
-    return torch.load(io.BytesIO(content), weights_only=True)
+
+    def make() -> bytes:
+        buffer = io.BytesIO()
+        torch.save(_compute_reference(context, clip), buffer)
+        return buffer.getvalue()
+
+    content = read_or_make(context.cache_dir / FOLDER / f"{_key(context, clip)}.pt", make)
+    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return found
 
 
 def _key(context: Context, clip: Source) -> str:
@@ -583,7 +579,7 @@ def _key(context: Context, clip: Source) -> str:
 
 
 def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
-    """The grids of the first frames, and the composites that a proof compares.
+    """The grids of the first frames, and some whole composites by number, NV12, which a proof compares.
 
     Raises ValueError where these equal our own clip: a comparison with them would prove nothing.
     """
@@ -630,7 +626,7 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
     from workloads.video.encode import quality
 
     clip = source(context)
-    frames, wanted = clip.info.frames, _read_reference(context, clip, "composites")
+    frames, wanted = clip.info.frames, _read_reference(context, clip)["composites"]
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{SUFFIXES[rung.codec]}")
         given = _write_whole(rung, context, clip, path, {*range(0, frames, COMPARED_EVERY), frames - 1, *wanted})

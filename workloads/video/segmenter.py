@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from filelock import FileLock
 from torch import Tensor, nn
 
 from gpugate.workload import Context, DeviceKind
-from workloads.parts.kept_files import keep, key_of, read_kept
+from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
 from workloads.parts.state_dicts import read_state_dict
 from workloads.video.clip import CLIPS, Clip, rendered
@@ -193,19 +192,18 @@ def fitted_weights(
     """
     coarse, readouts = seeded_network(kind, seed), ARCHITECTURES[kind].readouts
     path = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device) / FITTED
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Two fits on a GPU may differ. Without the lock, processes that begin together would each have weights
-    # of their own, and the stored composites of the reference would be those of one of them.
-    with FileLock(path.with_suffix(".lock")):
-        content = read_kept(path)
-        if content is None:
-            fit(coarse.to(device), readouts, *frames_with_truth(clip, fit_numbers(clip), device))
-            statistics = ("running_mean", "running_var", "num_batches_tracked")
-            fitted = (*statistics, *(f"{name}.{part}" for name in readouts for part in ("weight", "bias")))
-            buffer, weights = io.BytesIO(), coarse.cpu().state_dict()
-            torch.save({name: value.clone() for name, value in weights.items() if name.endswith(fitted)}, buffer)
-            content = buffer.getvalue()
-            keep(path, content)
+
+    def make() -> bytes:
+        fit(coarse.to(device), readouts, *frames_with_truth(clip, fit_numbers(clip), device))
+        statistics = ("running_mean", "running_var", "num_batches_tracked")
+        fitted = (*statistics, *(f"{name}.{part}" for name in readouts for part in ("weight", "bias")))
+        buffer, weights = io.BytesIO(), coarse.cpu().state_dict()
+        torch.save({name: value.clone() for name, value in weights.items() if name.endswith(fitted)}, buffer)
+        return buffer.getvalue()
+
+    # Two fits on a GPU may differ. If processes that begin together each made one, they would have weights of their
+    # own, and the stored composites of the reference would be those of one of them.
+    content = read_or_make(path, make)
     coarse.load_state_dict(torch.load(io.BytesIO(content), weights_only=True), strict=False)
     return {name: value.detach() for name, value in coarse.state_dict().items()}
 
