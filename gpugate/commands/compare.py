@@ -36,7 +36,6 @@ NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` 
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
-FREE_SPACE = "free space and repeat"
 HALF_A_CALL = 0.5
 MEMORY_CHANGE = 0.02  # allocators round, and the side that is built first also gets the buffers of libraries
 COLUMNS = (
@@ -111,14 +110,17 @@ def run(arguments: argparse.Namespace) -> int:
         taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
-    with writing(arguments.json, CompareError, FREE_SPACE):
-        if arguments.json:
-            write_atomically(arguments.json, json.dumps(document(compared), indent=1) + "\n")
-    with writing(arguments.markdown, CompareError, FREE_SPACE):
-        if arguments.markdown:
-            write_atomically(arguments.markdown, markdown(compared))
+    if arguments.json:
+        _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
+    if arguments.markdown:
+        _write(arguments.markdown, markdown(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
+
+
+def _write(path: Path, content: str) -> None:
+    with writing(path, CompareError, "free space and repeat"):
+        write_atomically(path, content)
 
 
 def exit_status(duets: Sequence[Duet], problems: Collection[str]) -> int:

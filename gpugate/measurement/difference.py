@@ -87,12 +87,12 @@ def _is_within(output: torch.Tensor, expected: torch.Tensor, tolerance: Toleranc
     ref = readable(expected)
     wide = torch.promote_types(ref.dtype, torch.float32)
     out, ref = readable(output).to(ref.device, wide), ref.to(wide)
-    error, scale = out - ref, ref
-    if not math.isfinite(float(ref.norm())):  # infinity, or squares beyond FP32
+    error, scale = out - ref, float(ref.norm())
+    if not math.isfinite(scale):  # infinity, or squares beyond FP32
         out, ref = numbers_of(out, ref.device), numbers_of(ref, ref.device)
         same = (out == ref) | (out.isnan() & ref.isnan())
-        error, scale = torch.where(same, 0.0, out - ref), torch.where(ref.isfinite(), ref, 0.0)
-    return float(error.norm()) <= _limit(tolerance.relative_l2) * float(scale.norm())
+        error, scale = torch.where(same, 0.0, out - ref), float(torch.where(ref.isfinite(), ref, 0.0).norm())
+    return float(error.norm()) <= _limit(tolerance.relative_l2) * scale
 
 
 def has_right_rows(output: torch.Tensor, expected: torch.Tensor) -> bool:

@@ -163,15 +163,20 @@ def plain(words: str) -> str:
 def code(words: str) -> str:
     """The words as Markdown's code, also where they contain backticks."""
     line = _one_line(words)
-    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    fence = _fence(line, 1)
     blank = " " if "`" in line else ""
     return f"{fence}{blank}{line}{blank}{fence}"
 
 
 def code_block(lines: str) -> str:
     """The lines as a block of Markdown's code, which no backticks in them end."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", lines)), default=0))
+    fence = _fence(lines, 3)
     return f"{fence}text\n{lines}{fence}"
+
+
+def _fence(words: str, least: int) -> str:
+    """Backticks, at least so many, and more than stand together anywhere in the words."""
+    return "`" * max(least, 1 + max(map(len, re.findall("`+", words)), default=0))
 
 
 def _is_live(words: str) -> bool:
