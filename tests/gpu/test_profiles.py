@@ -29,7 +29,7 @@ from gpugate.measurement.warm_up import least_block_ms, warm_up
 from gpugate.profiling.export import CapturedSteps, find_tool, read_export, safe_name
 from gpugate.workload import BASELINE, Case, Context
 from workloads import WORKLOADS
-from workloads.video.nvdec import BUFFERED_FRAMES
+from workloads.video.decode import BUFFERED_FRAMES
 
 pytestmark = pytest.mark.skipif(
     find_tool("nsys") is None, reason="needs nsys: install Nsight Systems, or put it on PATH"

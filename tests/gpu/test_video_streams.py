@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gpugate.workload import Context
 from workloads.parts.photographs import IMAGENET_STD
-from workloads.video import composite, nvdec, preprocess
+from workloads.video import composite, decode, preprocess
 from workloads.video import pipeline as rungs
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, Clip, clip_path
@@ -91,7 +91,7 @@ def clip(cache: Path) -> Path:
 def frames(clip: Path) -> Tensor:
     """uint8 [240, H*3/2, W]: the clip in NV12 on the device, as FFmpeg decodes it on the CPU."""
     with closing(HostPlanesDecoder(clip)) as decoder:
-        return decoder.read(CLIP.frames).to(DEVICE)
+        return torch.as_tensor(decoder.read(CLIP.frames), device=DEVICE)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def least_db(mean_square: list[Tensor]) -> float:
 
 
 @needs("av", "PyNvVideoCodec")
-@pytest.mark.parametrize("sessions", [1, 7])
+@pytest.mark.parametrize("make", [decode.OneSession, decode.ParallelDecoder])
 @pytest.mark.parametrize("busy", ["decoder", "reader"])
 def test_frames_of_nvdec_are_whole_and_in_order(
     clip: Path,
@@ -145,15 +145,15 @@ def test_frames_of_nvdec_are_whole_and_in_order(
     stream: torch.cuda.Stream,
     nobody_waits: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
-    sessions: int,
+    make: decode.MakeDecoder,
     busy: str,
 ) -> None:
     """A busy decoder hands frames on before they are there; a busy reader still needs what could be overwritten."""
     if busy == "decoder":
-        monkeypatch.setattr(nvdec, "as_tensor", late(nvdec.as_tensor, 3))
+        monkeypatch.setattr(decode, "as_tensor", late(decode.as_tensor, 3))
     nobody_waits()
     numbers, mean_square = [], []
-    with closing(nvdec.decode_on_device(clip, DEVICE, sessions, loop=True)) as decoder:
+    with closing(make(clip, DEVICE, True)) as decoder:
         for first in range(0, 2 * CLIP.frames, BATCH):
             if busy == "reader":
                 keep_busy(stream, 10)

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Proof, Side, Size, Workload
@@ -28,26 +35,31 @@ from workloads.video import colour
 from workloads.video.arrivals import Arrivals, luma_grids
 from workloads.video.clip import CLIPS, VIDEO_SETTING, source
 from workloads.video.needs import BATCH, EXACT, HOST, ON_HOST, VIDEO_ENGINES
-from workloads.video.video_file import VideoError, VideoInfo, copy_as_nv12, examine, planar_frames
+from workloads.video.video_file import VideoError, VideoInfo, copy_as_nv12, exact, examine, planar_frames
 
+if TYPE_CHECKING:
+    from av.bitstream import BitStreamFilterContext
+    from av.container import InputContainer
+
+CPU = torch.device("cpu")
 # One for each of its threads, at most FFmpeg's 16: OpenCV returns a frame and decodes the following ones.
 FRAMES_IN_FFMPEG = min(16, len(os.sched_getaffinity(0)))
 
 
 class Decoder(ABC):
-    """Gives the frames of the clip `info` in order, over and over where `loop` is True.
+    """Gives the frames of a video in order, over and over where `loop` is True: NV12 [n, H*3/2, W] on `device`.
 
     Up to `stock_frames` frames are decoded ahead. After `settle` they are complete again, where that can be known.
     """
 
     stock_frames = 0
 
-    def __init__(self, info: VideoInfo, loop: bool) -> None:
-        self.info, self._loop = info, loop
+    def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
+        self.info, self._device, self._loop = examine(path), device, loop
 
     def read(self, frames: int) -> Any:
-        """The next `frames` frames, fewer at the end, then 0: an array in BGR, or a tensor in NV12."""
-        batch = self._new_batch(frames)
+        """The next `frames` frames, fewer at the end, then 0."""
+        batch = torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self._device)
         return batch[: self._fill(batch)]
 
     def _fill(self, batch: Any) -> int:
@@ -55,9 +67,6 @@ class Decoder(ABC):
             if not self._decode_into(frame) and not (self._loop and self._rewound() and self._decode_into(frame)):
                 return filled
         return len(batch)
-
-    @abstractmethod
-    def _new_batch(self, frames: int) -> Any: ...
 
     @abstractmethod
     def _decode_into(self, frame: Any) -> bool:
@@ -75,20 +84,21 @@ class Decoder(ABC):
 
 
 class HostDecoder(Decoder):
-    """OpenCV decodes on all cores of the CPU and converts to BGR, uint8 [n, H, W, 3], by the file's tag."""
+    """OpenCV on all cores of the CPU: BGR by the file's tag, uint8 [n, H, W, 3] in host memory."""
 
     stock_frames = FRAMES_IN_FFMPEG
 
-    def __init__(self, path: Path, loop: bool = False) -> None:
+    def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
         import cv2
 
-        super().__init__(examine(path), loop)
+        super().__init__(path, device, loop)
         self._capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise VideoError(f"{path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")
 
-    def _new_batch(self, frames: int) -> NDArray[np.uint8]:
-        return np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
+    def read(self, frames: int) -> NDArray[np.uint8]:
+        batch = np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
+        return batch[: self._fill(batch)]
 
     def _decode_into(self, frame: NDArray[np.uint8]) -> bool:
         decoded, image = self._capture.read(frame)
@@ -106,20 +116,16 @@ class HostDecoder(Decoder):
 
 
 class HostPlanesDecoder(Decoder):
-    """FFmpeg's decoder by PyAV, with its own threads, and frames in their coded form: NV12, half as large as BGR."""
+    """FFmpeg's decoder by PyAV, with its own threads, and no conversion to BGR, which no later stage needs.
+
+    Frames lie in host memory, whatever the device is.
+    """
 
     stock_frames = FRAMES_IN_FFMPEG
 
-    def __init__(self, path: Path, loop: bool = False) -> None:
-        super().__init__(examine(path), loop)
+    def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
+        super().__init__(path, CPU, loop)
         self._frames = planar_frames(path)
-
-    def read(self, frames: int) -> Tensor:
-        batch: Tensor = super().read(frames)
-        return batch
-
-    def _new_batch(self, frames: int) -> Tensor:
-        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8)
 
     def _decode_into(self, frame: Tensor) -> bool:
         decoded = next(self._frames, None)
@@ -138,17 +144,13 @@ class HostPlanesDecoder(Decoder):
 class TorchCodecDecoder(Decoder):
     """torchcodec without its conversion to RGB: one session on `device`, on the caller's current stream.
 
-    NVDEC on CUDA, FFmpeg on a CPU, NV12 out of both. Needs torchcodec 0.17 or newer, whose `Demuxer` and packet
-    decoders hand out frames as they were coded, and FFmpeg's shared libraries beside it.
+    NVDEC on CUDA, FFmpeg on a CPU. Needs torchcodec 0.17 or newer, whose `Demuxer` and packet decoders hand out frames
+    as they were coded, and FFmpeg's shared libraries beside it.
     """
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
-        super().__init__(examine(path), loop)
-        self._device = device
+        super().__init__(path, device, loop)
         self._frames = self._all_frames()
-
-    def _new_batch(self, frames: int) -> Tensor:
-        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self._device)
 
     def _decode_into(self, frame: Tensor) -> bool:
         decoded = next(self._frames, None)
@@ -177,14 +179,299 @@ class TorchCodecDecoder(Decoder):
         yield from decoder.drain()
 
 
+# --- NVDEC, by PyNvVideoCodec -----------------------------------------------------------------------------------------
+# A decoder copies each frame, on the stream of its construction, into memory that it overwrites some frames later, on
+# that stream. So a copy out of this memory on that stream, before the next request, is complete without any waiting;
+# events order it for other streams, and no call here waits for the device while it decodes. Batches are ready on the
+# caller's current stream, and valid after `close`. Where there is no NVDEC, RuntimeError says so in one sentence: with
+# several sessions when frames are read, since they are built meanwhile.
+
+SESSIONS = 7  # as many as an H200 has engines; the driver spreads them
+# Frames ahead of a session: it should finish its next segment while the other ones are read, and never fill the GPU. A
+# clip with longer segments than that decodes less of itself at the same time.
+MOST_BUFFER_BYTES = 3 * 2**29
+LEAST_SLOTS = 4
+# Priority over a network's kernels, each of which would delay a frame's conversion and copy while an engine idles, and
+# over the encoders' too: PyTorch has 32 streams of each priority, and these are not shared.
+PRIORITY = -2
+BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
+POLL_S = 1e-4
+TO_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}  # the bitstream filter of a codec's packets
+VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
+
+
+class OneSession(Decoder):  # cuda only
+    """PyNvVideoCodec's threaded decoder: one session, and a native thread that decodes ahead."""
+
+    stock_frames = BUFFERED_FRAMES
+
+    def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
+        super().__init__(path, device, loop)
+        self._file = str(path.absolute())
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with nvdec_library() as library:
+            self._decoder = library.ThreadedDecoder(
+                self._file, BUFFERED_FRAMES, gpu_id=device.index, cuda_stream=self._stream.cuda_stream
+            )
+        self._frames: deque[Any] = deque()
+
+    def read(self, frames: int) -> Tensor:
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):  # new memory of the current stream would wait for its work
+            batch: Tensor = super().read(frames)
+        current.wait_event(self._stream.record_event())
+        batch.record_stream(current)
+        return batch
+
+    def _decode_into(self, frame: Tensor) -> bool:
+        if not self._frames:
+            # The earlier frames are overwritten from now on: they were copied on the stream that overwrites them.
+            self._frames.extend(self._decoder.get_batch_frames(FRAMES_AT_ONCE))
+        if not self._frames:
+            return False
+        frame.copy_(as_tensor(self._frames.popleft(), self._stream))
+        return True
+
+    def _rewound(self) -> bool:
+        self._decoder.reconfigure_decoder(self._file)
+        return True
+
+    def close(self) -> None:
+        self._stream.synchronize()
+        self._decoder.end()  # a request after that would wait forever
+
+
+class ParallelDecoder(Decoder):  # cuda only
+    """A clip split at its keyframes over several sessions, which are built while the constructor returns.
+
+    Each session decodes every n-th segment ahead into slots of its own, until these are full, and the reader takes the
+    segments in order: no thread can wait for a slot that a later segment occupies. A session may be ahead by its
+    longest segment, or by its share of the memory limit. All of them together may have a few frames less ahead than
+    there are slots, so that every session replaces some of the frames that were taken, and not one session all.
+    """
+
+    def __init__(self, path: Path, device: torch.device, loop: bool = False, sessions: int = SESSIONS) -> None:
+        super().__init__(path, device, loop)
+        info = self.info
+        if info.codec not in TO_ANNEX_B:
+            known = " and ".join(TO_ANNEX_B)
+            raise VideoError(
+                f"{path} is {info.codec}, and only {known} are split over sessions: convert it to one of them"
+            )
+        parts = segments(info)
+        sessions = min(sessions, len(parts))
+        frame_bytes = info.width * info.height * 3 // 2
+        slots = max(LEAST_SLOTS, min(max(map(len, parts)), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
+        self.stock_frames = sessions * slots - (slots - 1 if sessions > 1 else 0)
+        room = threading.Semaphore(self.stock_frames)
+        turns = [islice(cycle(parts) if loop else parts, first, None, sessions) for first in range(sessions)]
+        self._sessions = [Session(info, device, each, slots, room) for each in turns]
+        self._order = cycle(self._sessions) if loop else islice(cycle(self._sessions), len(parts))
+        self._current = next(self._order)
+
+    def _decode_into(self, frame: Tensor) -> bool:
+        slot = self._next_slot()
+        if slot is None:
+            return False
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(slot.filled)
+        frame.copy_(slot.frame)
+        slot.frame.record_stream(current)
+        slot.used = current.record_event()
+        self._current.give_back(slot)
+        return True
+
+    def _next_slot(self) -> Slot | None:
+        while (slot := self._current.ready.get()) is None:
+            following = next(self._order, None)
+            if following is None:
+                self._current.ready.put(None)  # for the next request
+                return None
+            self._current = following
+        if isinstance(slot, BaseException):
+            self._current.ready.put(slot)
+            self.close()
+            raise slot
+        return slot
+
+    def _rewound(self) -> bool:
+        return False  # the order of segments goes round itself
+
+    def settle(self) -> None:
+        """Waits until the sessions are as far ahead as they can be.
+
+        Between two calls exactly as many frames are decoded as are taken.
+        """
+        while sum(each.frames_ahead for each in self._sessions) < self.stock_frames and not all(
+            each.is_full or not each.is_alive() for each in self._sessions
+        ):
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.stop()
+        for session in self._sessions:
+            session.join()
+
+
+@dataclass
+class Slot:  # cuda only
+    """Room for a frame on the device, uint8 [H*3/2, W]: valid after `filled`, free after `used`."""
+
+    frame: Tensor
+    filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
+    used: torch.cuda.Event | None = None
+
+
+class Session(threading.Thread):  # cuda only
+    """A session of NVDEC on a thread, with a stream and slots of its own: it decodes `turns`, one after the other.
+
+    `room` is the number of frames that all sessions together may still have ahead.
+    """
+
+    def __init__(
+        self, info: VideoInfo, device: torch.device, turns: Iterable[range], slots: int, room: threading.Semaphore
+    ) -> None:
+        super().__init__(name="video-session", daemon=True)
+        self._info, self._device, self._turns, self._slots, self._room = info, device, turns, slots, room
+        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        # An error ends the session, and None a segment.
+        self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
+        self._filled = self._freed = 0  # each is raised by one thread
+        self._stopped = False
+        self.start()
+
+    @property
+    def frames_ahead(self) -> int:
+        return self._filled - self._freed
+
+    @property
+    def is_full(self) -> bool:
+        return self.frames_ahead == self._slots
+
+    def give_back(self, slot: Slot) -> None:
+        self._freed += 1
+        self._free.put(slot)
+        self._room.release()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._free.put(None)
+        self._room.release()
+
+    def run(self) -> None:
+        try:
+            self._decode_turns()
+        except BaseException as error:
+            self._room.release()  # which it may have taken for the frame that failed
+            self.ready.put(error)
+        if self._stopped:
+            self.ready.put(ValueError("the decoder is closed: make another one"))
+
+    def _decode_turns(self) -> None:
+        import av
+        from av.bitstream import BitStreamFilterContext
+
+        torch.cuda.set_device(self._device)
+        stream = torch.cuda.Stream(self._device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+        torch.cuda.set_stream(stream)  # of this thread
+        with nvdec_library() as library:
+            codec = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}[self._info.codec]
+            decoder = library.CreateDecoder(
+                gpuid=self._device.index, codec=codec, cudastream=stream.cuda_stream, usedevicememory=True
+            )
+        for frame in torch.empty(self._slots, *self._info.nv12_shape, dtype=torch.uint8, device=self._device):
+            self._free.put(Slot(frame))
+        with av.open(self._info.path.absolute()) as container:
+            annex_b = BitStreamFilterContext(TO_ANNEX_B[self._info.codec], container.streams.video[0])
+            for segment in self._turns:
+                coded = coded_frames(self._info, container, annex_b, segment)
+                for frame in decoded_frames(library, decoder, coded, segment):
+                    slot = self._free.get()
+                    if slot is not None:
+                        self._room.acquire()  # with a slot in hand: a waiting thread must not occupy the room of others
+                    if slot is None or self._stopped:
+                        stream.synchronize()
+                        return
+                    if slot.used is not None:
+                        stream.wait_event(slot.used)
+                    slot.frame.copy_(as_tensor(frame, stream))
+                    slot.filled.record(stream)
+                    self._filled += 1
+                    self.ready.put(slot)
+                self.ready.put(None)
+        stream.synchronize()
+
+
+def decoded_frames(
+    library: Any, decoder: Any, coded: Iterator[tuple[int, bytes]], segment: range
+) -> Iterator[Any]:  # cuda only
+    """The frames of a segment in display order; a session overwrites their memory at its next packet."""
+    wanted = segment.start
+    for number, content in chain(coded, [(0, b"")]):  # an empty packet flushes the decoder
+        packet = library.PacketData()
+        if content:
+            payload = np.frombuffer(content, np.uint8)  # lives until the packet is decoded
+            packet.bsl_data, packet.bsl, packet.pts = payload.ctypes.data, len(content), number
+        for frame in decoder.Decode(packet):
+            if wanted <= frame.timestamp < segment.stop:
+                wanted = frame.timestamp + 1
+                yield frame
+
+
+def segments(info: VideoInfo) -> tuple[range, ...]:
+    """The whole clip, split at its keyframes: the numbers of frames that need none of the others to be decoded."""
+    starts = sorted({0, *info.keyframes})
+    return tuple(range(first, stop) for first, stop in pairwise([*starts, info.frames]))
+
+
+def coded_frames(
+    info: VideoInfo, container: InputContainer, annex_b: BitStreamFilterContext, segment: range
+) -> Iterator[tuple[int, bytes]]:
+    """The frames of a segment in decoding order as Annex B, each with its number in display order.
+
+    They begin with the keyframe, to which the filter adds the clip's parameter sets.
+    """
+    stream = container.streams.video[0]
+    begin, frames_per_tick = stream.start_time or 0, info.frames_per_second * exact(stream.time_base)
+    annex_b.flush()
+    container.seek(begin + round(segment.start / frames_per_tick), stream=stream)
+    begun = False
+    for packet in container.demux(stream):
+        number = round(((packet.pts or 0) - begin) * frames_per_tick)
+        if not packet.size or number >= segment.stop:
+            return
+        begun = begun or (number == segment.start and packet.is_keyframe)
+        if begun:
+            yield number, b"".join(bytes(each) for each in annex_b.filter(packet))
+
+
+def as_tensor(frame: Any, stream: torch.cuda.Stream) -> Tensor:  # cuda only
+    """A view of a decoder's frame, uint8 [H*3/2, W], ready on the stream of the decoder's construction."""
+    # The capsule is requested here: PyTorch's own request has arguments that PyNvVideoCodec does not support.
+    return from_dlpack(frame.__dlpack__(stream=stream.cuda_stream))
+
+
+@contextmanager
+def nvdec_library() -> Iterator[Any]:  # cuda only
+    """PyNvVideoCodec; shortens the paragraphs in which it reports a missing driver or engine to one sentence."""
+    refused: tuple[type[Exception], ...] = (RuntimeError,)  # of the import
+    try:
+        library = importlib.import_module("PyNvVideoCodec")
+        refused = library.PyNvVCException, library.PyNvVCExceptionUnsupported
+        yield library
+    except refused as error:
+        said = " ".join(str(error).partition("===")[0].split()) or "no message"
+        raise RuntimeError(f"there is no NVDEC to decode with ({said}): {VIDEO_CAPABILITY}") from error
+
+
 # --- the sides -------------------------------------------------------------------------------------------------------
 
 Codec = Literal["h264", "hevc"]
+MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loop over the clip
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
-SESSIONS = 7  # of NVDEC, as many as an H200 has engines; the driver spreads them
 COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
 LEAST_DB = 45.0
-MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loop over the clip
 
 
 def size(kind: DeviceKind) -> Size:
@@ -206,38 +493,14 @@ def stamps(context: Context, index: int) -> Tensor:
 def opencv(codec: Codec, context: Context) -> Side:
     """OpenCV decodes and converts: BGR in host memory."""
     clip = source(context, codec)
-    arrivals = Arrivals(luma_grids(clip.path), torch.device("cpu"), clip.numbered)
+    arrivals = Arrivals(luma_grids(clip.path), CPU, clip.numbered)
     matrix = clip.info.matrix
-    return side(HostDecoder(clip.path, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
-
-
-def planes(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """FFmpeg's decoder without the conversion to BGR, which no later stage needs: NV12 in host memory."""
-    return HostPlanesDecoder(path, loop)
-
-
-def torchcodec(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """NVDEC through torchcodec: NV12 in device memory."""
-    return TorchCodecDecoder(path, device, loop)  # cuda only
-
-
-def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """NVDEC through PyNvVideoCodec: NV12 in device memory."""
-    from workloads.video.nvdec import decode_on_device  # cuda only
-
-    return decode_on_device(path, device, 1, loop)  # cuda only
-
-
-def nvdec_sessions(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """Every engine decodes groups of pictures of its own."""
-    from workloads.video.nvdec import decode_on_device  # cuda only
-
-    return decode_on_device(path, device, SESSIONS, loop)  # cuda only
+    return side(HostDecoder(clip.path, CPU, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
 
 
 def to_nv12(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
-    place = torch.device("cpu") if make is planes else context.device
+    place = CPU if make is HostPlanesDecoder else context.device
     arrivals = Arrivals(luma_grids(clip.path), place, clip.numbered)
     return side(make(clip.path, context.device, True), context, arrivals.of_nv12)
 
@@ -295,7 +558,7 @@ def _variant(
         min_speedup,
         tolerance=EXACT,
         needs=needs,
-        contract={} if make is planes else NO_FRAME_CROSSES,
+        contract={} if make is HostPlanesDecoder else NO_FRAME_CROSSES,
         proofs=(Proof("frames agree", partial(frames_agree, make, codec)),),
         why=why,
         **more,
@@ -321,7 +584,7 @@ DECODE = _workload(
     FRAMES,
     _variant(
         "nvdec",
-        nvdec,
+        OneSession,
         "h264",
         {"nvidia-h100-80gb-hbm3": 3.3, "sm_90": 2.9, "cuda": 0.1},
         VIDEO_ENGINES,
@@ -329,7 +592,7 @@ DECODE = _workload(
     ),
     _variant(
         "nvdec-sessions",
-        nvdec_sessions,
+        ParallelDecoder,
         "h264",
         {"nvidia-h100-80gb-hbm3": 3.2, "sm_90": 3.6, "cuda": 0.9},
         VIDEO_ENGINES,
@@ -338,11 +601,11 @@ DECODE = _workload(
     ),
     # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
     *(
-        [_variant("torchcodec", torchcodec, "h264", {"cuda": 0.1}, TORCHCODEC, ONE_ENGINE)]
+        [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}, TORCHCODEC, ONE_ENGINE)]
         if find_spec("torchcodec")
         else []
     ),
-    _variant("planes", planes, "h264", {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}, ON_HOST, HALF_AS_LARGE),
+    _variant("planes", HostPlanesDecoder, "h264", {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}, ON_HOST, HALF_AS_LARGE),
 )
 DECODE_HEVC = _workload(
     "video/decode-hevc",
@@ -350,7 +613,7 @@ DECODE_HEVC = _workload(
     ("cuda",),
     _variant(
         "nvdec",
-        nvdec,
+        OneSession,
         "hevc",
         {"nvidia-h100-80gb-hbm3": 7.4, "sm_90": 6.5, "cuda": 0.1},
         VIDEO_ENGINES,
@@ -358,7 +621,7 @@ DECODE_HEVC = _workload(
     ),
     _variant(
         "nvdec-sessions",
-        nvdec_sessions,
+        ParallelDecoder,
         "hevc",
         {"nvidia-h100-80gb-hbm3": 1.6, "sm_90": 2.05, "cuda": 0.9},
         VIDEO_ENGINES,

@@ -40,8 +40,7 @@ from workloads.video.arrivals import psnr_db, read_numbers
 from workloads.video.clip import CLIPS, VIDEO_SETTING, bgr_frames, nv12_frames, source
 from workloads.video.colour import rgb_from_nv12
 from workloads.video.decode import stamps
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
-from workloads.video.flow import Recorder
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of
 from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH, EXACT, ON_HOST, VIDEO_ENGINES
 from workloads.video.video_file import Matrix, plane

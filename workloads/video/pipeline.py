@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import statistics
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, cast
 
 import numpy as np
@@ -49,10 +52,9 @@ from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
 from workloads.video.clip import CLIPS, VIDEO_SETTING, Source, one_thread_on_cpu, source
 from workloads.video.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
 from workloads.video.composite import LEAST_COMPOSITED_DB
-from workloads.video.decode import Decoder, HostDecoder, HostPlanesDecoder, stamps
+from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
 from workloads.video.encode import COMPOSITED_BYTES, compressed_only
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, encoder_of
-from workloads.video.flow import Conveyor, Recorder
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of
 from workloads.video.gpu_encoders import why_not
 from workloads.video.needs import BATCH, EXACT, GPU, ON_HOST, VIDEO_ENGINES
 from workloads.video.segment import TENSOR_CORES, TENSORRT
@@ -132,25 +134,7 @@ class Place:
         return bgr
 
 
-# --- what decodes, and the network ------------------------------------------------------------------------------------
-
-
-def opencv(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """OpenCV on the cores of the CPU: BGR."""
-    return HostDecoder(path, loop)
-
-
-def planes(path: Path, device: torch.device, loop: bool) -> Decoder:
-    """FFmpeg on the cores of the CPU: NV12 in host memory."""
-    return HostPlanesDecoder(path, loop)
-
-
-def nvdec(path: Path, device: torch.device, loop: bool) -> Decoder:  # cuda only
-    """The engines of the GPU: NV12. Four sessions decode more than twice what the network takes; each further one
-    makes the start longer."""
-    from workloads.video.nvdec import decode_on_device
-
-    return decode_on_device(path, device, sessions=4, loop=loop)
+# --- the network ------------------------------------------------------------------------------------------------------
 
 
 def eager(place: Place) -> Side:
@@ -248,7 +232,7 @@ def _on_device(place: Place, sample: Work, network: Network, blend: Work) -> Com
 class Rung:
     """A pipeline. The stages of an `overlapped` one work at once, each on another batch."""
 
-    decode: Callable[[Path, torch.device, bool], Decoder] = opencv  # the last argument: round and round
+    decode: MakeDecoder = HostDecoder
     network: Callable[[Place], Side] = eager
     compute: Callable[[Place, Network], Compute] = on_host
     codec: Codec = "mp4v"
@@ -259,7 +243,8 @@ REFERENCE = Rung()
 SEGMENT = replace(REFERENCE, network=cudnn_fused)
 COMPOSITE = replace(SEGMENT, compute=composite_on_device)
 PREPROCESS = replace(COMPOSITE, compute=on_device)
-DECODE = replace(PREPROCESS, decode=nvdec)
+# Four sessions decode more than twice what the network takes; each further one makes the start longer.
+DECODE = replace(PREPROCESS, decode=partial(ParallelDecoder, sessions=4))
 ENCODE = replace(DECODE, codec="nvjpeg")
 NVJPEG = replace(ENCODE, overlapped=True)
 TRITON = replace(NVJPEG, compute=in_triton)
@@ -295,6 +280,90 @@ def hand_on(first: int, content: Any) -> Batch:
     return Batch(first, content, torch.cuda.current_stream(content.device).record_event() if on_device else None)
 
 
+Around = Callable[[], AbstractContextManager[object]]
+QUEUED = 2  # batches between two stages: one to take, one to finish meanwhile
+PATIENCE_S = 0.01  # between two looks at a thread that ends
+
+
+class Conveyor:
+    """Stages that work at once, each in a thread; at most QUEUED batches wait behind each.
+
+    The first stage takes nothing and gives batches, then None; each other one takes a batch and gives one. A thread
+    works within its stage's context, which enters its CUDA stream for instance. An error of a stage is raised by `take`
+    in place of the batch, after all threads have ended.
+    """
+
+    def __init__(self, stages: Sequence[tuple[str, Callable[..., Any], Around]]) -> None:
+        self._queues = [Queue[Any](QUEUED) for _ in stages]  # behind each stage; None is the end
+        self._finished: list[float] = [0] * len(stages)  # batches of each stage; infinite where its thread has ended
+        self._taken = [0] * len(stages)  # out of each queue
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._closed = self._ended = False
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, work, around), name=f"video-{name}", daemon=True)
+            for number, (name, work, around) in enumerate(stages)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self) -> Any:
+        """The next batch from the last stage, None after the last one."""
+        if self._closed:
+            raise self._failure or ValueError("the conveyor is closed: make another one")
+        batch = None if self._ended else self._get(len(self._queues) - 1)
+        self._ended = batch is None
+        if self._ended and self._failure is not None:
+            self.close()
+            raise self._failure
+        return batch
+
+    def settle(self) -> None:
+        """Waits until every thread has ended or has a finished batch and no room for it: no batch is being processed.
+
+        Between two such moments exactly as many batches were processed as were taken.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(map(lambda done, taken: done - taken > QUEUED, self._finished, self._taken))
+            )
+
+    def close(self) -> None:
+        """Ends and joins all threads, each after the batch it works on; may be called again."""
+        self._closed = True
+        for thread, waiting in zip(self._threads, self._queues, strict=True):
+            while thread.is_alive():
+                with suppress(Empty):
+                    waiting.get(timeout=PATIENCE_S)  # the thread may wait for room
+            waiting.queue.clear()
+            waiting.put(None)  # for the thread of the next stage
+
+    def _run(self, number: int, work: Callable[..., Any], around: Around) -> None:
+        try:
+            with around():
+                while not self._closed:
+                    given = self._get(number - 1) if number else ()
+                    batch = None if given is None else work(given) if number else work()
+                    if batch is None:
+                        break
+                    self._finish(number, self._finished[number] + 1)
+                    self._queues[number].put(batch)
+        except BaseException as error:
+            self._failure = self._failure or error
+        self._finish(number, math.inf)
+        self._queues[number].put(None)
+
+    def _finish(self, number: int, batches: float) -> None:
+        with self._changed:
+            self._finished[number] = batches
+            self._changed.notify_all()
+
+    def _get(self, number: int) -> Any:
+        batch = self._queues[number].get()
+        self._taken[number] += 1
+        return batch
+
+
 class Pipeline:
     """A rung at work on a video, once or in a loop; `write` takes composites in the form of its codec.
 
@@ -314,7 +383,7 @@ class Pipeline:
         make_last: Callable[[Place], Callable[[Any], Any]] | None = None,
     ) -> None:
         device, self._write, self._decoded = context.device, write, 0
-        self._conveyor: Conveyor[Batch] | None = None
+        self._conveyor: Conveyor | None = None
         self._decoder = rung.decode(info.path, device, loop)
         with ExitStack() as built:  # the decoder is closed where a later part fails
             built.callback(self.close)
@@ -331,16 +400,17 @@ class Pipeline:
                 self._streams += [another_stream(device) for _ in range(3)]
                 decoding, computing, encoding = (partial(in_thread, device, stream) for stream in self._streams[1:])
                 stages = ("decode", self.decode, decoding), ("compute", self.compute, computing)
-                self._conveyor = Conveyor[Batch]((*stages, ("encode", self.encode, encoding)))
+                self._conveyor = Conveyor((*stages, ("encode", self.encode, encoding)))
             built.pop_all()
 
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
         if self._conveyor is not None:
-            return self._conveyor.take()
+            batch: Batch | None = self._conveyor.take()
+            return batch
         with on_stream(self.stream):
-            batch = self.decode()
-            return None if batch is None else self.encode(self.compute(batch))
+            decoded = self.decode()
+            return None if decoded is None else self.encode(self.compute(decoded))
 
     def decode(self) -> Batch | None:
         """The next frames, up to BATCH; None after the last one."""
@@ -470,7 +540,7 @@ def build(rung: Rung, context: Context) -> Side:
         layers=pipeline.network.layers,
         close=closing_all.close,
         stock_steps=_stock_steps(rung.codec, context),
-        works_ahead=rung.overlapped or rung.decode is not opencv,
+        works_ahead=rung.overlapped or rung.decode is not HostDecoder,
         round_steps=-(-clip.info.frames // context.items),  # of one complete file
         expected_step=checked_step if rung == REFERENCE else None,
     )
@@ -508,7 +578,7 @@ def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[
 def x264_alone(rung: Rung, context: Context) -> Side:
     """libx264 alone on the rung's composites, ready in host memory: an upper bound of the rung."""
     clip, ready = source(context), list[Tensor]()
-    with closing(Pipeline(replace(rung, decode=planes, overlapped=False), context, clip.info)) as pipeline:
+    with closing(Pipeline(replace(rung, decode=HostPlanesDecoder, overlapped=False), context, clip.info)) as pipeline:
         while (batch := pipeline.decode()) is not None and len(batch.content) == BATCH:
             ready.append(pipeline.compute(batch).on_stream().cpu())
     if not ready:

@@ -10,13 +10,14 @@ import torch
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.copied_clips import copied, cut_short
-from workloads.video import decode as decode_stage
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.decode import (
     COMPARED_BATCHES,
     SESSIONS,
+    Decoder,
     HostDecoder,
+    HostPlanesDecoder,
     frames_agree,
 )
 from workloads.video.needs import BATCH
@@ -40,7 +41,7 @@ def numbers_of(bgr: np.ndarray) -> list[int]:
 @pytest.mark.parametrize(("suffix", "loop"), [(".mp4", False), (".mkv", True), (".mov", True)])
 def test_opencv_gives_every_frame_in_order(clip: Path, tmp_path: Path, suffix: str, loop: bool) -> None:
     """Each frame once and then nothing, or round and round."""
-    decoder = HostDecoder(copied(clip, tmp_path / f"clip{suffix}"), loop=loop)
+    decoder = HostDecoder(copied(clip, tmp_path / f"clip{suffix}"), CPU, loop)
     read = [decoder.read(32) for _ in range(6)]
     assert read[0].shape == (32, 96, 160, 3)
     numbers = [number for frames in read for number in numbers_of(frames)]
@@ -68,10 +69,10 @@ def test_decoded_frames_of_every_session_are_compared(cache_dir: Path, monkeypat
     assert SESSIONS * GOP_FRAMES < COMPARED_BATCHES * BATCH <= FULL.frames
     monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[misc]
     context = Context(torch.device("cpu"), 8, 0, cache_dir)
-    assert frames_agree(decode_stage.planes, "h264", context) == "inf dB with OpenCV's over 10 frames"
+    assert frames_agree(HostPlanesDecoder, "h264", context) == "inf dB with OpenCV's over 10 frames"
 
-    def darker_behind(*arguments: object) -> decode_stage.Decoder:
-        decoder = decode_stage.planes(*arguments)  # type: ignore[arg-type]
+    def darker_behind(*arguments: object) -> Decoder:
+        decoder = HostPlanesDecoder(*arguments)  # type: ignore[arg-type]
         numbers, read = iter(range(100)), decoder.read
         monkeypatch.setattr(decoder, "read", lambda count: read(count) // (2 if next(numbers) >= 60 // BATCH else 1))
         return decoder

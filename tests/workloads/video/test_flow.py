@@ -15,15 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
-from workloads.video.encoders import Encoded, Mp4v
-from workloads.video.flow import QUEUED, Conveyor, Recorder
+from workloads.video.encoders import Encoded, Mp4v, Recorder
+from workloads.video.pipeline import QUEUED, Conveyor
 from workloads.video.video_file import VideoInfo
 
 Frames = NDArray[np.uint8]
 VIDEO = VideoInfo(Path("clip.mp4"), 96, 64, 4, Fraction(30), "h264", "bt601", keyframes=())
 
 
-def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor[int]:
+def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor:
     return Conveyor([("source", source, nullcontext), *((f"{work}", work, nullcontext) for work in works)])
 
 

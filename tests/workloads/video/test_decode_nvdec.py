@@ -17,11 +17,11 @@ import torch
 from torch.utils.dlpack import to_dlpack
 
 from tests.support.patience import soon
-from workloads.video import nvdec
+from workloads.video import decode
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import Clip, clip_path
 from workloads.video.colour import planes
-from workloads.video.nvdec import ParallelDecoder, segments
+from workloads.video.decode import OneSession, ParallelDecoder, segments
 from workloads.video.video_file import examine
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -134,14 +134,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         caller=FakeStream(),
         slots=[],
     )
-    slot = nvdec.Slot
+    slot = decode.Slot
 
-    def slot_with_events(frame: torch.Tensor) -> nvdec.Slot:
+    def slot_with_events(frame: torch.Tensor) -> decode.Slot:
         fake.slots.append(slot(frame, FakeEvent()))
         return fake.slots[-1]
 
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
-    monkeypatch.setattr(nvdec, "Slot", slot_with_events)
+    monkeypatch.setattr(decode, "Slot", slot_with_events)
     for name, stand_in in {
         "Stream": FakeStream,
         "set_device": lambda device: None,
@@ -172,7 +172,7 @@ def test_sessions_give_every_frame_once_and_in_order(
     cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int, loop: bool
 ) -> None:
     """In two rounds of three segments, each of two sessions decodes every segment."""
-    decoder = ParallelDecoder(examine(clip_path(cache_dir, clip)), DEVICE, sessions, loop)
+    decoder = ParallelDecoder(clip_path(cache_dir, clip), DEVICE, loop, sessions)
     numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(160 if loop else 75)]
     used = min(sessions, 3)
@@ -185,7 +185,7 @@ def test_sessions_give_every_frame_once_and_in_order(
 
 
 def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, library: SimpleNamespace) -> None:
-    decoder = nvdec.OneSession(examine(clip_path(cache_dir, CLIP)), DEVICE, loop=True)
+    decoder = OneSession(clip_path(cache_dir, CLIP), DEVICE, loop=True)
     numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(160)]
     decoder.close()
@@ -195,7 +195,7 @@ def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, librar
 def test_events_hand_every_frame_over(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvdec, "MOST_BUFFER_BYTES", 0)  # the fewest slots, which come round most often
+    monkeypatch.setattr(decode, "MOST_BUFFER_BYTES", 0)  # the fewest slots, which come round most often
     used: list[FakeEvent] = []
 
     def record() -> FakeEvent:
@@ -203,11 +203,11 @@ def test_events_hand_every_frame_over(
         return used[-1]
 
     monkeypatch.setattr(library.caller, "record_event", record)
-    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 2, loop=True)
+    decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 2)
     numbers = [number for _ in range(25) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
-    assert len(library.slots) == 2 * nvdec.LEAST_SLOTS
+    assert len(library.slots) == 2 * decode.LEAST_SLOTS
     assert len(used) == len(library.caller.waited) == 200
     assert set(library.caller.waited) <= {slot.filled for slot in library.slots}
     assert {slot.used for slot in library.slots} <= set(used)
@@ -217,7 +217,7 @@ def test_events_hand_every_frame_over(
 def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
     cache_dir: Path, library: SimpleNamespace, sessions: int
 ) -> None:
-    decoder = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, sessions, loop=True)
+    decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, sessions)
 
     def settled() -> int:
         soon(decoder.settle)
@@ -237,15 +237,15 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
 def test_the_error_of_a_session_comes_out_and_ends_all(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    decode = FakeSession.Decode
+    whole = FakeSession.Decode
 
     def fails(session: FakeSession, packet: Any) -> list[FakeFrame]:
         if packet.bsl and packet.pts == at:
             raise OSError(f"frame {at} broke the decoder")
-        return decode(session, packet)
+        return whole(session, packet)
 
     monkeypatch.setattr(FakeSession, "Decode", fails)
-    decoder, numbers = ParallelDecoder(examine(clip_path(cache_dir, CLIP)), DEVICE, 3, loop=True), list[int]()
+    decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
     for _ in range(2):
         with pytest.raises(OSError, match=f"frame {at} broke the decoder"):
             soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
@@ -261,10 +261,10 @@ def test_a_missing_engine_is_told_in_a_sentence(
     def refuse(*_: object, **__: object) -> None:
         raise NoEngineError("CreateDecoder :\nError code : 100\n\n=== TROUBLESHOOTING STEPS ===\n1. Running in Docker?")
 
-    info = examine(clip_path(cache_dir, CLIP))
+    path = clip_path(cache_dir, CLIP)
     told = r"there is no NVDEC to decode with \(CreateDecoder : Error code : 100\): start the container with NVIDIA_"
     monkeypatch.setattr(library, "CreateDecoder", refuse)
-    decoder = ParallelDecoder(info, DEVICE, 3, False)
+    decoder = ParallelDecoder(path, DEVICE, False, 3)
     with pytest.raises(RuntimeError, match=told):
         decoder.read(8)
     decoder.close()
