@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpugate.faults import slow
 from gpugate.measurement import outputs, pairing, run, sides, step_checks, warm_up
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.progress import Progress
@@ -70,6 +71,11 @@ class Bench:
         workload = Workload("net", build, self.inputs, {"cpu": Size(2, 0, 0)}, (optimization,), cold=False, **more)
         return Case(workload, optimization, "cpu")
 
+    def look_s(self) -> float:
+        """Each look at the clock takes a microsecond: what waits for it does not wait forever."""
+        self.now_ms += 0.001
+        return self.now_ms / 1e3
+
     def measure(self, case: Case, cache: WorkloadCache | None = None, **settings: Any) -> Measurement:
         context = Context(CPU, items=2, seed=0, cache_dir=Path())
         return measure(case, context, Settings(**settings), self.told.append, cache)
@@ -91,6 +97,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench()
     for module in (run, warm_up, pairing, sides, step_checks, outputs):
         monkeypatch.setattr(module, "perf_counter", lambda: made.now_ms / 1e3)
+    monkeypatch.setattr(slow, "perf_counter", made.look_s)
+    for name in ("process_time_ns", "thread_time_ns"):
+        monkeypatch.setattr(slow, name, lambda: round(1e9 * made.look_s()))
     monkeypatch.setattr(step_checks, "MOST_STEPS", 100)
     monkeypatch.setitem(WARM_UP_S, "cpu", 0.03)
     monkeypatch.setattr(step_checks, "process_time_ns", lambda: int(made.now_ms * 1e6))

@@ -4,37 +4,28 @@ Steps take a made-up time, which the extra work of `slow` moves too: no busy mac
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
 from gpugate.errors import OptionError, SideError
-from gpugate.faults import slow
 from gpugate.faults.fault import OF_RANKS, SPELLING, TIMED, Fault
 from gpugate.faults.mutate import mutate
-from gpugate.judging.rules import decide
-from gpugate.measurement import pairing, run, sides, warm_up
-from gpugate.measurement.device_timer import HostTimer
-from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
-from gpugate.measurement.run import measure
-from gpugate.measurement.settings import Settings
-from gpugate.results.case import CaseResult, Promise, Remembered
-from gpugate.results.run import Mode
+from gpugate.results.case import Promise
 from gpugate.results.summary import history
-from gpugate.results.verdict import Check
+from gpugate.results.verdict import CASE_CHECKS
 from gpugate.session import perf_session
-from gpugate.workload import TOLERANCE_BY_DTYPE, Build, Case, Context, Optimization, Side, Size, Workload
+from gpugate.workload import TOLERANCE_BY_DTYPE, Context, Optimization, Side, Size
+from tests.support.bench import CPU, Bench, bench, product, quick_collections
+from tests.support.judged_cases import case as judged_case
+from tests.support.judged_cases import record, verdicts
 from tests.support.tiny_project import ROOT, TinyProject
 
-CPU = torch.device("cpu")
-CONTEXT = Context(CPU, items=4, seed=3, cache_dir=Path())
-WEIGHT = torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
-CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")
+__all__ = ["bench", "quick_collections"]  # fixtures
+
 SIZES = {**{kind: f"{kind}:10" for kind in TIMED}, "wrong": "wrong:0.01"}
 FAULTS = {kind: Fault.parse(SIZES.get(kind, kind)) for kind in SPELLING}
 
@@ -49,61 +40,7 @@ DOCUMENT = (ROOT / "docs/verdicts.md").read_text(encoding="utf-8")
 FAULT_TABLE = DOCUMENT.partition("## Seeing the gate")[2].partition("\n## ")[0]
 
 
-class Clock:
-    """A clock that steps move, and a microsecond for every look at it: what waits for it does not wait forever."""
-
-    def __init__(self) -> None:
-        self.now_ms = 0.0
-
-    def perf_counter(self) -> float:
-        self.now_ms += 0.001
-        return self.now_ms / 1e3
-
-    def cpu_time_ns(self) -> int:
-        return round(1e9 * self.perf_counter())
-
-
-class ClockTimer(HostTimer):
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self.clock = clock
-
-    def time_ms(self, run: Callable[[], None]) -> float:
-        before_ms = self.clock.now_ms
-        run()
-        return self.clock.now_ms - before_ms
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    for module in (run, warm_up, pairing, sides, slow):
-        monkeypatch.setattr(module, "perf_counter", made.perf_counter)
-    for name in ("process_time_ns", "thread_time_ns"):
-        monkeypatch.setattr(slow, name, made.cpu_time_ns)
-    monkeypatch.setattr(run, "timer_for", lambda device, timing: ClockTimer(made))
-    return made
-
-
-def eager(clock: Clock, context: Context, milliseconds: float = 3.0) -> Side:
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        clock.now_ms += milliseconds
-        return inputs @ WEIGHT
-
-    return Side(step)
-
-
-def fused(clock: Clock, context: Context) -> Side:
-    """Other operators than the reference's, in a third of its time."""
-
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        clock.now_ms += 1.0
-        return torch.einsum("ij,jk->ik", inputs, WEIGHT) + 0.0
-
-    return Side(step)
-
-
-def compiled(clock: Clock, context: Context) -> Side:
+def compiled(bench: Bench, context: Context) -> Side:
     """A compiled side, whose `engaged` reports more than one graph."""
     graphs: list[torch.fx.GraphModule] = []
 
@@ -112,48 +49,21 @@ def compiled(clock: Clock, context: Context) -> Side:
         return graph
 
     def forward(inputs: torch.Tensor) -> torch.Tensor:
-        return torch.relu(inputs @ WEIGHT) - torch.relu(-(inputs @ WEIGHT))
+        return torch.relu(product(inputs)) - torch.relu(-product(inputs))
 
     forward.__code__ = forward.__code__.replace()  # Dynamo keeps what it compiled with the code object
     net = torch.compile(forward, backend=backend)
-
-    def step(inputs: torch.Tensor) -> torch.Tensor:
-        clock.now_ms += 1.0
-        return net(inputs)
-
-    return Side(step, engaged=lambda: None if len(graphs) == 1 else f"{len(graphs)} graphs, not 1")
+    return bench.side("fast", 1.0, net, engaged=lambda: None if len(graphs) == 1 else f"{len(graphs)} graphs, not 1")(
+        context
+    )
 
 
-def batch(context: Context, index: int) -> torch.Tensor:
-    return torch.randn(context.items, 4, generator=torch.Generator().manual_seed(index))
-
-
-def case_of(baseline: Build, optimized: Build, items: int = 4) -> Case:
-    optimization = Optimization("fast", optimized, {"cpu": 1.0})
-    workload = Workload("net", baseline, batch, {"cpu": Size(items, 0, 0)}, (optimization,), cold=False)
-    return Case(workload, optimization, "cpu")
-
-
-def measured(case: Case, fault: Fault | None) -> Measurement:
-    context = replace(CONTEXT, items=case.size.items)
-    return measure(case, context, Settings(budget_s=1.0, fault=fault), silent)
-
-
-def shown(case: Case, fault: Fault) -> Measurement | SideError:
-    """Measures the faulty case; returns the error where it could not be measured."""
-    try:
-        return measured(case, fault)
-    except SideError as error:
-        return error
-
-
-def red(case: Case, found: Measurement, clean: Measurement) -> set[Check]:
+def red(found: Measurement, clean: Measurement) -> set[str]:
     """The checks that fail, where five processes have recorded what `clean` is."""
-    recorded = history([clean.instances] * 5)
-    result = CaseResult(case.id, "net", "fast", "baseline", case.size, found)
-    result.promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
-    result.remembered = Remembered(recorded, recorded, "exact")
-    return {verdict.check for verdict in decide(result, mode=Mode.GATE) if verdict.bad}
+    promise = Promise(min_speedup=1.0, tolerance=TOLERANCE_BY_DTYPE["float32"], contract=None)
+    recorded = record(history([clean.instances] * 5), optimized_counters={})
+    judged = verdicts(judged_case(found, promise=promise, remembered=recorded))
+    return {check for check, verdict in judged.items() if verdict.bad}
 
 
 # --- the documented table ---------------------------------------------------------------------------------------------
@@ -166,17 +76,18 @@ def test_the_table_has_every_fault() -> None:
 
 # tests/workloads/ddp_scaling has those between ranks
 @pytest.mark.parametrize("kind", [kind for kind in SPELLING if kind not in OF_RANKS])
-def test_the_table_is_true_on_a_cpu(kind: str, clock: Clock) -> None:
-    case = case_of(partial(eager, clock), partial(compiled if kind == "graph-break" else fused, clock))
-    found = shown(case, FAULTS[kind])
-    if isinstance(found, SideError):
-        assert str(found).startswith(f"fast failed while being mutated by {kind}")
-        assert documented_faults()[kind] == f"cannot: {found.cause}"
+def test_the_table_is_true_on_a_cpu(kind: str, bench: Bench) -> None:
+    case = bench.case(partial(compiled, bench) if kind == "graph-break" else None)
+    documented = documented_faults()[kind]
+    if documented.startswith("cannot"):
+        with pytest.raises(SideError, match=f"^fast failed while being mutated by {kind}") as refused:
+            bench.measure(case, budget_s=1.0, fault=FAULTS[kind])
+        assert documented == f"cannot: {refused.value.cause}"
         return
-    clean = measured(case, None)
-    assert red(case, clean, clean) == set()
-    caught = [check for check in CHECKS if check in red(case, found, clean)]
-    assert documented_faults()[kind] == ", ".join(sorted(caught, key=CHECKS.index))
+    clean, found = (bench.measure(case, budget_s=1.0, fault=fault) for fault in (None, FAULTS[kind]))
+    assert red(clean, clean) == set()
+    caught = red(found, clean)
+    assert documented == ", ".join(check for check in CASE_CHECKS if check in caught)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -252,21 +163,21 @@ def test_a_failed_test_of_something_else_is_no_caught_fault(tiny: TinyProject) -
     ],
 )
 def test_a_case_that_cannot_have_a_fault_is_refused(kind: str, items: int, sentence: str) -> None:
-    case = case_of(partial(eager, Clock()), partial(fused, Clock()), items)
+    case = Bench().case()
+    case = replace(case, workload=replace(case.workload, sizes={"cpu": Size(items, 0, 0)}))
     with pytest.raises(SideError, match=f"mutated by {kind}: ValueError: {sentence}"):
         mutate(case, FAULTS[kind], CPU)
 
 
-def test_a_side_that_compiles_nothing_cannot_break_a_graph(clock: Clock) -> None:
-    case = case_of(partial(eager, clock), partial(fused, clock))
+def test_a_side_that_compiles_nothing_cannot_break_a_graph(bench: Bench) -> None:
     with pytest.raises(SideError, match=r"running its first step: .* calls torch\.compile, and this"):
-        measured(case, FAULTS["graph-break"])
+        bench.measure(bench.case(), fault=FAULTS["graph-break"])
 
 
-def test_only_the_optimized_side_has_the_fault(clock: Clock) -> None:
+def test_only_the_optimized_side_has_the_fault() -> None:
     """Also where it is compared with another optimization of the same workload."""
-    case = case_of(partial(eager, clock), partial(fused, clock))
-    other = Optimization("other", partial(eager, clock, milliseconds=2.0), {"cpu": 1.0})
+    bench = Bench()
+    case, other = bench.case(), Optimization("other", bench.side("other", 2.0), {"cpu": 1.0})
     fast = replace(case.optimization, compared_with="other")
     case = replace(case, workload=replace(case.workload, optimizations=(other, fast)), optimization=fast)
     faulty = mutate(case, FAULTS["wrong"], CPU)
