@@ -37,10 +37,10 @@ from apps.video_segmentation.stage_clock import StageClock
 from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video import pipeline as rungs
+from workloads.video.clip import BATCH, INSTALL_VIDEO
 from workloads.video.encoders import Encoded, encoder_of
-from workloads.video.needs import BATCH, INSTALL_VIDEO
+from workloads.video.frames import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.pipeline import Pipeline, Rung
-from workloads.video.video_file import VideoError, VideoInfo, examine, replacing_file
 
 VARIANTS: Mapping[str, Rung] = {
     "baseline": rungs.REFERENCE,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import av
 
-from workloads.video.video_file import VideoInfo, exact
+from workloads.video.frames import VideoInfo, exact
 
 if TYPE_CHECKING:
     from av.container import InputContainer

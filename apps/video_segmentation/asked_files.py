@@ -17,7 +17,7 @@ import torch
 from gpugate.workload import DeviceKind
 from workloads.video.clip import CLIPS, CODECS
 from workloads.video.pipeline import Rung
-from workloads.video.segmenter import ARCHITECTURES, checkpoint
+from workloads.video.segment import ARCHITECTURES, checkpoint
 
 NETWORKS: Mapping[DeviceKind, str] = {
     "cuda": f"FCN-ResNet101 ({ARCHITECTURES['cuda'].name})",

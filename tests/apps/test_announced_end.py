@@ -9,7 +9,7 @@ import pytest
 
 from apps.video_segmentation.announced_end import announced_frames
 from tests.workloads.video.test_video_file import make
-from workloads.video.video_file import examine
+from workloads.video.frames import examine
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")
 

@@ -24,15 +24,12 @@ from workloads.parts.photographs import IMAGENET_STD
 from workloads.video import composite, decode, preprocess
 from workloads.video import pipeline as rungs
 from workloads.video.arrivals import read_numbers
-from workloads.video.clip import CLIPS, Clip, clip_path
-from workloads.video.colour import planes, rgb_from_nv12
+from workloads.video.clip import BATCH, CLIPS, Clip, clip_path
 from workloads.video.decode import HostPlanesDecoder
-from workloads.video.encoders import EncodingError
-from workloads.video.gpu_encoders import why_not
-from workloads.video.needs import BATCH
+from workloads.video.encoders import EncodingError, why_not
+from workloads.video.frames import VideoInfo, examine, planes, rgb_from_nv12
 from workloads.video.pipeline import Pipeline, Place, Rung
 from workloads.video.preprocess import input_size
-from workloads.video.video_file import VideoInfo, examine
 
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
@@ -282,7 +279,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to encode yet; a busy default stream has nothing to do with it."""
-    from workloads.video.gpu_encoders import MotionJpeg
+    from workloads.video.encoders import MotionJpeg
 
     nobody_waits()
     with MotionJpeg(tmp_path / "clip.mov", VIDEO) as encoder:
@@ -296,7 +293,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
 @needs("av", "PyNvVideoCodec")
 def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
     """After a failed encoder a process can launch nothing any more, so a child tries."""
-    from workloads.video.gpu_encoders import Nvenc
+    from workloads.video.encoders import Nvenc
 
     left = torch.randn(256, 256, device=DEVICE)
     before = left @ left

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from workloads.video.gpu_encoders import QUALITY
+from workloads.video.encoders import QUALITY
 
 
 def jpeg(frame: Tensor) -> Tensor:

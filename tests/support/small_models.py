@@ -15,7 +15,7 @@ from workloads.llm import sizes as llm_sizes
 from workloads.llm.sizes import Shape
 from workloads.resnet18_training import training
 from workloads.video.clip import CLIPS, Clip
-from workloads.video.segmenter import fitted_weights
+from workloads.video.segment import fitted_weights
 
 TINY = Shape(vocabulary=97, width=32, layers=2, heads=4, kv_heads=2, hidden=48)
 SERVING = {"SHAPES": TINY, "REQUESTS": 6, "ROWS": 2, "LONGEST": 8, "SHARED": 16, "OWN": 8, "CHUNK": 8}

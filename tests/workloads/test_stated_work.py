@@ -23,7 +23,7 @@ from workloads.resnet18_training import WORKLOADS as TRAINING
 from workloads.video import segment
 from workloads.video.clip import CLIPS
 from workloads.video.preprocess import input_size
-from workloads.video.segmenter import Segmenter, without_weights
+from workloads.video.segment import Segmenter, without_weights
 
 # Work that is no product of matrices is counted by the workload's own tests; ranks and ResNets have theirs.
 ELSEWHERE = (

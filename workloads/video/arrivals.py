@@ -22,8 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.colour import LOST_LEVELS, luma_of_rgb
-from workloads.video.video_file import Matrix, planar_frames, plane
+from workloads.video.frames import LOST_LEVELS, Matrix, luma_of_rgb, planar_frames, plane
 
 DATA_BITS, CHECK_BITS = 16, 4
 CELLS = 1 + DATA_BITS + CHECK_BITS + 1

@@ -40,6 +40,10 @@ from gpugate.workload import (
 from workloads.video.arrivals import luma_of_bgr, luma_of_nv12
 from workloads.video.clip import (
     CLIPS,
+    CVCUDA,
+    GPU,
+    ON_HOST,
+    TRITON,
     VIDEO_SETTING,
     batch_numbers,
     bgr_frames,
@@ -49,8 +53,7 @@ from workloads.video.clip import (
     one_thread_on_cpu,
     source,
 )
-from workloads.video.colour import planes, rgb_from_nv12
-from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
+from workloads.video.frames import planes, rgb_from_nv12
 from workloads.video.preprocess import as_cvcuda, cvcuda_operators, cvcuda_stream, input_size
 
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 4}

@@ -31,11 +31,18 @@ from torch.utils.dlpack import from_dlpack
 from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Proof, Side, Size, Workload
 from workloads.parts.random_inputs import host_generator
-from workloads.video import colour
 from workloads.video.arrivals import Arrivals, luma_grids
-from workloads.video.clip import CLIPS, VIDEO_SETTING, source
-from workloads.video.needs import BATCH, EXACT, HOST, ON_HOST, VIDEO_ENGINES
-from workloads.video.video_file import VideoError, VideoInfo, copy_as_nv12, exact, examine, planar_frames
+from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, source
+from workloads.video.frames import (
+    VideoError,
+    VideoInfo,
+    copy_as_nv12,
+    exact,
+    examine,
+    planar_frames,
+    planes,
+    rgb_from_nv12,
+)
 
 if TYPE_CHECKING:
     from av.bitstream import BitStreamFilterContext
@@ -156,7 +163,7 @@ class TorchCodecDecoder(Decoder):
         decoded = next(self._frames, None)
         if decoded is None:
             return False
-        luma, chroma = colour.planes(frame[None])
+        luma, chroma = planes(frame[None])
         y, u, v = decoded.planes
         luma[0].copy_(y)
         chroma[0, ..., 0].copy_(u)
@@ -525,7 +532,7 @@ def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
         for number in range(min(COMPARED_BATCHES, -(-clip.info.frames // BATCH))):
             wanted, found = host.read(BATCH), decoder.read(BATCH)
             place = number % len(wanted)
-            bgr = colour.rgb_from_nv12(found[place : place + 1], clip.info.matrix)[0].flip(0).movedim(0, 2)
+            bgr = rgb_from_nv12(found[place : place + 1], clip.info.matrix)[0].flip(0).movedim(0, 2)
             found_db.append(psnr_db(bgr.cpu().numpy(), wanted[place]))
     worst_db = min(found_db)
     words = f"{worst_db:.1f} dB with OpenCV's over {len(found_db)} frames"

@@ -37,13 +37,20 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.video.arrivals import psnr_db, read_numbers
-from workloads.video.clip import CLIPS, VIDEO_SETTING, bgr_frames, nv12_frames, source
-from workloads.video.colour import rgb_from_nv12
+from workloads.video.clip import (
+    BATCH,
+    CLIPS,
+    EXACT,
+    ON_HOST,
+    VIDEO_ENGINES,
+    VIDEO_SETTING,
+    bgr_frames,
+    nv12_frames,
+    source,
+)
 from workloads.video.decode import stamps
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of
-from workloads.video.gpu_encoders import why_not
-from workloads.video.needs import BATCH, EXACT, ON_HOST, VIDEO_ENGINES
-from workloads.video.video_file import Matrix, plane
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, why_not
+from workloads.video.frames import Matrix, plane, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.

@@ -49,17 +49,24 @@ from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.stages import stage
 from workloads.video import composite, preprocess, segment
 from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
-from workloads.video.clip import CLIPS, VIDEO_SETTING, Source, one_thread_on_cpu, source
-from workloads.video.colour import LOST_LEVELS, nv12_from_rgb, rgb_from_nv12
+from workloads.video.clip import (
+    BATCH,
+    CLIPS,
+    EXACT,
+    GPU,
+    ON_HOST,
+    VIDEO_ENGINES,
+    VIDEO_SETTING,
+    Source,
+    one_thread_on_cpu,
+    source,
+)
 from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
 from workloads.video.encode import COMPOSITED_BYTES, compressed_only
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of
-from workloads.video.gpu_encoders import why_not
-from workloads.video.needs import BATCH, EXACT, GPU, ON_HOST, VIDEO_ENGINES
-from workloads.video.segment import TENSOR_CORES, TENSORRT
-from workloads.video.segmenter import SEGMENTER_SETTING, fit_key, own_checkpoint
-from workloads.video.video_file import VideoInfo
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, why_not
+from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
+from workloads.video.segment import SEGMENTER_SETTING, TENSOR_CORES, TENSORRT, fit_key, own_checkpoint
 
 Pixels = NDArray[np.uint8]  # BGR [n, H, W, 3] in host memory; elsewhere frames are NV12, a tensor uint8 [n, H*3//2, W]
 Clock = Callable[[str, int], AbstractContextManager[object]]

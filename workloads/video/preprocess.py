@@ -38,6 +38,10 @@ from gpugate.workload import (
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
 from workloads.video.clip import (
     CLIPS,
+    CVCUDA,
+    GPU,
+    ON_HOST,
+    TRITON,
     VIDEO_SETTING,
     batch_numbers,
     bgr_frames,
@@ -46,9 +50,7 @@ from workloads.video.clip import (
     one_thread_on_cpu,
     source,
 )
-from workloads.video.colour import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP
-from workloads.video.needs import CVCUDA, GPU, ON_HOST, TRITON
-from workloads.video.video_file import Matrix
+from workloads.video.frames import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, Matrix
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
 ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from workloads.video.composite import Blur, alpha_of, blurs_of
+from workloads.video.frames import Matrix
 from workloads.video.preprocess import gains_of, input_size, normalization
-from workloads.video.video_file import Matrix
 
 BLOCK = 512  # pixels of a program that preprocesses
 TILE = 64  # of a program that composites

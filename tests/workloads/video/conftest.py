@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.libjpeg import jpeg
-from workloads.video import gpu_encoders
+from workloads.video import encoders
 from workloads.video.clip import Clip, rendered
-from workloads.video.colour import nv12_from_rgb, rgb_from_nv12
+from workloads.video.frames import nv12_from_rgb, rgb_from_nv12
 
 CLIP = Clip(160, 96, 12)
 
@@ -38,7 +38,7 @@ def rgb(nv12: Tensor) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def libjpeg(no_thread_stays: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with ThreadPoolExecutor(gpu_encoders.AT_ONCE) as threads:
-        monkeypatch.setattr(gpu_encoders, "jpeg_threads", lambda: threads)
-        monkeypatch.setattr(gpu_encoders, "_picture", lambda wait, frame: jpeg(frame))
+    with ThreadPoolExecutor(encoders.AT_ONCE) as threads:
+        monkeypatch.setattr(encoders, "jpeg_threads", lambda: threads)
+        monkeypatch.setattr(encoders, "_picture", lambda wait, frame: jpeg(frame))
         yield

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from workloads.video.arrivals import read_numbers
-from workloads.video.clip import FULL, SMALL, Clip, clip_path, rendered
-from workloads.video.scene import scene
-from workloads.video.video_file import examine
+from workloads.video.clip import FULL, SMALL, Clip, clip_path, rendered, scene
+from workloads.video.frames import examine
 
 TINY = Clip(160, 96, 36)
 CODECS = ("h264", "hevc")

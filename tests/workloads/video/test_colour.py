@@ -9,8 +9,8 @@ import torch
 
 from tests.workloads.video.test_video_file import make
 from workloads.video.arrivals import psnr_db
-from workloads.video.colour import LOST_LEVELS, Matrix, nv12_from_rgb, planes, rgb_from_nv12
 from workloads.video.decode import HostDecoder, HostPlanesDecoder
+from workloads.video.frames import LOST_LEVELS, Matrix, nv12_from_rgb, planes, rgb_from_nv12
 
 WIDTH, HEIGHT, FRAMES = 162, 98, 6  # no multiple of what swscale works on at a time
 UNTAGGED, BT709, BT601 = 2, 1, 6

@@ -11,7 +11,7 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.copied_clips import copied, cut_short
 from workloads.video.arrivals import read_numbers
-from workloads.video.clip import CLIPS, FULL, GOP_FRAMES, Clip, clip_path
+from workloads.video.clip import BATCH, CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.decode import (
     COMPARED_BATCHES,
     SESSIONS,
@@ -20,8 +20,7 @@ from workloads.video.decode import (
     HostPlanesDecoder,
     frames_agree,
 )
-from workloads.video.needs import BATCH
-from workloads.video.video_file import VideoError
+from workloads.video.frames import VideoError
 
 CPU = torch.device("cpu")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

@@ -20,9 +20,8 @@ from tests.support.patience import soon
 from workloads.video import decode
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import Clip, clip_path
-from workloads.video.colour import planes
 from workloads.video.decode import OneSession, ParallelDecoder, segments
-from workloads.video.video_file import examine
+from workloads.video.frames import examine, planes
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60

@@ -19,8 +19,8 @@ from workloads.parts.photographs import IMAGENET_STD
 from workloads.video import composite
 from workloads.video.arrivals import psnr_db
 from workloads.video.clip import FULL, SMALL, Clip, rendered
-from workloads.video.colour import nv12_from_rgb, rgb_from_nv12
 from workloads.video.composite import alpha_of, blurs_of
+from workloads.video.frames import nv12_from_rgb, rgb_from_nv12
 from workloads.video.preprocess import OnDevice, input_size, normalization, on_host
 
 CPU = torch.device("cpu")

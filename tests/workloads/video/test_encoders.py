@@ -26,8 +26,7 @@ from torch import Tensor
 from tests.support.full_disk import files_up_to
 from tests.support.libjpeg import jpeg
 from tests.support.patience import HANGS_S
-from workloads.video import encoders, gpu_encoders
-from workloads.video.colour import nv12_from_rgb
+from workloads.video import encoders
 from workloads.video.encode import quality
 from workloads.video.encoders import (
     KEPT_FRAMES,
@@ -35,11 +34,12 @@ from workloads.video.encoders import (
     X264,
     Encoded,
     EncodingError,
+    MotionJpeg,
     Mp4v,
+    Nvenc,
     PendingFrames,
 )
-from workloads.video.gpu_encoders import MotionJpeg, Nvenc
-from workloads.video.video_file import VideoInfo
+from workloads.video.frames import VideoInfo, nv12_from_rgb
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoInfo(Path("clip.mp4"), 160, 96, 12, Fraction(25), "h264", "bt601", keyframes=())
@@ -112,7 +112,7 @@ def library(monkeypatch) -> SimpleNamespace:
 
     module.CreateEncoder = create
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
-    monkeypatch.setattr(gpu_encoders, "why_not", lambda gpu: None)
+    monkeypatch.setattr(encoders, "why_not", lambda gpu: None)
     return module
 
 
@@ -335,7 +335,7 @@ def permits(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
             raise EncodingError("a black frame")
         return jpeg(frame)
 
-    monkeypatch.setattr(gpu_encoders, "_picture", lambda wait, frame: one(frame))
+    monkeypatch.setattr(encoders, "_picture", lambda wait, frame: one(frame))
     return given
 
 

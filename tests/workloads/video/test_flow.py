@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
 from workloads.video.encoders import Encoded, Mp4v, Recorder
+from workloads.video.frames import VideoInfo
 from workloads.video.pipeline import QUEUED, Conveyor
-from workloads.video.video_file import VideoInfo
 
 Frames = NDArray[np.uint8]
 VIDEO = VideoInfo(Path("clip.mp4"), 96, 64, 4, Fraction(30), "h264", "bt601", keyframes=())

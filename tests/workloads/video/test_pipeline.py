@@ -38,7 +38,7 @@ from workloads.video.pipeline import (
     on_device,
     x264_alone,
 )
-from workloads.video.segmenter import segmenter
+from workloads.video.segment import segmenter
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p

@@ -16,8 +16,7 @@ from tests.support.small_models import clip_on_cpu
 from workloads.video import segment
 from workloads.video.clip import Clip, bgr_frames, clip_path
 from workloads.video.preprocess import input_size, on_host
-from workloads.video.segment import intersection_over_union, masks_agree
-from workloads.video.segmenter import foreground
+from workloads.video.segment import foreground, intersection_over_union, masks_agree
 
 CPU = torch.device("cpu")
 TINY = Clip(320, 192, 24)

@@ -18,10 +18,9 @@ from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
 from tests.support.hostile_value import Touches
-from workloads.video import segmenter as fitting
+from workloads.video import segment as fitting
 from workloads.video.clip import FULL, SMALL, Clip
-from workloads.video.segment import intersection_over_union
-from workloads.video.segmenter import (
+from workloads.video.segment import (
     ARCHITECTURES,
     FITTED,
     Segmenter,
@@ -30,6 +29,7 @@ from workloads.video.segmenter import (
     fitted_weights,
     foreground,
     frames_with_truth,
+    intersection_over_union,
     seeded_network,
     segmenter,
     unseen_numbers,

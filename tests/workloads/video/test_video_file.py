@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.full_disk import files_up_to
-from workloads.video.video_file import VideoError, examine, replacing_video
+from workloads.video.frames import VideoError, examine, replacing_video
 
 TICK = Fraction(1, 90_000)
 
