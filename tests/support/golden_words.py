@@ -1,11 +1,12 @@
-"""The golden texts of a run: eight runs as screen, details, results page and night page.
+"""The golden texts of a run: nine runs as screen, details, results page and night page.
 
 `python -m tests.support.golden_words` writes them to `tests/golden/words/`. A refactoring leaves those files as they
 are; a commit that changes a word on purpose writes them again.
 
-The runs are the three of the golden verdicts; an invented run of an H200 with a case for every outcome; three made-up
-sessions: `gpu.json`, `cpu.json`, and `busy.json` beside other work, with bills, duets and proofs; and a night of
-recorded processes with a fault on purpose, with a ladder, a sweep and a slower case, which was cut off.
+The runs are the three of the golden verdicts; two invented runs of an H200, one with a case for every outcome and one
+with more cases than a screen has lines for; three made-up sessions: `gpu.json`, `cpu.json`, and `busy.json` beside
+other work, with bills, duets and proofs; and a night of recorded processes with a fault on purpose, with a ladder, a
+sweep and a slower case, which was cut off.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def texts() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         runs = {name: decide_again(run_file.read(FOLDER / f"{name}.json")) for name in (*RUNS, "busy")}
         runs["every-outcome"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.every_outcome(), gate=True)
+        runs["crowded"] = stored_runs.stored(Path(folder) / "run.json", *stored_runs.crowded())
     runs |= {name: run_file.read(FOLDER / f"{name}.json") for name in ("gpu", "cpu")}
     runs["night"] = _night()
     last = {

@@ -11,8 +11,18 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
-from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import (
+    OTHERS,
+    Difference,
+    Measurement,
+    Pair,
+    SideCost,
+    StepProfile,
+    TimedBuild,
+    Yardstick,
+)
 from gpugate.report.night import write_night
+from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
@@ -60,8 +70,10 @@ def case(name: str, speedup: float | None = 3.0, kind: str = "cuda", **changed: 
 
 
 def every_outcome() -> list[CaseResult]:
-    """Each named after what is decided of it; in `confirmed` and `outvoted` fresh processes were asked."""
+    """Each named after what is decided of it; in `confirmed` and `outvoted` fresh processes were asked, and `outvoted`
+    ran on four GPUs."""
     slower = measured("tiny/confirmed/cuda", 2.81)
+    first = measured("tiny/outvoted/cuda", 2.8, wall_s=60.0, optimized_counters={**COUNTED, "ranks": 4.0})
     nan = (Difference(float("inf"), float("inf"), None, "timed steps", "the output holds NaN"),)
     return [
         case("pass"),
@@ -71,7 +83,11 @@ def every_outcome() -> list[CaseResult]:
         case(
             "confirmed", 2.8, attempts=[Confirmation(slower), Confirmation(None, "a fresh process ended with status 3")]
         ),
-        case("outvoted", 2.8, attempts=[Confirmation(measured("a", 3.01)), Confirmation(measured("b", 3.0))]),
+        case(
+            "outvoted",
+            measurement=first,
+            attempts=[Confirmation(measured("a", 3.01, wall_s=30.0)), Confirmation(measured("b", 3.0))],
+        ),
         case("inconclusive", measurement=measured("tiny/inconclusive/cuda", 2.97, spread=0.05)),
         case("no-baseline", remembered=OF_FEW),
         case("undecided", remembered=None, measurement=measured("tiny/undecided/cuda", 3.0, spread=0.4)),
@@ -79,8 +95,29 @@ def every_outcome() -> list[CaseResult]:
         case("wrong", measurement=measured("tiny/wrong/cuda", 3.0, differences=nan)),
         case("unmeasured", measurement=measured("tiny/unmeasured/cuda", 3.0, instances=(), differences=nan)),
         case("not-engaged", measurement=measured("tiny/not-engaged/cuda", 3.0, not_engaged="it fell back")),
-        case("skipped", None, skipped=NO_TENSORRT, lacking=("tensorrt",)),
+        case("skipped", None, skipped=NO_TENSORRT, lacking=("tensorrt",), why="shown beside a time alone"),
         case("failed", None, error="tiny/failed/cuda: failed failed while being built: ValueError: no"),
+    ]
+
+
+def crowded() -> list[CaseResult]:
+    """More than a screen has lines for, by their kinds: failed, improved, new, and undecided with different steps."""
+    kernels = {"gemm": (1.0, 1.0), "copy": (1.0, 0.1), "relu": (1.0, 0.2), OTHERS: (1.0, 9.0)}
+    then = (Bills(Bill({}, {}), Bill({}, {"gemm": 0.5, "old": 0.75, "tiny": 0.01})),) * 5
+    counted = {"optimized_profile": StepProfile(kernels), "optimized_counters": {**COUNTED, "kernel_ms": 10.3}}
+    ceilings = {"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0}
+    return [
+        *(case(f"failed-{number}", None, error="broken") for number in range(7)),
+        *(case(f"improved-{number}", measurement=measured("a", 3.2, optimized_ms=9.4)) for number in range(5)),
+        *(case(f"new-{number}", remembered=None) for number in range(2)),
+        case("undecided", remembered=None, measurement=measured("a", 2.0, spread=0.4)),
+        case("noisy", None, "cpu", remembered=None, measurement=measured("a", 2.0, 0.4, stopped_because="noise")),
+        case(
+            "billed",
+            size=Size(64, flops=1e12, bytes=2e10),
+            measurement=measured("tiny/billed/cuda", 3.0, ceilings=ceilings, **counted),
+            remembered=replace(RECORDED, current=replace(RECORDED.current, bills=then)),
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Screen, details, results page and night page of seven runs are the texts in `tests/golden/words`."""
+"""Screen, details, results page and night page of nine runs are the texts in `tests/golden/words`."""
 
 from __future__ import annotations
 
