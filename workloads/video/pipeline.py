@@ -48,7 +48,7 @@ from workloads.parts.graph_capture import recorded
 from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.stages import stage
 from workloads.video import composite, preprocess, segment
-from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr
+from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr, psnr_db
 from workloads.video.clip import (
     BATCH,
     CLIPS,
@@ -63,8 +63,8 @@ from workloads.video.clip import (
 )
 from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
-from workloads.video.encode import COMPOSITED_BYTES, compressed_only
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, why_not
+from workloads.video.encode import COMPOSITED_BYTES, compressed_only, quality
+from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, stock_frames, why_not
 from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
 from workloads.video.segment import SEGMENTER_SETTING, TENSOR_CORES, TENSORRT, fit_key, own_checkpoint
 
@@ -564,11 +564,7 @@ def _stock_steps(codec: Codec, context: Context) -> int:
     Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
     finishes in a seventh of a step.
     """
-    if codec != "x264":
-        return 0
-    from workloads.video.encoders import stock_frames
-
-    return -(-stock_frames() // context.items)
+    return -(-stock_frames() // context.items) if codec == "x264" else 0
 
 
 def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
@@ -609,38 +605,27 @@ def x264_alone(rung: Rung, context: Context) -> Side:
 
 # --- the reference's composites ---------------------------------------------------------------------------------------
 
-FORMAT = 2  # of the stored composites; raise it whenever the baseline's stages compute other ones
+FORMAT = 3  # of the stored grids; raise it whenever the baseline's stages compute other composites
 FOLDER = "video-composites"  # in the context's `cache_dir`
 COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an H200; of a longer video the first ones
-COMPARED_COMPOSITES = 16  # whose pixels a proof compares
 
 
 @functools.lru_cache(maxsize=1)
 def composite_grids(context: Context, clip: Source) -> Tensor:
     """The luma of the reference's composites, as of `luma_of_nv12`: float32 [frames, rows, columns] on the CPU.
 
-    It is NaN from frame COMPARED_FRAMES on.
-    """
-    grids: Tensor = _read_reference(context, clip)["grids"]
-    return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
-
-
-def _read_reference(context: Context, clip: Source) -> dict[str, Any]:
-    """Reads what `_compute_reference` gave, and computes it where it is missing or damaged.
-
-    The baseline's own stages compute it: OpenCV, and the eager network in strict FP32. The stages of the GPU would be
-    faster, but they are what is compared. It is done once for a clip and its weights, in the time that the baseline
-    takes for the clip. Raises VideoError for a video that cannot be decoded.
+    It is NaN from frame COMPARED_FRAMES on. The baseline's own stages compute it, once for a clip and its weights, in
+    the time that the baseline takes for the clip. Raises VideoError for a video that cannot be decoded.
     """
 
     def make() -> bytes:
         buffer = io.BytesIO()
-        torch.save(_compute_reference(context, clip), buffer)
+        torch.save(_compute_grids(context, clip), buffer)
         return buffer.getvalue()
 
     content = read_or_make(context.cache_dir / FOLDER / f"{_key(context, clip)}.pt", make)
-    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    return found
+    grids: Tensor = torch.load(io.BytesIO(content), weights_only=True)
+    return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
 
 
 def _key(context: Context, clip: Source) -> str:
@@ -652,40 +637,25 @@ def _key(context: Context, clip: Source) -> str:
     weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
     files = [path.read_bytes() for path in (clip.path, checkpoint) if path is not None]
     versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return key_of(FORMAT, COMPARED_FRAMES, COMPARED_COMPOSITES, weights, *files, versions)
+    return key_of(FORMAT, COMPARED_FRAMES, weights, *files, versions)
 
 
-def _compute_reference(context: Context, clip: Source) -> dict[str, Any]:
-    """The grids of the first frames, and some whole composites by number, NV12, which a proof compares.
-
-    Raises ValueError where these equal our own clip: a comparison with them would prove nothing.
-    """
-    from workloads.video.arrivals import psnr_db
-
-    grids, composites = list[Tensor](), dict[int, Tensor]()
-    numbers = composited_numbers(min(clip.info.frames, COMPARED_FRAMES))
+def _compute_grids(context: Context, clip: Source) -> Tensor:
+    """By OpenCV and the eager network in strict FP32. Raises ValueError where composites of our own clip equal it."""
+    grids = list[Tensor]()
     with (
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
         closing(Pipeline(REFERENCE, context, clip.info)) as pipeline,
     ):
         while len(grids) < COMPARED_FRAMES and (batch := pipeline.decode()) is not None:
             composited = pipeline.compute(batch).content
+            if clip.numbered and (db := psnr_db(batch.content, composited)) >= LEAST_COMPOSITED_DB:
+                raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
             grids += luma_of_bgr(composited, clip.info.matrix)
-            for number in sorted({*numbers} & {*range(batch.first, batch.first + len(composited))}):
-                shown, blurred = (each[number - batch.first] for each in (batch.content, composited))
-                if clip.numbered and (db := psnr_db(shown, blurred)) >= LEAST_COMPOSITED_DB:
-                    raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
-                composites[number] = pipeline.place.upload(blurred[None])[0].cpu()
-    return {"grids": torch.stack(grids[:COMPARED_FRAMES]), "composites": composites}
+    return torch.stack(grids[:COMPARED_FRAMES])
 
 
-def composited_numbers(frames: int) -> list[int]:
-    """The numbers of the first, the last and some frames between them, at other places of their batches."""
-    between = COMPARED_COMPOSITES - 2
-    return sorted({0, *((2 * place + 1) * frames // (2 * between) for place in range(between)), frames - 1})
-
-
-# --- the proof: a whole file, of frames like the baseline's -----------------------------------------------------------
+# --- the proof: a whole file ------------------------------------------------------------------------------------------
 
 COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 
@@ -693,20 +663,27 @@ COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 def file_is_whole(rung: Rung) -> Proof:
     """Proves that every frame of the clip is in the file, in order, and like the encoder's input.
 
-    The proof also compares the encoder's inputs with the baseline's composites.
+    Each step compares the composites with the baseline's.
     """
     return Proof("file is whole", partial(_file_is_whole, rung))
 
 
 def _file_is_whole(rung: Rung, context: Context) -> str:
-    from workloads.video.arrivals import psnr_db
-    from workloads.video.encode import quality
-
-    clip = source(context)
-    frames, wanted = clip.info.frames, _read_reference(context, clip)["composites"]
+    clip, given = source(context), dict[int, Pixels]()  # composites by number, NV12 on the host
+    frames = clip.info.frames
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{SUFFIXES[rung.codec]}")
-        given = _write_whole(rung, context, clip, path, {*range(0, frames, COMPARED_EVERY), frames - 1, *wanted})
+        with (
+            in_thread(context.device, another_stream(context.device)),
+            encoder_of(rung.codec, path, clip.info, context.device) as encoder,
+            closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
+        ):
+            while (batch := pipeline.take()) is not None:
+                composites = batch.on_stream()
+                for place in range(-batch.first % COMPARED_EVERY, len(composites), COMPARED_EVERY):
+                    frame = composites[place : place + 1]
+                    nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
+                    given[batch.first + place] = nv12[0].cpu().numpy()
         found = quality(path, given, clip.info.matrix, clip.numbered)
     words = f"{found.frames} of {frames} frames"
     if found.frames != frames:
@@ -719,28 +696,7 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
     words += f", {worst_db:.1f} dB at least and {median_db:.1f} dB in the middle of {len(values)}"
     if worst_db < LEAST_ENCODED_DB:
         raise DisprovedError(f"{words}: {LEAST_ENCODED_DB:g} dB are wanted")
-    worst_db = min(psnr_db(given[number], frame.numpy()) for number, frame in wanted.items())
-    words += f", {worst_db:.1f} dB with the baseline's composites of {len(wanted)}"
-    if worst_db < LEAST_COMPOSITED_DB:
-        raise DisprovedError(f"{words} frames: {LEAST_COMPOSITED_DB:g} dB are wanted")
     return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s"
-
-
-def _write_whole(rung: Rung, context: Context, clip: Source, path: Path, numbers: set[int]) -> Mapping[int, Pixels]:
-    """Encodes the whole clip; returns the composites of these numbers, NV12, uint8 [H*3//2, W] on the host."""
-    given: dict[int, Pixels] = {}
-    with (
-        in_thread(context.device, another_stream(context.device)),
-        encoder_of(rung.codec, path, clip.info, context.device) as encoder,
-        closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
-    ):
-        while (batch := pipeline.take()) is not None:
-            composites = batch.on_stream()
-            for number in sorted(numbers & {*range(batch.first, batch.first + len(composites))}):
-                frame = composites[number - batch.first][None]
-                nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
-                given[number] = nv12[0].cpu().numpy()
-    return given
 
 
 # --- promises ---------------------------------------------------------------------------------------------------------

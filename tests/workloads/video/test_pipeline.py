@@ -44,7 +44,6 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
 IN_NV12 = Rung(compute=on_device, codec="x264")
 AS_JPEG = replace(IN_NV12, codec="nvjpeg")
-BACKGROUND_ALONE = torch.tensor([1.0, 0.0])[:, None, None]
 
 
 @pytest.fixture(autouse=True)
@@ -188,26 +187,7 @@ def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_compl
 @pytest.mark.parametrize("rung", [ON_CPU, AS_JPEG], ids=["on_cpu", "as_jpeg"])
 def test_a_file_is_whole(rung: Rung, context: Context) -> None:
     words = file_is_whole(rung).show(context)
-    assert words.startswith("24 of 24 frames, ")
-    assert re.search(r" dB in the middle of 1\d, \S+ dB with the baseline's composites of 14, ", words)
-    assert words.endswith(" Mbit/s")
-    assert (", inf dB with" in words) is (rung == ON_CPU)
-
-
-@pytest.mark.parametrize("fault", ["later frames are not composited", "another mask"])
-def test_a_whole_file_that_is_composited_otherwise_is_disproved(fault: str, context: Context) -> None:
-    def otherwise(place: Place, network: Network) -> Compute:
-        def of_another_mask(frames: Tensor) -> Tensor:
-            return network(frames) - 4 * BACKGROUND_ALONE
-
-        if fault == "another mask":
-            return on_device(place, of_another_mask)
-        whole = on_device(place, network)
-        return lambda first, frames: place.upload(frames) if first >= 16 else whole(first, frames)
-
-    said = r"[\d.]+ dB with the baseline's composites of 14 frames: 40 dB are wanted"
-    with pytest.raises(DisprovedError, match=said):
-        file_is_whole(replace(AS_JPEG, compute=otherwise, overlapped=True)).show(context)
+    assert re.fullmatch(r"24 of 24 frames, \S+ dB at least and \S+ dB in the middle of 3, \S+ Mbit/s", words)
 
 
 def test_a_baseline_that_composites_nothing_is_refused(
