@@ -29,7 +29,19 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Contract, DeviceKind, Limit, Needs, Optimization, Proof, Side, Size, Workload
+from gpugate.workload import (
+    BASELINE,
+    Context,
+    Contract,
+    DeviceKind,
+    Limit,
+    Needs,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+    Workload,
+)
 from workloads.parts.random_inputs import host_generator
 from workloads.video.arrivals import Arrivals, luma_grids
 from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, source
@@ -132,50 +144,40 @@ class HostPlanesDecoder(Decoder):
 
     def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
         super().__init__(path, CPU, loop)
-        self._frames = planar_frames(path)
+        self._rewound()
 
-    def _decode_into(self, frame: Tensor) -> bool:
+    def _decode_into(self, frame: Any) -> bool:
         decoded = next(self._frames, None)
         if decoded is not None:
-            copy_as_nv12(decoded, frame.numpy())
+            self._copy(decoded, frame)
         return decoded is not None
 
     def _rewound(self) -> bool:
-        self._frames = planar_frames(self.info.path)
+        self._frames = self._all_frames()
         return True
 
     def close(self) -> None:
         self._frames = iter(())  # the last reference, which closes the file
 
+    def _all_frames(self) -> Iterator[Any]:
+        return planar_frames(self.info.path)
 
-class TorchCodecDecoder(Decoder):
+    def _copy(self, decoded: Any, frame: Tensor) -> None:
+        copy_as_nv12(decoded, frame.numpy())
+
+
+class TorchCodecDecoder(HostPlanesDecoder):
     """torchcodec without its conversion to RGB: one session on `device`, on the caller's current stream.
 
     NVDEC on CUDA, FFmpeg on a CPU. Needs torchcodec 0.17 or newer, whose `Demuxer` and packet decoders hand out frames
-    as they were coded, and FFmpeg's shared libraries beside it.
+    as they were coded, and FFmpeg's shared libraries beside it. The library keeps a closed session for others.
     """
+
+    stock_frames = 0
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
         super().__init__(path, device, loop)
-        self._frames = self._all_frames()
-
-    def _decode_into(self, frame: Tensor) -> bool:
-        decoded = next(self._frames, None)
-        if decoded is None:
-            return False
-        luma, chroma = planes(frame[None])
-        y, u, v = decoded.planes
-        luma[0].copy_(y)
-        chroma[0, ..., 0].copy_(u)
-        chroma[0, ..., 1].copy_(v)
-        return True
-
-    def _rewound(self) -> bool:
-        self._frames = self._all_frames()
-        return True
-
-    def close(self) -> None:
-        self._frames = iter(())  # the last references to the file, and to a session that the library keeps for others
+        self._device = device
 
     def _all_frames(self) -> Iterator[Any]:
         library = importlib.import_module("torchcodec.decoders")
@@ -184,6 +186,13 @@ class TorchCodecDecoder(Decoder):
         for packet in demuxer:
             yield from decoder.decode(packet)
         yield from decoder.drain()
+
+    def _copy(self, decoded: Any, frame: Tensor) -> None:
+        luma, chroma = planes(frame[None])
+        y, u, v = decoded.planes
+        luma[0].copy_(y)
+        chroma[0, ..., 0].copy_(u)
+        chroma[0, ..., 1].copy_(v)
 
 
 # --- NVDEC, by PyNvVideoCodec -----------------------------------------------------------------------------------------
@@ -557,18 +566,26 @@ HALF_AS_LARGE = "a frame that stays in NV12 is half as large, and nobody convert
 
 
 def _variant(
-    name: str, make: MakeDecoder, codec: Codec, min_speedup: Mapping[str, float], needs: Needs, why: str, **more: Any
+    name: str,
+    make: MakeDecoder,
+    codec: Codec,
+    min_speedup: Mapping[str, float],
+    why: str,
+    below: str = BASELINE,
+    needs: Needs = VIDEO_ENGINES,
+    why_lower: str = "",
 ) -> Optimization:
     return Optimization(
         name,
         partial(to_nv12, make, codec),
         min_speedup,
+        compared_with=below,
         tolerance=EXACT,
         needs=needs,
         contract={} if make is HostPlanesDecoder else NO_FRAME_CROSSES,
         proofs=(Proof("frames agree", partial(frames_agree, make, codec)),),
         why=why,
-        **more,
+        min_speedup_why=why_lower,
     )
 
 
@@ -585,55 +602,24 @@ def _workload(name: str, codec: Codec, kinds: Iterable[DeviceKind], *optimizatio
     )
 
 
+H100 = "nvidia-h100-80gb-hbm3"
+PLANES = {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}
+SESSIONS_OF_HEVC = {H100: 1.6, "sm_90": 2.05, "cuda": 0.9}
+# Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
+OF_TORCHCODEC = [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}, ONE_ENGINE, needs=TORCHCODEC)]
 DECODE = _workload(
     "video/decode",
     "h264",
     FRAMES,
-    _variant(
-        "nvdec",
-        OneSession,
-        "h264",
-        {"nvidia-h100-80gb-hbm3": 3.3, "sm_90": 2.9, "cuda": 0.1},
-        VIDEO_ENGINES,
-        ONE_ENGINE,
-    ),
-    _variant(
-        "nvdec-sessions",
-        ParallelDecoder,
-        "h264",
-        {"nvidia-h100-80gb-hbm3": 3.2, "sm_90": 3.6, "cuda": 0.9},
-        VIDEO_ENGINES,
-        ENGINES,
-        compared_with="nvdec",
-    ),
-    # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
-    *(
-        [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}, TORCHCODEC, ONE_ENGINE)]
-        if find_spec("torchcodec")
-        else []
-    ),
-    _variant("planes", HostPlanesDecoder, "h264", {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}, ON_HOST, HALF_AS_LARGE),
+    _variant("nvdec", OneSession, "h264", {H100: 3.3, "sm_90": 2.9, "cuda": 0.1}, ONE_ENGINE),
+    _variant("nvdec-sessions", ParallelDecoder, "h264", {H100: 3.2, "sm_90": 3.6, "cuda": 0.9}, ENGINES, "nvdec"),
+    *(OF_TORCHCODEC if find_spec("torchcodec") else []),
+    _variant("planes", HostPlanesDecoder, "h264", PLANES, HALF_AS_LARGE, needs=ON_HOST),
 )
 DECODE_HEVC = _workload(
     "video/decode-hevc",
     "hevc",
     ("cuda",),
-    _variant(
-        "nvdec",
-        OneSession,
-        "hevc",
-        {"nvidia-h100-80gb-hbm3": 7.4, "sm_90": 6.5, "cuda": 0.1},
-        VIDEO_ENGINES,
-        ONE_ENGINE,
-    ),
-    _variant(
-        "nvdec-sessions",
-        ParallelDecoder,
-        "hevc",
-        {"nvidia-h100-80gb-hbm3": 1.6, "sm_90": 2.05, "cuda": 0.9},
-        VIDEO_ENGINES,
-        ENGINES,
-        compared_with="nvdec",
-        min_speedup_why=PYTHON_BOUND,
-    ),
+    _variant("nvdec", OneSession, "hevc", {H100: 7.4, "sm_90": 6.5, "cuda": 0.1}, ONE_ENGINE),
+    _variant(*("nvdec-sessions", ParallelDecoder, "hevc", SESSIONS_OF_HEVC, ENGINES, "nvdec"), why_lower=PYTHON_BOUND),
 )
