@@ -703,7 +703,9 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
 
 VIDEO = replace(VIDEO_ENGINES, compute_capability=(8, 0))
 GPU_STAGES = replace(GPU, compute_capability=(8, 0))
+WITH_TRITON = replace(VIDEO, packages=(*VIDEO.packages, "triton"))
 WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
+WITH_NVENC = replace(VIDEO, engine=Engine("nvenc", why_not))
 PIXELS = FRAMES["cuda"] * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
 TEST_READS_BYTES = 2**16  # bytes that tests read
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
@@ -715,11 +717,13 @@ COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
 NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
 BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
-
-
-def _captured(stages: int) -> Limit:
-    """Each of the stages is a launch of its own for a batch, and a step is a batch."""
-    return Limit("graph_launches", at_least=stages * FRAMES["cuda"] // BATCH)
+# A captured stage is a launch of its own for a batch, and a step is a batch.
+ONE_STAGE, THREE_STAGES, FOUR_STAGES = (
+    Limit("graph_launches", at_least=stages * FRAMES["cuda"] // BATCH) for stages in (1, 3, 4)
+)
+FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)
+A_FRAME_GOES_UP_ONCE = Limit("host_to_device_bytes", at_most_of_reference=0.75)
+NO_FRAME_COMES_BACK = Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=TEST_READS_BYTES)
 
 
 def _from_the_gpu(*engaged: Limit, limits: tuple[Limit, ...] = ()) -> Contract:
@@ -731,22 +735,24 @@ def _rung(
     name: str,
     rung: Rung,
     speedup: Mapping[str, float],
+    why: str,
+    *,
     below: str = BASELINE,
     needs: Needs = VIDEO,
-    contract: Mapping[str, Contract] | None = None,
-    why: str = "",
+    on_cuda: Contract | None = None,
+    on_sm_90: Contract | None = None,
     why_lower: str = "",
 ) -> Optimization:
     return Optimization(
         name,
         partial(build, rung),
         speedup,
-        dtype="float16",
+        dtype="float16" if rung != ON_CPU else "float32",
         compared_with=below,
         needs=needs,
         tolerance=EXACT,
-        contract=contract or {},
-        proofs=() if rung.codec == REFERENCE.codec else (file_is_whole(rung),),
+        contract={kind: each for kind, each in (("sm_90", on_sm_90), ("cuda", on_cuda)) if each},
+        proofs=() if rung.codec == REFERENCE.codec and rung != ON_CPU else (file_is_whole(rung),),
         why=why,
         min_speedup_why=why_lower,
     )
@@ -760,6 +766,16 @@ OVERLAP = "every stage works on another batch: the pipeline takes the time of th
 NO_PIPELINE = "the encoder's own speed, on frames that lie ready: the most that a pipeline which ends in it can reach"
 ENCODED_APART = "H.264 out by the GPU's own encoder, an engine apart from what computes"
 SHARED_CORES = "below, OpenCV decodes and encodes on all cores of the host, which others use too"
+OWN_HOST = "a host of its own reaches 0.97, and less where others use the cores that libx264 encodes on"
+LONGEST_FIRST = "the longest stage of the GPU first; what the CPU does takes seven tenths of a step"
+UP_AND_BACK = "frames go up for it and come back for the encoder"
+BORN_ON_GPU = "frames are born on the GPU; the encoder still wants them back"
+WITHIN_NOISE = (
+    "at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss"
+)
+NOISY_CPU = (
+    "within a process what the CPU decodes and encodes varies more, and the interval of a process must keep the promise"
+)
 TWO_CORES = (
     "decoding, computing and encoding share the same cores: overlap fills only what one of them "
     "leaves idle; in the sequential baseline too the network computes on one thread"
@@ -767,147 +783,91 @@ TWO_CORES = (
 
 LADDER = (
     _rung(
-        "segment-fused",
-        SEGMENT,
-        {"sm_90": 1.05, "cuda": 0.95},
+        *("segment-fused", SEGMENT, {"sm_90": 1.05, "cuda": 0.95}, LONGEST_FIRST),
         needs=GPU_STAGES,
-        contract={"cuda": Contract((*TENSOR_CORES, _captured(1), Limit("kernel_launches", at_most_of_reference=0.1)))},
-        why="the longest stage of the GPU first; what the CPU does takes seven tenths of a step",
+        on_cuda=Contract((*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES)),
     ),
     _rung(
-        "composite-gpu",
-        COMPOSITE,
-        {"sm_90": 1.0, "cuda": 0.9},
-        "segment-fused",
-        GPU_STAGES,
-        {"cuda": Contract((*TENSOR_CORES, _captured(3), BGR_ONLY))},
-        why="frames go up for it and come back for the encoder",
+        *("composite-gpu", COMPOSITE, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
+        below="segment-fused",
+        needs=GPU_STAGES,
+        on_cuda=Contract((*TENSOR_CORES, THREE_STAGES, BGR_ONLY)),
         why_lower=SHARED_CORES,
     ),
     _rung(
-        "preprocess-gpu",
-        PREPROCESS,
-        {"sm_90": 0.85, "cuda": 0.8},
-        "composite-gpu",
-        GPU_STAGES,
-        {"cuda": Contract((_captured(4), Limit("host_to_device_bytes", at_most_of_reference=0.75)))},
-        why="at most a tenth of the time, which is the noise of what the CPU still decodes and encodes: hardly a loss",
-        why_lower="within a process what the CPU decodes and encodes varies more, and the interval of a process must "
-        "keep the promise",
+        *("preprocess-gpu", PREPROCESS, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
+        below="composite-gpu",
+        needs=GPU_STAGES,
+        on_cuda=Contract((FOUR_STAGES, A_FRAME_GOES_UP_ONCE)),
+        why_lower=NOISY_CPU,
     ),
     _rung(
-        "nvdec-sessions",
-        DECODE,
-        {"sm_90": 1.0, "cuda": 0.9},
-        "preprocess-gpu",
-        contract={"cuda": _from_the_gpu(_captured(4))},
-        why="frames are born on the GPU; the encoder still wants them back",
+        *("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU),
+        below="preprocess-gpu",
+        on_cuda=_from_the_gpu(FOUR_STAGES),
     ),
     _rung(
-        "nvjpeg",
-        ENCODE,
-        {"sm_90": 10.0, "cuda": 1.0},
-        "nvdec-sessions",
-        contract={"cuda": Contract((COMPRESSED_ONLY,))},
-        why=f"only the compressed stream comes back; {MOTION_JPEG}",
+        *("nvjpeg", ENCODE, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
+        below="nvdec-sessions",
+        on_cuda=Contract((COMPRESSED_ONLY,)),
         why_lower=SHARED_CORES,
     ),
     _rung(
-        "overlapped",
-        NVJPEG,
-        {"sm_90": 0.95, "cuda": 0.95},
-        "nvjpeg",
-        contract={
-            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
-            "cuda": _from_the_gpu(COMPRESSED_ONLY),
-        },
-        why=OVERLAP,
+        *("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP),
+        below="nvjpeg",
+        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
+        on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
     ),
 )
 OPTIMIZED = (
     _rung(
-        "optimized-x264",
-        X264,
-        {"sm_90": 7.4, "cuda": 1.5},
-        contract={
-            "sm_90": _from_the_gpu(_captured(4), NV12_ONLY, limits=(H264_WITH_START_UP,)),
-            "cuda": _from_the_gpu(NV12_ONLY),
-        },
-        why=X264_BOUND,
+        *("optimized-x264", X264, {"sm_90": 7.4, "cuda": 1.5}, X264_BOUND),
+        on_cuda=_from_the_gpu(NV12_ONLY),
+        on_sm_90=_from_the_gpu(FOUR_STAGES, NV12_ONLY, limits=(H264_WITH_START_UP,)),
     ),
     _rung(
-        "optimized-tensorrt",
-        TENSORRT_STAGES,
-        {"sm_90": 0.95, "cuda": 0.9},
-        "optimized-x264",
-        WITH_TENSORRT,
-        {"cuda": _from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY)},
-        why=NVIDIAS_LIBRARIES,
+        *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.95, "cuda": 0.9}, NVIDIAS_LIBRARIES),
+        below="optimized-x264",
+        needs=WITH_TENSORRT,
+        on_cuda=_from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY),
     ),
     Optimization(
-        "x264-alone",
-        partial(x264_alone, X264),
-        {"sm_90": 9.4, "cuda": 0.5},
+        *("x264-alone", partial(x264_alone, X264), {"sm_90": 9.4, "cuda": 0.5}),
         tolerance=EXACT,
         needs=GPU_STAGES,
-        contract={
-            "cuda": Contract((Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=TEST_READS_BYTES)))
-        },
+        contract={"cuda": Contract(NO_FRAME_COMES_BACK)},
         why=NO_PIPELINE,
     ),
     _rung(
-        "of-x264-alone",
-        X264,
-        {"sm_90": 0.75, "cuda": 0.5},
-        "x264-alone",
-        contract={"cuda": _from_the_gpu(_captured(4), NV12_ONLY)},
-        why=X264_BOUND,
-        why_lower="a host of its own reaches 0.97, and less where others use the cores that libx264 encodes on",
+        *("of-x264-alone", X264, {"sm_90": 0.75, "cuda": 0.5}, X264_BOUND),
+        below="x264-alone",
+        on_cuda=_from_the_gpu(FOUR_STAGES, NV12_ONLY),
+        why_lower=OWN_HOST,
     ),
     _rung(
-        "optimized-triton",
-        TRITON,
-        {"cuda": 0.95},
-        "optimized-nvjpeg",
-        replace(VIDEO, packages=(*VIDEO.packages, "triton")),
-        {"cuda": _from_the_gpu(COMPRESSED_ONLY)},
-        why=ONE_KERNEL_A_STAGE,
+        *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE),
+        below="optimized-nvjpeg",
+        needs=WITH_TRITON,
+        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
     ),
     _rung(
-        "optimized-nvenc",
-        NVENC,
-        {"cuda": 1.5},
-        needs=replace(VIDEO, engine=Engine("nvenc", why_not)),
-        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
-        why=ENCODED_APART,
+        *("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART),
+        needs=WITH_NVENC,
+        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
     ),
     _rung(
-        "optimized-nvjpeg",
-        NVJPEG,
-        {"sm_90": 35.0, "cuda": 3.0},
-        contract={
-            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
-            "cuda": _from_the_gpu(),
-        },
-        why=f"{MOTION_JPEG}; {OVERLAP}",
+        *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}"),
+        on_cuda=_from_the_gpu(),
+        on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
         why_lower=SHARED_CORES,
     ),
-)
-OPTIMIZED_ON_CPU = Optimization(
-    "optimized-on-cpu",
-    partial(build, ON_CPU),
-    {"cpu": 0.6},
-    tolerance=EXACT,
-    needs=ON_HOST,
-    proofs=(file_is_whole(ON_CPU),),
-    why=TWO_CORES,
 )
 END_TO_END = Workload(
     name="video/end-to-end",
     baseline=partial(build, REFERENCE),
     inputs=stamps,
     sizes={kind: size(kind) for kind in FRAMES},
-    optimizations=(*LADDER, *OPTIMIZED, OPTIMIZED_ON_CPU),
+    optimizations=(*LADDER, *OPTIMIZED, _rung("optimized-on-cpu", ON_CPU, {"cpu": 0.6}, TWO_CORES, needs=ON_HOST)),
     cold=False,  # the inputs are stamps; frames come from a file
     timing="pipeline",
     ladder=True,
