@@ -15,14 +15,13 @@ import functools
 import math
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.frames import LOST_LEVELS, Matrix, luma_of_rgb, planar_frames, plane
+from workloads.video.frames import LOST_LEVELS, Matrix, luma_of_rgb, planar_frames, plane, planes
 
 DATA_BITS, CHECK_BITS = 16, 4
 CELLS = 1 + DATA_BITS + CHECK_BITS + 1
@@ -93,13 +92,12 @@ GRID_ROWS = 18  # of points at which the luma is compared: at 1080p every 60th p
 # mask of the batch before is 1.9 off where the clip moves least, and a network left out, or the blur, 4 and more.
 DECODED_LEVELS, COMPOSITED_LEVELS = 3.0, 1.0
 GREEN = 1  # of B, G, R
-_Pixels = TypeVar("_Pixels", Tensor, NDArray[np.uint8])
 
 
 @functools.lru_cache(maxsize=4)
 def luma_grids(path: Path) -> Tensor:
     """The luma of every frame of the video, in display order: float32 [frames, rows, columns], 0..255."""
-    grids = [torch.from_numpy(_grid(plane(frame, 0)).copy()) for frame in planar_frames(path)]
+    grids = [_grid(torch.from_numpy(plane(frame, 0))).clone() for frame in planar_frames(path)]
     return _full_range(torch.stack(grids))
 
 
@@ -115,16 +113,13 @@ class Arrivals:
         self._grids, self._numbered, self._levels = grids.to(device), numbered, levels
         self._place = torch.zeros((), dtype=torch.int64, device=device)
 
-    def __len__(self) -> int:
-        return len(self._grids)
-
     def begin(self) -> None:
         """Restarts at the first frame."""
         self._place.zero_()
 
     def of_nv12(self, frames: Tensor) -> Tensor:
         """uint8 [n, H * 3 // 2, W] on the device -> float32 [n, 2], each 1 or 0: the number and the luma are right."""
-        return self._record(_luma(frames), luma_of_nv12(frames))
+        return self._record(planes(frames)[0], luma_of_nv12(frames))
 
     def of_bgr(self, frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
         """The record of BGR frames, uint8 [n, H, W, 3] on the host: float32 [n, 2] as by `of_nv12`."""
@@ -132,25 +127,16 @@ class Arrivals:
         return self._record(torch.from_numpy(frames)[..., GREEN], luma_of_bgr(frames, matrix))
 
     def _record(self, strip: Tensor, grid: Tensor) -> Tensor:
-        turn = self._next(len(grid))
+        turn = (self._place + torch.arange(len(grid), device=self._place.device)) % len(self._grids)
+        self._place += len(grid)
         unlike = (grid - self._grids[turn]).square_().mean((1, 2)) > self._levels**2
         in_turn = read_numbers(strip) == turn if self._numbered else torch.ones_like(unlike)
         return torch.stack((in_turn, ~unlike), 1).float()
 
-    def _next(self, count: int) -> Tensor:
-        turn = (self._place + torch.arange(count, device=self._place.device)) % len(self._grids)
-        self._place += count
-        return turn
-
-
-def _luma(nv12: Tensor) -> Tensor:
-    """The luma of NV12: [..., H * 3 // 2, W] -> [..., H, W], a view."""
-    return nv12[..., : nv12.shape[-2] * 2 // 3, :]
-
 
 def luma_of_nv12(frames: Tensor) -> Tensor:
     """The luma of NV12, uint8 [n, H * 3 // 2, W], at some pixels: float32 [n, rows, columns], 0..255, on its device."""
-    return _full_range(_grid(_luma(frames)))
+    return _full_range(_grid(planes(frames)[0]))
 
 
 def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
@@ -159,7 +145,7 @@ def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
     return luma_of_rgb(points.flip(1), matrix).add_(LOST_LEVELS[matrix])
 
 
-def _grid(pixels: _Pixels) -> _Pixels:
+def _grid(pixels: Tensor) -> Tensor:
     """Every n-th pixel in both directions: [..., H, W] -> [..., rows, columns], a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]

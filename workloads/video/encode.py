@@ -178,7 +178,13 @@ def quality(
 
 
 def _variant(
-    name: str, codec: Codec, min_speedup: Mapping[str, float], needs: Needs, why: str, *limits: Limit
+    name: str,
+    codec: Codec,
+    min_speedup: Mapping[str, float],
+    why: str,
+    *limits: Limit,
+    needs: Needs = ON_HOST,
+    why_lower: str = "",
 ) -> Optimization:
     return Optimization(
         name,
@@ -189,43 +195,30 @@ def _variant(
         contract={"cuda": Contract(limits)},
         proofs=(file_shows(codec),),
         why=why,
+        min_speedup_why=why_lower,
     )
 
 
 COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
+NVENC = replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not))
+OWN_THREADS = (
+    "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at "
+    "the end of a short file they are soon idle"
+)
+ALL_CORES = "libx264 encodes on all cores of the host, which others use too"
+PICTURES = "every frame is a picture of its own: fast, and several times as large as H.264"
+APART = "the GPU's own encoder, an engine apart from what computes"
+X264_GAINS = {"nvidia-h100-80gb-hbm3": 2.6, "sm_90": 2.2, "cuda": 0.5, "cpu": 0.4}
+JPEG_GAINS = {"nvidia-h100-80gb-hbm3": 24.6, "sm_90": 20.0, "cuda": 2.0}
 ENCODE = Workload(
     name="video/encode",
     baseline=partial(build, "mp4v"),
     inputs=stamps,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        replace(
-            _variant(
-                "x264-overlapped",
-                "x264",
-                {"nvidia-h100-80gb-hbm3": 2.6, "sm_90": 2.2, "cuda": 0.5, "cpu": 0.4},
-                ON_HOST,
-                "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at "
-                "the end of a short file they are soon idle",
-            ),
-            min_speedup_why="libx264 encodes on all cores of the host, which others use too",
-        ),
-        _variant(
-            "nvjpeg",
-            "nvjpeg",
-            {"nvidia-h100-80gb-hbm3": 24.6, "sm_90": 20.0, "cuda": 2.0},
-            ON_HOST,  # and nvJPEG, which torchvision contains
-            "every frame is a picture of its own: fast, and several times as large as H.264",
-            COMPRESSED_ONLY,
-        ),
-        _variant(
-            "nvenc",
-            "nvenc",
-            {"cuda": 2.0},
-            replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not)),
-            "the GPU's own encoder, an engine apart from what computes",
-            COMPRESSED_ONLY,
-        ),
+        _variant("x264-overlapped", "x264", X264_GAINS, OWN_THREADS, why_lower=ALL_CORES),
+        _variant("nvjpeg", "nvjpeg", JPEG_GAINS, PICTURES, COMPRESSED_ONLY),  # torchvision contains the library
+        _variant("nvenc", "nvenc", {"cuda": 2.0}, APART, COMPRESSED_ONLY, needs=NVENC),
     ),
     cold=False,  # the inputs are stamps
     timing="pipeline",

@@ -215,9 +215,13 @@ def rgb_from_nv12(nv12: Tensor, matrix: Matrix) -> Tensor:
     OpenCV 5 follows the matrix that a file is tagged with, and takes an untagged one for BT.601, whatever its size.
     """
     luma, chroma = planes(nv12)
+    u, v = chroma.unbind(-1)
     frames, height, width = luma.shape
-    brightness = _rounded_down(luma, 16, LUMA_GAIN).view(frames, 1, height // 2, 2, width // 2, 2)
-    rgb = brightness + _colours(chroma, matrix)[:, :, :, None, :, None]
+    of_y, of_u, of_v = gains_of(matrix).tolist()
+    brightness = _rounded_down(luma, 16, of_y[0]).view(frames, 1, height // 2, 2, width // 2, 2)
+    red, blue = _rounded_down(v, 128, of_v[0]), _rounded_down(u, 128, of_u[2])
+    green = _rounded_down(u, 128, of_u[1]).add_(_rounded_down(v, 128, of_v[1]))
+    rgb = brightness + torch.stack((red, green, blue), 1)[:, :, :, None, :, None]
     return rgb.clamp_(0, 255).to(torch.uint8).view(frames, 3, height, width)
 
 
@@ -249,22 +253,18 @@ def luma_of_rgb(rgb: Tensor, matrix: Matrix) -> Tensor:
     return grey.add_(rgb[:, 1], alpha=1 - of_red - of_blue).add_(rgb[:, 2], alpha=of_blue)
 
 
-def _colours(chroma: Tensor, matrix: Matrix) -> Tensor:
-    """int16 [n, 3, H/2, W/2]: the share of UV, uint8 [n, H/2, W/2, 2], in the levels of red, green and blue."""
+def gains_of(matrix: Matrix) -> Tensor:
+    """float32 [3, 3]: the weight of a level of Y, of U and of V in red, green and blue, in swscale's fixed point.
+
+    Their products with levels are exact in float32: a whole number of steps, of which there are fewer than 2**24.
+    """
     of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
     of_green = 1 - of_red - of_blue
-    u, v = chroma.unbind(-1)
-    red = _rounded_down(v, 128, 2 * (1 - of_red) * CHROMA_GAIN)
-    blue = _rounded_down(u, 128, 2 * (1 - of_blue) * CHROMA_GAIN)
-    green = _rounded_down(u, 128, -2 * (1 - of_blue) * of_blue / of_green * CHROMA_GAIN)
-    green += _rounded_down(v, 128, -2 * (1 - of_red) * of_red / of_green * CHROMA_GAIN)
-    return torch.stack((red, green, blue), 1)
+    blue, red = 2 * (1 - of_blue) * CHROMA_GAIN, 2 * (1 - of_red) * CHROMA_GAIN
+    of_u, of_v = (0.0, -blue * of_blue / of_green, blue), (red, -red * of_red / of_green, 0.0)
+    return torch.tensor([(LUMA_GAIN,) * 3, of_u, of_v]).div_(STEP).round_().mul_(STEP)
 
 
 def _rounded_down(levels: Tensor, zero: int, gain: float) -> Tensor:
-    """int16: the bytes `levels` above `zero`, times the gain in swscale's fixed point, rounded down.
-
-    Exact in float32: the product is a whole number of steps, of which there are fewer than 2**24.
-    """
-    steps = round(gain / STEP)
-    return torch.sub(levels, float(zero)).mul_(steps * STEP).floor_().to(torch.int16)
+    """int16: the bytes `levels` above `zero`, times the gain, rounded down."""
+    return torch.sub(levels, float(zero)).mul_(gain).floor_().to(torch.int16)

@@ -50,7 +50,7 @@ from workloads.video.clip import (
     one_thread_on_cpu,
     source,
 )
-from workloads.video.frames import CHROMA_GAIN, LUMA_GAIN, LUMA_OF_RED_AND_BLUE, STEP, Matrix
+from workloads.video.frames import Matrix, gains_of
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
 ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none
@@ -106,7 +106,7 @@ class OnDevice:
         self._places = torch.stack(places).to(device)  # [taps, 3, h, w]
         self._shares = torch.stack(shares)[:, None].to(device)  # [taps, 1, h, w]
         self._zeros = torch.tensor(ZEROS, device=device).view(3, 1, 1).float()
-        self._gains = gains_of(matrix).to(device)
+        self._gains = gains_of(matrix).view(3, 3, 1, 1).to(device)
         self._scale, self._shift = (each.to(device) for each in normalization())
 
     def __call__(self, nv12: Tensor) -> Tensor:
@@ -134,15 +134,6 @@ def normalization() -> tuple[Tensor, Tensor]:
     """Scale and shift, float32 [3, 1, 1], from red, green and blue, 0..255, to what ImageNet's networks expect."""
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     return 1 / (255 * std), -mean / std
-
-
-def gains_of(matrix: Matrix) -> Tensor:
-    """float32 [3, 3, 1, 1]: the weight of a level of Y, of U and of V in red, green and blue; exact in FP32 (STEP)."""
-    of_red, of_blue = LUMA_OF_RED_AND_BLUE[matrix]
-    of_green = 1 - of_red - of_blue
-    blue, red = 2 * (1 - of_blue) * CHROMA_GAIN, 2 * (1 - of_red) * CHROMA_GAIN
-    of_u, of_v = (0.0, -blue * of_blue / of_green, blue), (red, -red * of_red / of_green, 0.0)
-    return torch.tensor([(LUMA_GAIN,) * 3, of_u, of_v]).div_(STEP).round_().mul_(STEP).view(3, 3, 1, 1)
 
 
 # --- CV-CUDA ----------------------------------------------------------------------------------------------------------

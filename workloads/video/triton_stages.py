@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from workloads.video.composite import Blur, alpha_of, blurs_of
-from workloads.video.frames import Matrix
-from workloads.video.preprocess import gains_of, input_size, normalization
+from workloads.video.frames import Matrix, gains_of
+from workloads.video.preprocess import input_size, normalization
 
 BLOCK = 512  # pixels of a program that preprocesses
 TILE = 64  # of a program that composites
@@ -86,7 +86,7 @@ def preprocess(height: int, width: int, device: torch.device, matrix: Matrix = "
     h, w = input_size(height, width)
     exact = height % (2 * h) == h and width % (2 * w) == w  # an odd multiple: a sample is a pixel's middle
     scale, shift = (each.view(3, 1) for each in normalization())
-    table = torch.cat((gains_of(matrix).view(3, 3).T, scale, shift), 1).contiguous().to(device)
+    table = torch.cat((gains_of(matrix).T, scale, shift), 1).contiguous().to(device)
 
     def sample(nv12: Tensor) -> Tensor:
         result = torch.empty((len(nv12), 3, h, w), device=nv12.device)
