@@ -20,9 +20,8 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import partial
@@ -84,23 +83,20 @@ class Encoder(ABC, Generic[_Frames]):
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
         self._encoded: Encoded | None = None
-        self._file = ExitStack()
+        self._work = self._encode()
         self._thread = ThreadPoolExecutor(1, f"encode {path.name}")
         try:
-            self._thread.submit(self._open).result()
+            self._thread.submit(next, self._work).result()
         except BaseException:
             self.abort()
             raise
 
     @abstractmethod
-    def _open(self) -> None:
-        """Opens the encoder and enters its file into `_file`, in the thread, as the following two work there."""
+    def _encode(self) -> Generator[None, Any, None]:
+        """Opens the file, encodes each batch that `yield` returns, and completes the file after None, in the thread.
 
-    @abstractmethod
-    def _encode(self, batch: Any) -> None: ...
-
-    @abstractmethod
-    def _flush(self) -> None: ...
+        An encoder that is aborted ends at a `yield`, by GeneratorExit.
+        """
 
     def _prepared(self, frames: _Frames) -> Any:
         """The batch for the thread, made on the caller's stream."""
@@ -109,7 +105,7 @@ class Encoder(ABC, Generic[_Frames]):
     def write(self, frames: _Frames) -> None:
         """Encodes the frames after all earlier ones; waits while MOST_IN_FLIGHT batches are on their way."""
         self.wait_for_room()
-        self._in_flight.append(self._thread.submit(self._encode, self._prepared(frames)))
+        self._in_flight.append(self._thread.submit(self._work.send, self._prepared(frames)))
 
     def wait_for_room(self) -> None:
         while len(self._in_flight) >= MOST_IN_FLIGHT:
@@ -125,8 +121,7 @@ class Encoder(ABC, Generic[_Frames]):
         if self._encoded is None:
             try:
                 Encoder.settle(self)
-                self._thread.submit(self._flush).result()
-                self._file.close()
+                self._thread.submit(next, self._work, None).result()  # None is sent, and comes back at the end
             except BaseException:
                 self.abort()
                 raise
@@ -139,9 +134,7 @@ class Encoder(ABC, Generic[_Frames]):
         """Ends without a file; does nothing after `close()`. May be called again."""
         self._thread.shutdown(cancel_futures=True)
         self._in_flight.clear()
-        if self._encoded is None:
-            aborted = EncodingError(f"{self.path} is not written: its encoder was aborted")
-            self._file.__exit__(EncodingError, aborted, None)
+        self._work.close()
 
     def __enter__(self: _Self) -> _Self:
         return self
@@ -167,31 +160,27 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
         super().write(frames)
         self.settle()
 
-    def _open(self) -> None:
+    def _encode(self) -> Generator[None, Any, None]:
         import cv2
 
-        self._partial = self._file.enter_context(replacing_file(self.path))
         size, rate = (self.info.width, self.info.height), float(self.info.frames_per_second)
-        self._writer = cv2.VideoWriter(str(self._partial), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
-        self._file.callback(self._writer.release)
-        if not self._writer.isOpened():
-            raise EncodingError(f"OpenCV writes no MPEG-4 Part 2 to {self.path}: take a name that ends in .mp4")
-
-    def _encode(self, batch: NDArray[np.uint8]) -> None:
-        for frame in batch:
-            self._writer.write(frame)
-            self.frames += 1
-
-    def _flush(self) -> None:
-        import cv2
-
-        self._writer.release()
-        file = cv2.VideoCapture(str(self._partial), cv2.CAP_FFMPEG)
-        found = round(file.get(cv2.CAP_PROP_FRAME_COUNT)) if file.isOpened() else 0  # none without its index
-        file.release()
-        if found != self.frames:
-            lost = f"{self.path} came out with {found} of {self.frames} frames"
-            raise EncodingError(f"{lost}: give uint8 [n, {self.info.height}, {self.info.width}, 3], and make room")
+        with replacing_file(self.path) as partial:
+            writer = cv2.VideoWriter(str(partial), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"mp4v"), rate, size)
+            if not writer.isOpened():
+                raise EncodingError(f"OpenCV writes no MPEG-4 Part 2 to {self.path}: take a name that ends in .mp4")
+            try:
+                while (batch := (yield)) is not None:
+                    for frame in batch:
+                        writer.write(frame)
+                        self.frames += 1
+            finally:
+                writer.release()
+            file = cv2.VideoCapture(str(partial), cv2.CAP_FFMPEG)
+            found = round(file.get(cv2.CAP_PROP_FRAME_COUNT)) if file.isOpened() else 0  # none without its index
+            file.release()
+            if found != self.frames:
+                lost = f"{self.path} came out with {found} of {self.frames} frames"
+                raise EncodingError(f"{lost}: give uint8 [n, {self.info.height}, {self.info.width}, 3], and make room")
 
 
 class X264(Encoder[Tensor]):
@@ -214,24 +203,21 @@ class X264(Encoder[Tensor]):
         require_frames(frames, self.info.nv12_shape)
         return on_host(frames) if frames.is_cuda else PendingFrames(frames)
 
-    def _open(self) -> None:
-        self._container = self._file.enter_context(replacing_video(self.path))
-        self._stream: VideoStream = self._container.add_stream("libx264", rate=self.info.frames_per_second)
-        configure(self._stream.codec_context, self.info)
-        self._stream.codec_context.open()
-
-    def _encode(self, batch: PendingFrames) -> None:
+    def _encode(self) -> Generator[None, Any, None]:
         from av.video.frame import VideoFrame
 
-        batch.wait()
-        for pixels in batch.frames.numpy():
-            frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
-            frame.pts = self.frames
-            self._container.mux(self._stream.encode(frame))
-            self.frames += 1
-
-    def _flush(self) -> None:
-        self._container.mux(self._stream.encode(None))
+        with replacing_video(self.path) as container:
+            stream: VideoStream = container.add_stream("libx264", rate=self.info.frames_per_second)
+            configure(stream.codec_context, self.info)
+            stream.codec_context.open()
+            while (batch := (yield)) is not None:
+                batch.wait()
+                for pixels in batch.frames.numpy():
+                    frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
+                    frame.pts = self.frames
+                    container.mux(stream.encode(frame))
+                    self.frames += 1
+            container.mux(stream.encode(None))
 
 
 def stock_frames() -> int:
@@ -348,22 +334,18 @@ class MotionJpeg(Encoder[Tensor]):
     thread writes earlier frames.
     """
 
-    def _open(self) -> None:
-        self._container = self._file.enter_context(replacing_video(self.path))
-        self._track = coded_track(self._container, "mjpeg", self.info)
-
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         require_frames(frames, (3, self.info.height, self.info.width))
         return pictures(as_of_now(frames), jpeg_threads())
 
-    def _encode(self, batch: Iterator[Tensor]) -> None:
-        for picture in batch:
-            number = self.frames
-            self._container.mux(coded_packet(self._track, self.info, picture.numpy(), number, number, is_keyframe=True))
-            self.frames += 1
-
-    def _flush(self) -> None:
-        """Every picture is in the file already."""
+    def _encode(self) -> Generator[None, Any, None]:
+        with replacing_video(self.path) as container:
+            track = coded_track(container, "mjpeg", self.info)
+            while (batch := (yield)) is not None:
+                for picture in batch:
+                    number = self.frames
+                    container.mux(coded_packet(track, self.info, picture.numpy(), number, number, is_keyframe=True))
+                    self.frames += 1
 
 
 @functools.cache
@@ -533,53 +515,48 @@ class Nvenc(Encoder[Tensor]):
         require_frames(frames, self.info.nv12_shape)
         return as_of_now(frames)
 
-    def _open(self) -> None:
+    def _encode(self) -> Generator[None, Any, None]:
         from av.bitstream import BitStreamFilterContext
+        from av.packet import Packet
 
         info, code = self.info, H273_CODE[self.info.matrix]
         # A thread without a context would get one of its own, without PyTorch's memory.
         torch.cuda.set_device(self._gpu)
-        self._library: Any = importlib.import_module(PACKAGE)
+        library: Any = importlib.import_module(PACKAGE)
         # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
         colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
-        self._tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
-        fps = max(1, round(info.frames_per_second))
-        self._container = self._file.enter_context(replacing_video(self.path))
-        self._encoder = self._library.CreateEncoder(
-            info.width, info.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
-        )
-        self._reordered = max(0, int(self._encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
-        self._track = coded_track(self._container, "h264", info)
-        self._kept: deque[tuple[int, Tensor]] = deque()  # with the number of the frame after the last one
-        self._given = 0
+        tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
+        fps, given = max(1, round(info.frames_per_second)), 0
+        kept = deque[tuple[int, Tensor]]()  # batches with the number of the frame after the last one
+        with replacing_video(self.path) as container:
+            encoder = library.CreateEncoder(
+                info.width, info.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
+            )
+            reordered = max(0, int(encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
+            track = coded_track(container, "h264", info)
 
-    def _encode(self, batch: PendingFrames) -> None:
-        batch.wait()
-        self._kept.append((self._given + len(batch.frames), batch.frames))
-        for frame in batch.frames:
-            picture = self._library.NV_ENC_PIC_PARAMS()
-            picture.inputTimeStamp = self._given
-            self._given += 1
-            self._mux(self._encoder.Encode(Nv12Planes(frame), picture))
+            def mux(packets: list[dict[str, Any]]) -> None:
+                """Writes packets in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
+                for packet in packets:
+                    data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
+                    if is_keyframe:
+                        data = b"".join(bytes(tagged) for tagged in tags.filter(Packet(data)))
+                    coded = self.frames - reordered
+                    container.mux(coded_packet(track, info, data, packet["timestamp"], coded, is_keyframe))
+                    self.frames += 1
+                while kept and kept[0][0] + reordered <= self.frames:
+                    kept.popleft()
 
-    def _flush(self) -> None:
-        self._mux(self._encoder.EndEncode())
-        del self._encoder  # in its thread
-        self._kept.clear()
-
-    def _mux(self, packets: list[dict[str, Any]]) -> None:
-        """Writes the packets, in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
-        from av.packet import Packet
-
-        for packet in packets:
-            data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
-            if is_keyframe:
-                data = b"".join(bytes(tagged) for tagged in self._tags.filter(Packet(data)))
-            coded = self.frames - self._reordered
-            self._container.mux(coded_packet(self._track, self.info, data, packet["timestamp"], coded, is_keyframe))
-            self.frames += 1
-        while self._kept and self._kept[0][0] + self._reordered <= self.frames:
-            self._kept.popleft()
+            while (batch := (yield)) is not None:
+                batch.wait()
+                kept.append((given + len(batch.frames), batch.frames))
+                for frame in batch.frames:
+                    picture = library.NV_ENC_PIC_PARAMS()
+                    picture.inputTimeStamp = given
+                    given += 1
+                    mux(encoder.Encode(Nv12Planes(frame), picture))
+            mux(encoder.EndEncode())
+            del encoder  # in its thread, before the frames that it read
 
 
 class Nv12Planes:
