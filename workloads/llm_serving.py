@@ -31,8 +31,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm.model import UNWRITTEN, make_decoder
-from workloads.llm.sizes import Shape
+from workloads.llm.model import UNWRITTEN, Shape, make_decoder
 from workloads.parts.random_inputs import host_generator
 
 SHAPES = {

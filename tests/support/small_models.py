@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from workloads import llm_serving, resnet50_inference
 from workloads.driving import training as driving_training
-from workloads.llm import sizes as llm_sizes
-from workloads.llm.sizes import Shape
+from workloads.llm import context as llm_context
+from workloads.llm.model import Shape
 from workloads.resnet18_training import training
 from workloads.video.clip import CLIPS, Clip
 from workloads.video.segment import fitted_weights
@@ -79,7 +79,7 @@ def small_models() -> Iterator[None]:
     with small_encoders(), pytest.MonkeyPatch.context() as patch:
         patch.setitem(CLIPS, "cpu", Clip(312, 192, 24))  # type: ignore[arg-type]
         patch.setattr(training, "architecture", SmallNet)
-        patch.setattr(llm_sizes, "SMALL", TINY)
+        patch.setattr(llm_context, "SMALL", TINY)
         for name, small in SERVING.items():
             patch.setitem(getattr(llm_serving, name), "cpu", small)
         patch.setattr("torchvision.models.resnet50", partial(ResNet, Bottleneck, [1, 1, 1, 1]))

@@ -17,12 +17,12 @@ from gpugate.workload import Context, Optimization, Side
 from tests.support.code_in_child import interpret
 from tests.support.small_models import TINY
 from workloads import llm
+from workloads.llm import context as llm_context
 from workloads.llm import model as llm_model
-from workloads.llm import rungs, sizes, speculative
-from workloads.llm.context import LLAMA3_ROPE, decoder, load, token
-from workloads.llm.model import Decoder, frequencies, make_decoder
+from workloads.llm import rungs, speculative
+from workloads.llm.context import CONTEXT_TOKENS, LLAMA3_ROPE, MIDDLE, decoder, load, token
+from workloads.llm.model import Decoder, Shape, frequencies, make_decoder
 from workloads.llm.quantized import Int8Linear, replace_linear_layers
-from workloads.llm.sizes import CONTEXT_TOKENS, MIDDLE, Shape
 
 CPU = torch.device("cpu")
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")
@@ -31,7 +31,7 @@ SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-dec
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Context:
     """The context of two sequences, whose decoder has the shape TINY."""
-    monkeypatch.setattr(sizes, "SMALL", TINY)
+    monkeypatch.setattr(llm_context, "SMALL", TINY)
     return Context(CPU, items=2, seed=5, cache_dir=Path())
 
 
@@ -105,8 +105,8 @@ def test_the_bytes_of_a_token_are_those_of_the_matrices_and_the_cache(tiny: Cont
 
     scales = 2 * (TINY.layers * (2 * TINY.width + 2 * TINY.kv_width + 2 * TINY.hidden + TINY.width) + TINY.vocabulary)
     norms = 4 * TINY.width * (2 * TINY.layers + 1)
-    assert stored(narrow=False) == sizes.bytes_of_step(TINY, 4, tiny.items) + norms
-    assert stored(narrow=True) == sizes.bytes_of_step(TINY, 4, tiny.items, narrow=TINY.weights) + norms + scales
+    assert stored(narrow=False) == llm.bytes_of_step(TINY, 4, tiny.items) + norms
+    assert stored(narrow=True) == llm.bytes_of_step(TINY, 4, tiny.items, narrow=TINY.weights) + norms + scales
 
 
 @pytest.mark.parametrize(("right", "checks"), [(True, 2), (False, speculative.SPAN_TOKENS)])
@@ -128,13 +128,13 @@ from gpugate.machine import children
 from gpugate.workload import Context
 from tests.support.small_models import small_models
 from torch.nn.functional import scaled_dot_product_attention
-from workloads.llm import gemv, rungs, sizes
+from workloads.llm import context as llm_context, gemv, rungs
 from workloads.llm.context import token
 from workloads.llm.paged_attention import attend
 
 context = Context(torch.device("cpu"), items=1, seed=5, cache_dir=Path(), capture_graphs=False)
 with small_models():
-    sizes.SMALL = replace(sizes.SMALL, layers=1)
+    llm_context.SMALL = replace(llm_context.SMALL, layers=1)
     expected = rungs.growing(context)
     wanted = [expected.step(token(context, index)).clone() for index in (0, 1)]  # the second one in one type alone
     for narrow in (None, torch.int8, torch.float8_e4m3fn):

@@ -21,14 +21,41 @@ from gpugate.workload import (
     Optimization,
     Point,
     Proof,
+    Size,
     Tolerance,
     Workload,
 )
 from workloads.llm import long_context, prefill, rungs, speculative
-from workloads.llm.context import CHECKPOINT_SETTING, token
+from workloads.llm.context import CHECKPOINT_SETTING, LLAMA_1B, MIDDLE, SMALL, token
+from workloads.llm.model import Shape
 from workloads.llm.quantized import FP8, INT8
-from workloads.llm.sizes import LLAMA_1B, SMALL, bytes_of_step, decoding_size, prompt_size
 from workloads.parts.compiled import COMPILER
+
+
+def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1, cached: int = MIDDLE) -> Size:
+    """A step computes `tokens` tokens of each of `batch` sequences, and must read the weights once.
+
+    FLOPs: 2 per weight and token, and attention over the prompt and half of the new tokens. Bytes: all weights, and the
+    keys and values of each sequence.
+    """
+    flops = 2.0 * shape.weights + shape.attention_flops(cached)
+    return Size(
+        batch * tokens, flops=flops * batch * tokens, bytes=bytes_of_step(shape, bytes_per_value, batch, cached=cached)
+    )
+
+
+def bytes_of_step(shape: Shape, bytes_per_value: int, batch: int, narrow: int = 0, cached: int = MIDDLE) -> float:
+    """All weights, of which `narrow` have one byte, and the keys and values of `batch` sequences."""
+    values = shape.weights + batch * shape.cached_values(cached)
+    return float(bytes_per_value * (values - narrow) + narrow)
+
+
+def prompt_size(shape: Shape, bytes_per_value: int, tokens: int) -> Size:
+    """FLOPs: 2 per weight and token, and attention over half of the tokens; the last token alone gets logits."""
+    table = shape.vocabulary * shape.width
+    flops = 2.0 * (tokens * (shape.weights - table) + table) + tokens * shape.attention_flops(tokens // 2)
+    return Size(tokens, flops=flops, bytes=float(bytes_per_value * shape.weights))
+
 
 LARGE_BATCH, LONG_TEXTS = 16, 8
 PROMPT_ON_GPU, PROMPT_ON_CPU = 2048, 256

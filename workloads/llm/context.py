@@ -14,12 +14,25 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context
-from workloads.llm.model import Decoder, make_decoder
-from workloads.llm.sizes import CONTEXT_TOKENS, MIDDLE, Shape, dtype, shape
+from workloads.llm.model import Decoder, Shape, make_decoder
 from workloads.parts.random_inputs import host_generator
 
+LLAMA_1B = Shape(vocabulary=128_256, width=2048, layers=16, heads=32, kv_heads=8, hidden=8192)  # 1.24 B weights
+SMALL = Shape(vocabulary=8192, width=512, layers=6, heads=8, kv_heads=2, hidden=1408)  # 21 M weights, for a CPU
+
+PROMPT_TOKENS, NEW_TOKENS = 128, 128
+CONTEXT_TOKENS = PROMPT_TOKENS + NEW_TOKENS
+MIDDLE = PROMPT_TOKENS + NEW_TOKENS // 2  # here a step reads as many keys and values as the average new token
 CHECKPOINT_SETTING = {"llm-checkpoint": "a folder with config.json and *.safetensors of a Llama of the same shape"}
 LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+def shape(context: Context) -> Shape:
+    return SMALL if context.device.type == "cpu" else LLAMA_1B
+
+
+def dtype(context: Context) -> torch.dtype:
+    return torch.float32 if context.device.type == "cpu" else torch.bfloat16
 
 
 def decoder(context: Context, context_tokens: int = CONTEXT_TOKENS, precision: torch.dtype | None = None) -> Decoder:

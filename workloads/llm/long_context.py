@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.llm.context import decoder, draw_ids
+from workloads.llm.context import decoder, draw_ids, dtype, shape
 from workloads.llm.model import UNWRITTEN, Cache, Decoder, StaticCache
 from workloads.llm.rungs import capture_on_ids, compile_blocks
-from workloads.llm.sizes import dtype, shape
 from workloads.parts.compiled import miscount
 from workloads.parts.random_inputs import generator_of
 

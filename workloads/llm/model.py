@@ -7,15 +7,55 @@ attention of new ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.llm.sizes import Shape
-
 UNWRITTEN = 100.0  # a step that reads memory that no step wrote gets wrong logits, in any precision
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers of a decoder. `rope_factor` > 1 stretches rotary positions as Llama 3.1 does."""
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    rope_base: float = 500_000.0
+    rope_factor: float = 1.0
+    norm_eps: float = 1e-5
+
+    @property
+    def head(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def kv_width(self) -> int:
+        return self.kv_heads * self.head
+
+    @property
+    def weights(self) -> int:
+        """The values of all matrices, which every token reads once; 0.01 % more are in the norms."""
+        return self.attention_weights + self.layers * 3 * self.width * self.hidden + self.vocabulary * self.width
+
+    @property
+    def attention_weights(self) -> int:
+        """The values of the matrices of attention, in all layers."""
+        return self.layers * 2 * self.width * (self.width + self.kv_width)
+
+    def cached_values(self, tokens: int) -> int:
+        """The keys and values of so many tokens."""
+        return 2 * self.layers * tokens * self.kv_width
+
+    def attention_flops(self, tokens: int) -> float:
+        """The two products of one token with so many tokens."""
+        return 4.0 * self.layers * tokens * self.width
 
 
 class Cache(Protocol):

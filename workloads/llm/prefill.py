@@ -10,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.llm.context import decoder, draw_ids
+from workloads.llm.context import decoder, draw_ids, shape
 from workloads.llm.model import Cache, Decoder, PromptByHand
 from workloads.llm.quantized import Fp8Linear, replace_linear_layers
 from workloads.llm.rungs import capture_on_ids, compile_blocks
-from workloads.llm.sizes import shape
 from workloads.parts.compiled import miscount
 
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import Build, Context, Side
-from workloads.llm.context import Token, decoder, draw_ids, text, token_at
+from workloads.llm.context import CONTEXT_TOKENS, MIDDLE, Token, decoder, draw_ids, dtype, shape, text, token_at
 from workloads.llm.model import Cache, Decoder, PromptByHand, StaticCache, attention_by_hand
 from workloads.llm.quantized import Int8Linear, describe_wide_weights, replace_linear_layers
-from workloads.llm.sizes import CONTEXT_TOKENS, MIDDLE, dtype, shape
 from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import recorded
 

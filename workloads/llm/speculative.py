@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from gpugate.workload import Context, Side
-from workloads.llm.context import decoder, text
-from workloads.llm.model import Decoder, StaticCache, make_decoder
+from workloads.llm.context import CONTEXT_TOKENS, PROMPT_TOKENS, decoder, shape, text
+from workloads.llm.model import Decoder, Shape, StaticCache, make_decoder
 from workloads.llm.rungs import make_static_caches
-from workloads.llm.sizes import CONTEXT_TOKENS, PROMPT_TOKENS, Shape, shape
 from workloads.parts.random_inputs import host_generator
 
 SPAN_TOKENS = 8  # of one step
