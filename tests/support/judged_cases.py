@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpugate.judging.rules import decide
-from gpugate.measurement.record import Counters, Difference, Measurement, Pair, SideCost, StepProfile, TimedBuild
+from gpugate.measurement.record import Counters, Difference, Measurement, StepProfile
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.duet import DuetProcess, RecordedCode
@@ -15,16 +15,15 @@ from gpugate.results.run import Mode
 from gpugate.results.summary import History
 from gpugate.results.verdict import Check, Verdict
 from gpugate.statistics.variation import Control, Variation
-from gpugate.workload import Contract, Limit, Size, Tolerance
+from gpugate.workload import Contract, Size, Tolerance
 from tests.conftest import TWO_CORES
+from tests.support.stored_runs import COUNTED, PROMISE, measurement, timed_build
 
 CASE_ID = "net/fast/cuda"
 COMMIT = "0123456789abcdef"
-COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
 COSTS = {"kernel_ms": 8.0, "host_to_device_ms": 1.0, "cpu_ms": 4.0, "spinning": 0.0}
 KERNELS = {"sm90_xmma_fprop": 5.0, "elementwise_kernel": 3.0}
 LOOSE = Tolerance(1e-3, 1e-2)
-COST = SideCost(0.1, 0.1)
 # Of 30 and 10 ms. The slope is 0.5, and the tolerance of the wall time about 2 %.
 RECORDED = History(3.0, 0.003, 30.0, 10.0, 0.003, 5, control=Control(0.5, Variation(0.003, 4.0)))
 
@@ -34,8 +33,9 @@ def measured(
 ) -> Measurement:
     """Three builds of four pairs; `spread` is half the range of the optimized side's times, as a share."""
     times = [optimized_ms * (1 + spread * part) for part in (-1, -0.3, 0.3, 1)]
-    builds = (TimedBuild(True, tuple(Pair(reference_ms, ms, True) for ms in times)),) * 3
-    found = Measurement(CASE_ID, builds, "narrow", (Difference(error, error, None, "fresh inputs"),), COST, COST)
+    found = measurement(
+        *[timed_build(reference_ms, times)] * 3, differences=(Difference(error, error, None, "fresh inputs"),)
+    )
     return replace(found, reference_counters=COUNTED, optimized_counters={**COUNTED, **counted})
 
 
@@ -78,7 +78,7 @@ def case(first: Measurement, *others: Confirmation | Measurement, **changed: Any
     """A case of a promise of 1.5x with a record, measured by this process and further ones."""
     attempts = [one if isinstance(one, Confirmation) else Confirmation(one) for one in others]
     result = CaseResult(CASE_ID, "net", "fast", "baseline", Size(1, 0, 0), first, attempts=attempts)
-    result.promise = Promise(1.5, LOOSE, Contract(limits=(Limit("kernels", at_most=58),)))
+    result.promise = PROMISE
     result.remembered = record()
     return replace(result, **changed)
 
@@ -116,8 +116,6 @@ def code(head_ms: float | None, spread: float = 0.0, **changed: Any) -> Recorded
     processes = []
     for swapped in (False, True, False, True):
         reference, optimized = (side(base=not swapped), side(base=swapped))
-        pairs = tuple(Pair(reference, optimized * (1 + spread * part), True) for part in (-1, -0.3, 0.3, 1))
-        builds = tuple(TimedBuild(first, pairs) for first in (True, False, True))
-        one = Measurement(CASE_ID, builds, "narrow", (Difference(0.0, 0.0, None, "fresh inputs"),), COST, COST)
+        one = measured(optimized, reference, spread)
         processes.append(DuetProcess(swapped, TWO_CORES, (CASE_ID,), {CASE_ID: one}))
     return replace(RecordedCode(COMMIT, processes=tuple(processes)), **changed)

@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpugate import __version__
 from gpugate.judging.decide_again import decide_again
@@ -32,8 +33,10 @@ from tests.conftest import H200
 
 MACHINE = replace(H200, packages={**H200.packages, "gpugate": __version__})
 STARTED = "2030-01-02T03:04:05+00:00"
+COST = SideCost(0.1, 0.1)
 COUNTED = {"kernel_launches": 1.0, "graph_launches": 0.0, "kernels": 57.0}
-RECORDED = Remembered(*[History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)] * 2, "exact", optimized_counters=COUNTED)
+OF_FIVE = History(3.0, 0.0002, 30.0, 10.0, 0.001, 5)
+RECORDED = Remembered(OF_FIVE, OF_FIVE, "exact", optimized_counters=COUNTED)
 OF_FEW = replace(RECORDED, current=replace(RECORDED.current, processes=3))
 PROMISE = Promise(1.5, Tolerance(1e-3, 1e-2), Contract(limits=(Limit("kernels", at_most=58),)))
 FIRST = datetime.datetime(2030, 1, 1, 3, 0, tzinfo=datetime.timezone.utc)
@@ -41,26 +44,38 @@ HASHES = {"tiny": "0123456789abcdef"}
 NO_TENSORRT = "needs the package tensorrt: pip install tensorrt"
 
 
+def timed_build(
+    reference_ms: float | Sequence[float], optimized_ms: float | Sequence[float], pairs: int = 4, **changed: Any
+) -> TimedBuild:
+    """A build whose pairs took these times; a single time is that of all `pairs`."""
+    reference, optimized = ([ms] * pairs if isinstance(ms, (int, float)) else ms for ms in (reference_ms, optimized_ms))
+    times = enumerate(zip(reference, optimized, strict=True))
+    taken = (Pair(*both_ms, reference_first=number % 2 == 0) for number, both_ms in times)
+    return replace(TimedBuild(True, tuple(taken)), **changed)
+
+
+def measurement(*builds: TimedBuild, case_id: str = "net/fast/cuda", **changed: Any) -> Measurement:
+    return replace(Measurement(case_id, builds, "narrow", (), COST, COST), **changed)
+
+
 def measured(
-    case_id: str, speedup: float, spread: float = 1e-4, optimized_ms: float | None = None, **changed: object
+    case_id: str, speedup: float, spread: float = 1e-4, optimized_ms: float | None = None, **changed: Any
 ) -> Measurement:
     """A measurement of four builds, with as many digits as a clock gives: the reference takes about 30 ms per step,
     unless `optimized_ms` has the optimized side's time."""
     step_ms = optimized_ms or 30.0 / speedup
     draw = random.Random(f"{case_id} {speedup}")  # noqa: S311  # the same in every run of the tests
 
-    def pair(index: int) -> Pair:
-        times = (step_ms * factor * (1 + draw.uniform(-spread, spread)) for factor in (speedup, 1.0))
-        return Pair(*times, index % 2 == 0)
+    def build(first: bool) -> TimedBuild:
+        pairs = [[step_ms * side * (1 + draw.uniform(-spread, spread)) for side in (speedup, 1.0)] for _ in range(4)]
+        reference_ms, optimized_ms = zip(*pairs, strict=True)
+        return timed_build(reference_ms, optimized_ms, reference_built_first=first)
 
-    instances = tuple(TimedBuild(built % 2 == 0, tuple(map(pair, range(4)))) for built in range(4))
-    difference = Difference(1.23e-6, 4.56e-6, None, "fresh inputs")
-    cost = SideCost(0.1, 0.1)
-    found = Measurement(case_id, instances, "narrow", (difference,), cost, cost, optimized_counters=COUNTED)
-    return replace(found, **changed)
+    facts = {"differences": (Difference(1.23e-6, 4.56e-6, None, "fresh inputs"),), "optimized_counters": COUNTED}
+    return measurement(*map(build, (True, False, True, False)), case_id=case_id, **{**facts, **changed})
 
 
-def case(name: str, speedup: float | None = 3.0, kind: str = "cuda", **changed: object) -> CaseResult:
+def case(name: str, speedup: float | None = 3.0, kind: str = "cuda", **changed: Any) -> CaseResult:
     """`tiny/<name>/<kind>`, measured at `speedup` and recorded at 3.00x; None measures nothing."""
     case_id = f"tiny/{name}/{kind}"
     result = CaseResult(case_id, "tiny", name, "baseline", Size(1, 1, 1), promise=PROMISE, remembered=RECORDED)
@@ -104,24 +119,21 @@ def crowded() -> list[CaseResult]:
     """More than a screen has lines for, by their kinds: failed, improved, new, and undecided with different steps."""
     kernels = {"gemm": (1.0, 1.0), "copy": (1.0, 0.1), "relu": (1.0, 0.2), OTHERS: (1.0, 9.0)}
     then = (Bills(Bill({}, {}), Bill({}, {"gemm": 0.5, "old": 0.75, "tiny": 0.01})),) * 5
-    counted = {"optimized_profile": StepProfile(kernels), "optimized_counters": {**COUNTED, "kernel_ms": 10.3}}
-    ceilings = {"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0}
+    counters, ceilings = {**COUNTED, "kernel_ms": 10.3}, {"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0}
+    billed = measured("tiny/billed/cuda", 3.0, optimized_counters=counters, ceilings=ceilings)
+    billed = replace(billed, optimized_profile=StepProfile(kernels))
+    record = replace(RECORDED, current=replace(RECORDED.current, bills=then))
     return [
         *(case(f"failed-{number}", None, error="broken") for number in range(7)),
         *(case(f"improved-{number}", measurement=measured("a", 3.2, optimized_ms=9.4)) for number in range(5)),
         *(case(f"new-{number}", remembered=None) for number in range(2)),
         case("undecided", remembered=None, measurement=measured("a", 2.0, spread=0.4)),
         case("noisy", None, "cpu", remembered=None, measurement=measured("a", 2.0, 0.4, stopped_because="noise")),
-        case(
-            "billed",
-            size=Size(64, flops=1e12, bytes=2e10),
-            measurement=measured("tiny/billed/cuda", 3.0, ceilings=ceilings, **counted),
-            remembered=replace(RECORDED, current=replace(RECORDED.current, bills=then)),
-        ),
+        case("billed", measurement=billed, remembered=record, size=Size(64, flops=1e12, bytes=2e10)),
     ]
 
 
-def stored(path: Path, *cases: CaseResult, **changed: object) -> RunResult:
+def stored(path: Path, *cases: CaseResult, **changed: Any) -> RunResult:
     """The run of these cases as it comes back from the file, which holds what was decided of its stored digits."""
     by_id: Mapping[str, CaseResult] = {one.case_id: one for one in cases}
     run = RunResult(MACHINE, STARTED, seed=7, cases=dict(by_id), wall_s=12.5)
@@ -154,7 +166,7 @@ def speedups(nights: int, level: float = 3.0, seed: int = 1) -> list[float]:
     return [level * (1 + draw.gauss(0, 0.002)) for _ in range(nights)]
 
 
-def timed(name: str, speedup: float, **changed: object) -> CaseResult:
+def timed(name: str, speedup: float, **changed: Any) -> CaseResult:
     """`tiny/<name>/cuda` with its summary, at about 10 ms per optimized step."""
     found = case(name, speedup, **changed)
     found.measurement = measured(found.case_id, speedup, optimized_ms=10.0)
@@ -162,7 +174,7 @@ def timed(name: str, speedup: float, **changed: object) -> CaseResult:
     return found
 
 
-def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: object) -> Path:
+def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: Any) -> Path:
     """The directory of the night that is `number` days after the first."""
     started = (FIRST + datetime.timedelta(days=number)).isoformat()
     by_id = {one.case_id: one for one in cases}

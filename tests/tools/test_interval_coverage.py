@@ -4,13 +4,9 @@ import math
 
 import pytest
 
-from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.statistics.intervals import BUILD_SPREAD
+from tests.support.stored_runs import timed_build
 from tools.interval_coverage import PAGE, list_rows, predict_next
-
-
-def build(speedup: float) -> TimedBuild:
-    return TimedBuild(True, (Pair(speedup, 1.0, True),) * 8)
 
 
 def test_the_page_has_the_rows_of_the_stored_trials() -> None:
@@ -21,6 +17,8 @@ def test_the_page_has_the_rows_of_the_stored_trials() -> None:
 @pytest.mark.parametrize(("times", "wrong"), [(9.5, False), (10.2, True)])
 def test_a_build_is_wrong_beyond_the_interval_and_its_own_variation(times: float, wrong: bool) -> None:
     """Of one build whose pairs agree, the half-width is t(2) x BUILD_SPREAD, 6.96 times, and the next one's 9.85."""
-    found, half_width = predict_next([build(2.0), build(2.0 * math.exp(times * BUILD_SPREAD))], 1)
+    found, half_width = predict_next(
+        [timed_build(speedup, 1.0) for speedup in (2.0, 2.0 * math.exp(times * BUILD_SPREAD))], 1
+    )
     assert found is wrong
     assert half_width == pytest.approx(6.9646 * BUILD_SPREAD, rel=1e-3)

@@ -13,17 +13,17 @@ from gpugate.commands.cli import main
 from gpugate.commands.doctor import Facts, Finding, list_findings
 from gpugate.machine.children import Ended
 from gpugate.machine.environment import machine_name
-from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.codec import to_json
 from tests.conftest import H200, TWO_CORES
+from tests.support.stored_runs import timed_build
 
 YARDSTICKS = {"matmul_bf16_tflops": 788.0, "pinned_copy_gb_per_s": 55.0, "launch_latency_us": 2.1}
 SLOW = {**YARDSTICKS, "matmul_bf16_tflops": 500.0}
 LATE = {**YARDSTICKS, "launch_latency_us": 3.0}
 HEALTHY = Facts(H200, 0.5, 16, 1, (YARDSTICKS, YARDSTICKS), clock_mhz=(1965, 1980))
-PROCESS = (TimedBuild(True, (Pair(2.0, 1.0, True),)),)
+PROCESS = (timed_build(2.0, 1.0, 1),)
 OTHER_DRIVER = replace(H200, driver="999.1")
 
 

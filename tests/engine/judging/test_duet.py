@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from gpugate.judging.duet import BUILD_S, PRIOR_BUILD_SD, judge_duet, plan, read_noise, time_ratio
-from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild
+from gpugate.measurement.record import Difference, Measurement, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
 from gpugate.statistics.intervals import PRIOR_WORTH
 from tests.conftest import TWO_CORES
+from tests.support.stored_runs import measurement, timed_build
 
 SLOWER, FASTER, SAME, UNDECIDED = DuetOutcome
 CASE = "tiny/quick/cpu"
@@ -19,12 +20,11 @@ SEED = 20261127
 
 
 def measured(reference_ms: float, optimized_ms: float, l2: float = 0.0) -> Measurement:
-    pairs = tuple(Pair(reference_ms, optimized_ms, number % 2 == 0) for number in range(8))
-    builds = tuple(TimedBuild(number % 2 == 0, pairs) for number in range(4))
-    costs = SideCost(1.0, 0.0), SideCost(2.0, 0.0)
-    return Measurement(
-        CASE, builds, "narrow", (Difference(l2, l2, None, "fresh inputs"),), *costs, {"kernels": 3}, {"kernels": 4}
+    found = measurement(
+        *[timed_build(reference_ms, optimized_ms, 8)] * 4, differences=(Difference(l2, l2, None, "fresh inputs"),)
     )
+    costs = {"reference_cost": SideCost(1.0, 0.0), "optimized_cost": SideCost(2.0, 0.0)}
+    return replace(found, reference_counters={"kernels": 3}, optimized_counters={"kernels": 4}, **costs)
 
 
 def process(measurement: Measurement, swapped: bool = False) -> DuetProcess:
@@ -79,8 +79,7 @@ def record(pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4)
 
     def build(mean: float) -> TimedBuild:
         ratios = np.exp(mean + pair_sd * draw.standard_normal(16))
-        taken = tuple(Pair(2.0 * ratio, 2.0, True) for ratio in ratios)
-        return TimedBuild(True, taken, optimized_steps_per_block=5)
+        return timed_build(2.0 * ratios, 2.0, 16, optimized_steps_per_block=5)
 
     return [[build(build_sd * draw.standard_normal()) for _ in range(builds)] for _ in range(processes)]
 
@@ -99,7 +98,7 @@ def test_records_of_one_build_have_the_spread_of_builds_that_is_known_of_others(
     noise = read_noise(record(0.01, 0.05, builds=1))
     assert noise is not None
     assert noise.build_sd == pytest.approx(PRIOR_BUILD_SD)
-    assert read_noise([[TimedBuild(True, (Pair(1.0, 1.0, True),))]]) is None
+    assert read_noise([[timed_build(1.0, 1.0, 1)]]) is None
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,18 @@ from gpugate.judging.machine_state import (
     slowed_reference,
     vanished_work,
 )
-from gpugate.measurement.record import Measurement, Pair, StepProfile, TimedBuild, Yardstick
+from gpugate.measurement.record import Measurement, StepProfile, Yardstick
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size
 from tests.support.judged_cases import judge_counters, measured
+from tests.support.stored_runs import timed_build
 
 
 def measured_with(kept: int, discarded: int) -> Measurement:
-    pairs = (Pair(3.0, 1.0, True),) * kept
-    return replace(measured(), instances=(TimedBuild(True, pairs, discarded, ("power brake",)),))
+    build = timed_build(3.0, 1.0, kept, discarded=discarded, throttled_by=("power brake",))
+    return replace(measured(), instances=(build,))
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpugate.measurement.record import Difference, Measurement, ProofResult, SideCost, StepChecks
+from gpugate.measurement.record import Difference, ProofResult, StepChecks
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.workload import Tolerance
 from tests.support.judged_cases import judge_equivalence
+from tests.support.stored_runs import measurement
 
-COST = SideCost(1.0, 0.1)
 ALLOWED = Tolerance(relative_l2=1e-3, max_error=1e-2, top1_agreement=0.9)
 CLOSE = Difference(1e-6, 1e-6, 1.0, "fresh inputs")
 FAR = Difference(0.5, 0.5, 1.0, "fresh inputs")
@@ -19,7 +19,7 @@ TOO_FAR = {"measure": "relative_l2", "found": 0.5, "limit": 1e-3}
 
 
 def judged(difference: Difference = CLOSE, **more: Any) -> Verdict:
-    return judge_equivalence(Measurement("net/fast/cpu", (), "narrow", (difference,), COST, COST, **more), ALLOWED)
+    return judge_equivalence(measurement(differences=(difference,), **more), ALLOWED)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_proof_that_fails_is_wrong_and_one_that_holds_is_named() -> None:
 def test_integers_are_equal_unless_a_share_is_declared_or_they_are_numbers(share: float, outcome: Outcome) -> None:
     """One of 64 integers is off by half of the output's norm; as numbers, such as pixels, they are too far off."""
     off = Difference(0.5, 0.5, 1.0, "fresh inputs", unequal=1, values=64)
-    found = Measurement("net/fast/cpu", (), "narrow", (off,), COST, COST)
+    found = measurement(differences=(off,))
     assert judge_equivalence(found, replace(ALLOWED, equal_share=share)).outcome is outcome
     near = replace(found, differences=(replace(off, relative_l2=1e-4, max_error=1e-4),))
     assert judge_equivalence(near, replace(ALLOWED, equal_share=None)).outcome is Outcome.PASS
@@ -93,7 +93,7 @@ def test_a_verdict_names_what_agrees_of_each_kind() -> None:
         ((integers,), [{"unequal", "values"}]),
         ((infinite,), [{"allowed"}, {"not_finite"}]),
     ):
-        verdict = judge_equivalence(Measurement("net/fast/cpu", (), "narrow", found, COST, COST), ALLOWED)
+        verdict = judge_equivalence(measurement(differences=found), ALLOWED)
         assert [(one.code, set(one.facts)) for one in verdict.reasons] == [
             (ReasonCode.OUTPUTS_AGREE, names) for names in expected
         ]

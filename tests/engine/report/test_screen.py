@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.measurement.record import Pair, TimedBuild
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.screen import details, screen
 from gpugate.report.tables import Row, rows
@@ -77,8 +76,8 @@ def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
     """The case cudnn-fused, measured by these pairs of a reference and an optimized time, over and over."""
     case = run.cases["resnet50-inference/cudnn-fused/cuda"]
     assert case.measurement is not None
-    pairs = tuple(Pair(*both, True) for both in times) * 9
-    case.measurement = replace(case.measurement, instances=(TimedBuild(True, pairs),) * 3)
+    build = stored_runs.timed_build(*zip(*9 * times, strict=True))
+    case.measurement = replace(case.measurement, instances=(build,) * 3)
     case.summary = summarize(case.measurement)
     return case
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpugate.measurement.record import OTHERS, Measurement, SideCost, StepProfile
+from gpugate.measurement.record import OTHERS, Measurement, StepProfile
 from gpugate.results.bill import MOST_KERNELS, Bill, Bills, bills_of
 from gpugate.results.summary import History
 from gpugate.store.codec import from_json, to_json
+from tests.support.stored_runs import measurement
 
-COST = SideCost(0.0, 0.0)
-NOTHING = Measurement("net/fast/cuda", (), "budget", (), COST, COST)
+NOTHING = measurement()
 KERNELS = StepProfile(kernels={"gemm": (2.0, 0.25), "relu": (1.0, 0.125)})
 HISTORY = History(2.0, None, 2.0, 1.0, None, 3)
 

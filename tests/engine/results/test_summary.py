@@ -1,13 +1,11 @@
 """From what happened to what it means, with numbers that can be checked by hand."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild
 from gpugate.results.summary import (
     History,
     ProcessSummary,
@@ -19,24 +17,14 @@ from gpugate.results.summary import (
 )
 from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, median_interval, t_quantile
 from gpugate.statistics.variation import Control, Variation
-
-COSTS = SideCost(0.1, 0.2), SideCost(0.3, 0.4)
+from tests.support.stored_runs import measurement, timed_build
 
 ALONE = math.exp(t_quantile(CONFIDENCE, PRIOR_WORTH) * BUILD_SPREAD)  # of a single build whose pairs agree
 
 
-def instance(reference_ms: Sequence[float], optimized_ms: Sequence[float], discarded: int = 0) -> TimedBuild:
-    pairs = tuple(Pair(ref, opt, True) for ref, opt in zip(reference_ms, optimized_ms, strict=True))
-    return TimedBuild(True, pairs, discarded)
-
-
-def measurement(*instances: TimedBuild) -> Measurement:
-    return Measurement("net/fast/cuda", instances, "narrow", (), *COSTS)
-
-
 def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
     # Both sides drift by a third: the pairs do not see it.
-    found = summarize(measurement(instance([10, 11, 12, 13, 14, 15, 16, 17], [5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5])))
+    found = summarize(measurement(timed_build([10, 11, 12, 13, 14, 15, 16, 17], [5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5])))
     assert (found.speedup.low, found.speedup.median, found.speedup.high) == pytest.approx((2 / ALONE, 2, 2 * ALONE))
     assert found.reference_ms == median_interval(range(10, 18))
     assert found.optimized_ms.median == 6.75
@@ -44,22 +32,24 @@ def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
 
 def test_the_intervals_of_a_recorded_case_contain_what_its_processes_differed_by() -> None:
     recorded = History(2.0, 0.02, 2.0, 1.0, 0.001, 5)
-    found = summarize(measurement(*[instance([2.0] * 8, [1.0] * 8)] * 3), recorded)
+    found = summarize(measurement(*[timed_build(2.0, 1.0, 8)] * 3), recorded)
     of_speedup, of_time = math.exp(3.7469 * 0.02), math.exp(3.7469 * 0.001)  # t(4) at 99 %
     assert (found.speedup.low, found.speedup.high) == pytest.approx((2 / of_speedup, 2 * of_speedup), rel=1e-4)
     assert (found.optimized_ms.low, found.optimized_ms.high) == pytest.approx((1 / of_time, of_time), rel=1e-4)
-    young = summarize(measurement(instance([2.0] * 8, [1.0] * 8)), replace(recorded, processes=4))
+    young = summarize(measurement(timed_build(2.0, 1.0, 8)), replace(recorded, processes=4))
     assert young.speedup.low == pytest.approx(2 / ALONE)
 
 
 def test_pairs_and_discards_are_counted_over_instances_that_have_any() -> None:
-    found = summarize(measurement(instance([2] * 4, [1] * 4, 3), instance([], [], 2), instance([2] * 5, [1] * 5)))
+    found = summarize(
+        measurement(timed_build(2, 1, 4, discarded=3), timed_build(2, 1, 0, discarded=2), timed_build(2, 1, 5))
+    )
     assert (found.pairs, found.discarded, found.instances) == (9, 5, 2)
 
 
 def test_a_history_is_the_median_over_processes_and_their_variation() -> None:
-    processes = [[instance([2 * ms] * 8, [ms] * 8)] for ms in (9, 10, 11)]
-    processes.append([instance([30] * 4, [10] * 4), instance([30] * 4, [10] * 4)])
+    processes = [[timed_build(2 * ms, ms, 8)] for ms in (9, 10, 11)]
+    processes.append([timed_build(30, 10, 4), timed_build(30, 10, 4)])
     found = history(processes)
     assert found.speedup == pytest.approx(2)
     assert found.speedup_cv == pytest.approx(0.5 / 2.25)  # of 2, 2, 2 and 3
@@ -77,8 +67,8 @@ def test_processes_hours_apart_are_of_several_sittings() -> None:
 
 def test_a_disturbed_process_is_in_no_night() -> None:
     nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in (1, 2, 3, 4, 5) for hour in (1, 2)]
-    processes = [[instance([2.0 + 0.001 * (number % 2)] * 8, [1] * 8)] for number in range(10)]
-    processes[3] = [instance([2.0, 3.0] * 4, [1] * 8)]
+    processes = [[timed_build(2.0 + 0.001 * (number % 2), 1, 8)] for number in range(10)]
+    processes[3] = [timed_build(4 * [2.0, 3.0], 1, 8)]
     found = history(processes, nights)
     assert (found.sittings, found.processes, found.speedup) == (5, 9, 2.0)
     assert found.speedup_cv is not None
@@ -88,17 +78,17 @@ def test_a_disturbed_process_is_in_no_night() -> None:
 @pytest.mark.parametrize(("slower", "counts"), [(1.05, 6), (1.4, 5)])
 def test_a_process_whose_reference_side_was_slow_does_not_count(slower: float, counts: int) -> None:
     """The reference side is the same code in all of them: another program ran beside this one all the time."""
-    processes = [[instance([2.0 + 0.01 * number] * 8, [1] * 8)] for number in range(5)]
-    found = history([*processes, [instance([2.0 * slower] * 8, [1] * 8)]])
+    processes = [[timed_build(2.0 + 0.01 * number, 1, 8)] for number in range(5)]
+    found = history([*processes, [timed_build(2.0 * slower, 1, 8)]])
     assert found.processes == counts
-    assert history([*processes[1:], [instance([2.0 * slower] * 8, [1] * 8)]]).processes == 5  # too few others
+    assert history([*processes[1:], [timed_build(2.0 * slower, 1, 8)]]).processes == 5  # too few others
 
 
 def test_a_slower_night_is_what_a_baseline_is_to_know() -> None:
     """Its reference side is as slow as a disturbed process's, and so are all others of that night."""
     nights = [f"2030-01-0{day}T0{hour}:00:00+00:00" for day in range(1, 6) for hour in range(1, 6)]
-    processes = [[instance([2.0 + 0.001 * (number % 5)] * 8, [1] * 8)] for number in range(25)]
-    processes[:5] = [[instance([2.5 + 0.001 * number] * 8, [1] * 8)] for number in range(5)]
+    processes = [[timed_build(2.0 + 0.001 * (number % 5), 1, 8)] for number in range(25)]
+    processes[:5] = [[timed_build(2.5 + 0.001 * number, 1, 8)] for number in range(5)]
     found = history(processes, nights)
     assert (found.sittings, found.processes) == (5, 25)
     assert found.speedup_cv == pytest.approx(0.5 * 0.4 / 2.102, rel=0.03)  # a fifth of the processes is 0.5 above
@@ -114,7 +104,7 @@ def test_processes_that_vary_much_do_not_hide_one_that_was_disturbed() -> None:
 
 def test_the_noise_of_pairs_is_the_standard_error_of_a_process() -> None:
     ratios = [2.0 * math.exp(0.1 * step) for step in (-3, -2, -1, 0, 0, 1, 2, 3)] * 2
-    found = history([[instance(ratios, [1] * 16)]] * 2)
+    found = history([[timed_build(ratios, 1, 16)]] * 2)
     assert found.pair_noise == pytest.approx(0.15 / 0.6745 / 4, rel=1e-3)  # MAD 0.15, of 16 pairs
 
 
@@ -143,9 +133,7 @@ def test_variations_are_shrunk_over_the_records_of_a_machine() -> None:
 def test_a_history_knows_how_much_of_a_time_its_reference_explains() -> None:
     """The sides of these processes slow alike, but for 0.1 %."""
     factors = (1.0, 1.1, 1.2, 1.3, 1.4)
-    processes = [
-        [instance([2 * one] * 8, [one * (1 + 0.001 * (-1) ** index)] * 8)] for index, one in enumerate(factors)
-    ]
+    processes = [[timed_build(2 * one, one * (1 + 0.001 * (-1) ** index), 8)] for index, one in enumerate(factors)]
     found = history(processes)
     assert found.control is not None
     assert found.control.slope == pytest.approx(1.0, abs=0.01)

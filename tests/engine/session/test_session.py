@@ -14,7 +14,7 @@ from gpugate.judging.actions import Action
 from gpugate.machine.environment import describe, machine_name
 from gpugate.measurement import yardsticks
 from gpugate.measurement.derived import whole_run
-from gpugate.measurement.record import Measurement, Pair, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import Measurement, SideCost, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
@@ -30,7 +30,7 @@ from gpugate.store.source_hash import source_hash
 from gpugate.workload import Case, Context, Engine, Needs, Optimization, Point, Side, Size, SweepCases, Workload
 from tests.conftest import H200
 from tests.engine.session.test_workers import OPTIONS
-from tests.support.stored_runs import COUNTED
+from tests.support.stored_runs import COUNTED, measurement, timed_build
 
 CPU = torch.device("cpu")
 HERE = describe(CPU)
@@ -43,16 +43,8 @@ def build(context: Context) -> Side:
 FAST = Optimization("fast", build, {"cpu": 1.0, "cuda": 1.0})
 NET = Workload("net", build, lambda _, index: index, {"cpu": Size(1, 0, 0), "cuda": Size(1, 0, 0)}, (FAST,))
 CASE, ON_GPU = Case(NET, FAST, "cpu"), Case(NET, FAST, "cuda")
-PAIRS = tuple(Pair(3.0, 1.0, True) for _ in range(4))
-MEASURED = Measurement(
-    CASE.id,
-    (TimedBuild(True, PAIRS),) * 3,
-    "narrow",
-    (),
-    SideCost(0.1, 0.1),
-    SideCost(0.1, 0.1),
-    counters_missing="CPU",
-)
+BUILD = timed_build(3.0, 1.0)
+MEASURED = measurement(*[BUILD] * 3, case_id=CASE.id, counters_missing="CPU")
 
 
 @pytest.fixture
@@ -73,9 +65,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, result: Measurement | BaseExcepti
 
 
 def remember(session: PerfSession, **changed: object) -> None:
-    record = Record(
-        "2030-01-01", "ada", "first", source_hash(NET), HERE, ((TimedBuild(True, PAIRS),),) * 5, {"copy": 1.0}
-    )
+    record = Record("2030-01-01", "ada", "first", source_hash(NET), HERE, ((BUILD,),) * 5, {"copy": 1.0})
     record = replace(record, **changed)
     session.records.files = {"net": BaselineFile("net", machine_name(HERE), {"fast/cpu": Entry(record, record)})}
 
@@ -255,8 +245,7 @@ def raising(error: Exception):
 
 
 def slower(share: float) -> Measurement:
-    pairs = tuple(Pair(3.0, 1.0 + share, True) for _ in range(4))
-    return replace(MEASURED, instances=(TimedBuild(True, pairs),) * 3)
+    return replace(MEASURED, instances=(timed_build(3.0, 1.0 + share),) * 3)
 
 
 @pytest.mark.parametrize(

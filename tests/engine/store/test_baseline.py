@@ -10,7 +10,7 @@ import pytest
 
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Difference, Measurement, Pair, SideCost, TimedBuild, Yardstick
+from gpugate.measurement.record import Difference, Yardstick
 from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
@@ -23,6 +23,7 @@ from gpugate.store.codec import to_json
 from gpugate.store.json_file import parse
 from gpugate.workload import Size
 from tests.conftest import H200
+from tests.support.stored_runs import measurement, timed_build
 
 MACHINE = "nvidia-h200"
 FIRST = Recording(reason="first record")
@@ -43,28 +44,21 @@ def record_runs(
     return next(made for made in files if made.workload == workload)
 
 
-def instance(speedup: float, pairs: int = 4) -> TimedBuild:
-    taken = tuple(Pair(2 * (1 + 0.001 * i), 2 / speedup * (1 + 0.001 * i), i % 2 == 0, 1980) for i in range(pairs))
-    return TimedBuild(True, taken)
-
-
 def case(name: str, speedup: float, workload: str = "net", pairs: int = 4) -> CaseResult:
     case_id = f"{workload}/{name}/cuda"
-    measurement = Measurement(
+    drift = [1 + 0.001 * number for number in range(pairs)]
+    measured = measurement(
+        *[timed_build([2 * one for one in drift], [2 / speedup * one for one in drift])] * 2,
         case_id=case_id,
-        instances=(instance(speedup, pairs), instance(speedup, pairs)),
-        stopped_because="narrow",
         differences=(
             Difference(1e-4 * speedup, 1e-3, 1.0, "fresh inputs"),
             Difference(1e-5, 1e-4, 1.0, "timed steps"),
         ),
-        reference_cost=SideCost(1.0, 1.0),
-        optimized_cost=SideCost(1.0, 1.0),
         reference_counters={"kernels": 216.0},
         optimized_counters={"kernels": 62.0, "api_ms": 0.01 * speedup, "cpu_ms": 0.02 * speedup},
     )
     good = Verdict("speedup", case_id, Outcome.NO_BASELINE, next_step=NextStep.RECORD)
-    return CaseResult(case_id, workload, name, "baseline", SIZE, measurement, verdicts=[good])
+    return CaseResult(case_id, workload, name, "baseline", SIZE, measured, verdicts=[good])
 
 
 def run(*cases: CaseResult, environment: Environment = H200, day: int = 1) -> RunResult:
@@ -159,10 +153,9 @@ def noisy(speedup: float, spread: float) -> CaseResult:
     """Both sides of its pairs take turns at being slower, by `spread` as a share."""
     found = case("tf32", speedup)
     assert found.measurement is not None
-    pairs = tuple(
-        Pair(2 * (1 + spread * (i % 2)), 2 / speedup * (1 + spread * ((i + 1) % 2)), i % 2 == 0, 1980) for i in range(8)
-    )
-    return replace(found, measurement=replace(found.measurement, instances=2 * (TimedBuild(True, pairs),)))
+    slow = [1.0, 1 + spread]
+    build = timed_build([2 * one for one in 4 * slow], [2 / speedup * one for one in 4 * slow[::-1]])
+    return replace(found, measurement=replace(found.measurement, instances=(build, build)))
 
 
 def test_a_disturbed_record_replaces_only_what_is_less_sharp(folder: Path) -> None:
@@ -210,7 +203,7 @@ def test_what_is_told_of_a_record_is_of_the_processes_that_count() -> None:
     runs = [replace(run(one), started_at=f"2030-01-01T00:0{minute}:00+00:00") for minute, one in enumerate(cases)]
     assert told(runs) == "net/tf32/cuda: recorded 2.00x, 2.00..2.00 over 5 of 6 processes, cv 0 %, detects 1 %"
     assert told(runs[1:]).endswith(
-        "over 5 processes, cv 37 %, detects 159 %, 1 of them disturbed: record again on a quieter machine"
+        "over 5 processes, cv 37 %, detects 160 %, 1 of them disturbed: record again on a quieter machine"
     )
     nights = [run(case("tf32", 2.0), day=day) for day in range(1, 6)]
     spread = "2.00..2.00 over 5 processes on 5 nights"
@@ -226,11 +219,9 @@ def told(runs: Sequence[RunResult]) -> str:
 def slow(result: CaseResult) -> CaseResult:
     """On a machine where both sides take half as long again."""
     assert result.measurement is not None
-    instances = tuple(
-        replace(one, pairs=tuple(Pair(1.5 * pair.reference_ms, 1.5 * pair.optimized_ms, True) for pair in one.pairs))
-        for one in result.measurement.instances
-    )
-    return replace(result, measurement=replace(result.measurement, instances=instances))
+    (pair, *_) = result.measurement.pairs
+    build = timed_build(1.5 * pair.reference_ms, 1.5 * pair.optimized_ms)
+    return replace(result, measurement=replace(result.measurement, instances=(build, build)))
 
 
 def test_each_recorded_process_keeps_its_bill_and_an_added_one_stands_beside_its_process(folder: Path) -> None:
