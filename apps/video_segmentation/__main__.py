@@ -38,7 +38,7 @@ from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video import pipeline as rungs
 from workloads.video.clip import BATCH, INSTALL_VIDEO
-from workloads.video.encoders import Encoded, encoder_of
+from workloads.video.encoders import encoder_of
 from workloads.video.frames import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.pipeline import Pipeline, Rung
 
@@ -66,7 +66,9 @@ class Run:
     `process_s` is the time from the start of the process, imports included, until the output was complete.
     """
 
-    encoded: Encoded
+    output: Path
+    frames: int
+    bit_rate_mbit_s: float
     start_up_s: float
     seconds: float
     process_s: float
@@ -184,13 +186,14 @@ def _run(rung: Rung, asked: argparse.Namespace) -> Run:
     ):
         built = time.perf_counter()
         _through(pipeline, info, asked.quiet)
-    encoded = encoder.close()
+    frames = encoder.close().frames
     announced = announced_frames(info)
-    if encoded.frames < announced:
-        gave = f"{source} gave {encoded.frames} of its {announced} frames, since it was cut short or is damaged"
-        raise VideoError(f"{gave}: make it anew; {target} holds the {encoded.frames} frames")
+    if frames < announced:
+        gave = f"{source} gave {frames} of its {announced} frames, since it was cut short or is damaged"
+        raise VideoError(f"{gave}: make it anew; {target} holds the {frames} frames")
     seconds, process_s = time.perf_counter() - built, age_s()
-    return Run(encoded, built - began, seconds, process_s, clock)
+    bit_rate_mbit_s = 8e-6 * target.stat().st_size * float(info.frames_per_second) / frames
+    return Run(target, frames, bit_rate_mbit_s, built - began, seconds, process_s, clock)
 
 
 def _through(pipeline: Pipeline, info: VideoInfo, quiet: bool) -> None:
@@ -204,7 +207,7 @@ def _through(pipeline: Pipeline, info: VideoInfo, quiet: bool) -> None:
 
 def _tell(run: Run, name: str) -> None:
     """Prints the table of stages and the results of the run."""
-    frames = run.encoded.frames
+    frames = run.frames
     total_ms = run.seconds * 1e3
     table = Table(title=name, title_justify="left", box=None, header_style="bold")
     times = run.clock.times(frames)
@@ -226,7 +229,7 @@ def _tell(run: Run, name: str) -> None:
     console.print(
         f"{frames} frames in {run.seconds:.2f} s, {frames / run.seconds:.0f} frames/s; "
         f"with start-up {whole_s:.2f} s, with imports {run.process_s:.2f} s; "
-        f"{run.encoded.bit_rate_mbit_s:.1f} Mbit/s in {run.encoded.path}",
+        f"{run.bit_rate_mbit_s:.1f} Mbit/s in {run.output}",
         highlight=False,
         soft_wrap=True,
     )
@@ -237,7 +240,7 @@ def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
 
     Figures of the device are None where the run used no device.
     """
-    frames = run.encoded.frames
+    frames = run.frames
     stages = run.clock.times(frames)
     on_device = any(each.device_ms is not None for each in stages)
     return {
@@ -250,7 +253,7 @@ def _figures(run: Run, asked: argparse.Namespace) -> dict[str, object]:
         "start_up_s": run.start_up_s,
         "pipeline_s": run.seconds,
         "frames_per_second": frames / run.seconds,
-        "bit_rate_mbit_s": run.encoded.bit_rate_mbit_s,
+        "bit_rate_mbit_s": run.bit_rate_mbit_s,
         "stages": [asdict(each) for each in stages],
         "device_active_at_most_s": run.clock.device_ms() / 1e3 if on_device else None,
     }

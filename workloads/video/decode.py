@@ -43,7 +43,7 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.random_inputs import host_generator
-from workloads.video.arrivals import Arrivals, luma_grids
+from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
 from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, source
 from workloads.video.frames import (
     VideoError,
@@ -533,8 +533,6 @@ def side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) ->
 
 def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
     """Proves that NV12 frames, once converted, are those of OpenCV: one frame of each batch, at another place."""
-    from workloads.video.arrivals import psnr_db
-
     clip = source(context, codec)
     found_db = []
     with closing(HostDecoder(clip.path)) as host, closing(make(clip.path, context.device, False)) as decoder:

@@ -70,9 +70,8 @@ def size(kind: DeviceKind) -> Size:
 def build(codec: Codec, context: Context) -> Side:
     """The side of the codec's encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
-    make = partial(encoder_of, codec, info=clip.info, device=context.device)
     frames = frames_for(codec, context)
-    recorder: Recorder[Any] = Recorder(make, SUFFIXES[codec], context.items, context.cache_dir)
+    recorder = Recorder(codec, clip.info, context.device, context.items, context.cache_dir)
     turns = cycle(range(0, len(frames), BATCH))
 
     def step(stamp: Tensor) -> Tensor:

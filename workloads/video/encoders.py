@@ -5,7 +5,7 @@ the complete file to its path, `abort()` leaves no file. A batch belongs to its 
 read later, so its content must not change. As a context manager an encoder closes, or aborts on an error.
 
 Bit rates differ by an order of magnitude between the codecs, so none has a budget: the defaults aim at a similar
-quality, and `Encoded` reports the resulting bit rate.
+quality.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sized
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ MOST_IN_FLIGHT = 3  # batches
 PRESET, CRF = "veryfast", 23  # of libx264; CRF is its constant rate factor
 # Frames that libx264 buffers by that preset, besides one for each of its threads: for look-ahead, and B-frames.
 KEPT_FRAMES = 14
-_Frames = TypeVar("_Frames", bound=Sized)
+_Frames = TypeVar("_Frames")
 _Self = TypeVar("_Self")
 
 
@@ -60,19 +60,11 @@ class EncodingError(RuntimeError):
     """An error for a video that cannot be encoded, or not with these frames."""
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """A complete file: its number of frames, its size on disk, and its duration."""
+class Encoded(NamedTuple):
+    """A complete file."""
 
     path: Path
     frames: int
-    bytes: int
-    seconds: float
-
-    @property
-    def bit_rate_mbit_s(self) -> float:
-        """The bit rate of the whole file in Mbit/s, container included."""
-        return 8e-6 * self.bytes / self.seconds
 
 
 class Encoder(ABC, Generic[_Frames]):
@@ -126,8 +118,7 @@ class Encoder(ABC, Generic[_Frames]):
                 self.abort()
                 raise
             self._thread.shutdown()
-            seconds = float(self.frames / self.info.frames_per_second)
-            self._encoded = Encoded(self.path, self.frames, self.path.stat().st_size, seconds)
+            self._encoded = Encoded(self.path, self.frames)
         return self._encoded
 
     def abort(self) -> None:
@@ -554,38 +545,34 @@ class Nvenc(Encoder[Tensor]):
                     picture = library.NV_ENC_PIC_PARAMS()
                     picture.inputTimeStamp = given
                     given += 1
-                    mux(encoder.Encode(Nv12Planes(frame), picture))
+                    mux(encoder.Encode(nv12_planes(frame), picture))
             mux(encoder.EndEncode())
             del encoder  # in its thread, before the frames that it read
 
 
-class Nv12Planes:
+def nv12_planes(frame: Tensor) -> SimpleNamespace:
     """A frame, uint8 [H*3//2, W] contiguous, for PyNvVideoCodec, whose `cuda()` returns luma and chroma.
 
     Each has a `__cuda_array_interface__`: [H, W, 1], and [H/2, W/2, 2] with U before V.
     """
-
-    def __init__(self, frame: Tensor) -> None:
-        rows, width = frame.shape
-        height = rows * 2 // 3
-        self._planes = [
-            _Plane((height, width, 1), (width, 1, 1), frame.data_ptr()),
-            _Plane((height // 2, width // 2, 2), (width, 2, 1), frame.data_ptr() + height * width),
-        ]
-
-    def cuda(self) -> list[_Plane]:
-        return self._planes
-
-
-class _Plane:
-    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], address: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": shape,
-            "strides": strides,
-            "data": (address, False),
-            "typestr": "|u1",
-            "version": 3,
-        }
+    rows, width = frame.shape
+    height, address = rows * 2 // 3, frame.data_ptr()
+    planes = [
+        SimpleNamespace(
+            __cuda_array_interface__={
+                "shape": shape,
+                "strides": (width, shape[2], 1),
+                "data": (first, False),
+                "typestr": "|u1",
+                "version": 3,
+            }
+        )
+        for shape, first in (
+            ((height, width, 1), address),
+            ((height // 2, width // 2, 2), address + height * width),
+        )
+    ]
+    return SimpleNamespace(cuda=lambda: planes)
 
 
 # --- any of them, and files that are recorded without end -------------------------------------------------------------
@@ -602,29 +589,28 @@ def encoder_of(codec: Codec, path: Path, info: VideoInfo, device: torch.device) 
     return Nvenc(path, info, device)  # cuda only
 
 
-class Recorder(Generic[_Frames]):
-    """Writes to the encoders that `make(path)` gives; each gets the batches of one clip, then it is closed.
+class Recorder:
+    """Writes to one encoder after the other; each gets the batches of one clip, then it is closed.
 
     Closing an encoder, which writes its buffered frames and the end of its file, runs beside the next one. A file is
     removed when the next one is complete, and the last one by `close()`: `latest` names it. The next `settle` raises an
     error of closing, or the `write` that ends the next file; `close()` drops it.
     """
 
-    def __init__(
-        self, make: Callable[[Path], Encoder[_Frames]], suffix: str, frames_per_file: int, folder: Path
-    ) -> None:
+    def __init__(self, codec: Codec, info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path) -> None:
         self.latest: Encoded | None = None
-        self._make, self._suffix, self._most = make, suffix, frames_per_file
+        self._codec, self._info, self._device, self._most = codec, info, device, frames_per_file
         self._folder = tempfile.TemporaryDirectory(prefix="recording-", dir=folder)
         self._numbers = count()
         self._closer = ThreadPoolExecutor(1, "close recording")
         self._closing: Future[None] | None = None
-        self._encoder: Encoder[_Frames] | None = None
+        self._encoder: Encoder[Any] | None = None
         self._frames = 0
 
-    def write(self, frames: _Frames) -> None:
+    def write(self, frames: Any) -> None:
         if self._encoder is None:
-            self._encoder = self._make(Path(self._folder.name, f"clip-{next(self._numbers)}{self._suffix}"))
+            path = Path(self._folder.name, f"clip-{next(self._numbers)}{SUFFIXES[self._codec]}")
+            self._encoder = encoder_of(self._codec, path, self._info, self._device)
         self._encoder.write(frames)
         self._frames += len(frames)
         if self._frames >= self._most:
@@ -649,7 +635,7 @@ class Recorder(Generic[_Frames]):
             self._encoder = None
         self._folder.cleanup()
 
-    def _close(self, encoder: Encoder[_Frames]) -> None:
+    def _close(self, encoder: Encoder[Any]) -> None:
         before, self.latest = self.latest, encoder.close()
         if before is not None:
             before.path.unlink()

@@ -553,9 +553,8 @@ def build(rung: Rung, context: Context) -> Side:
     )
 
 
-def _recorder(codec: Codec, clip: Source, context: Context) -> Recorder[Any]:
-    make = partial(encoder_of, codec, info=clip.info, device=context.device)
-    return Recorder(make, SUFFIXES[codec], clip.info.frames, context.cache_dir)
+def _recorder(codec: Codec, clip: Source, context: Context) -> Recorder:
+    return Recorder(codec, clip.info, context.device, clip.info.frames, context.cache_dir)
 
 
 def _stock_steps(codec: Codec, context: Context) -> int:

@@ -195,20 +195,14 @@ def unseen_numbers(clip: Clip) -> tuple[int, ...]:
 
 def frames_with_truth(clip: Clip, numbers: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """float32 [n, 3, h, w], resized and normalized as by preprocessing, and bool masks [n, h, w], on `device`."""
-    drawn = [_network_frame(clip, number, device) for number in numbers]
-    return torch.stack([frame for frame, _ in drawn]), torch.stack([mask for _, mask in drawn])
-
-
-def _network_frame(clip: Clip, number: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    rgb, mask = rendered(clip, number)
-    size = input_size(clip.height, clip.width)
+    resize = partial(F.interpolate, size=input_size(clip.height, clip.width), mode="bilinear", align_corners=False)
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    frame = _resized(torch.from_numpy(rgb).to(device).movedim(-1, 0), size).div(255).sub(mean).div(std)
-    return frame, _resized(torch.from_numpy(mask).to(device)[None], size)[0] > 0.5
-
-
-def _resized(planes: Tensor, size: tuple[int, int]) -> Tensor:
-    return F.interpolate(planes[None].float(), size, mode="bilinear", align_corners=False)[0]
+    frames, masks = list[Tensor](), list[Tensor]()
+    for rgb, mask in (rendered(clip, number) for number in numbers):
+        levels = resize(torch.from_numpy(rgb).to(device).movedim(-1, 0)[None].float())[0]
+        frames.append(levels.div(255).sub(mean).div(std))
+        masks.append(resize(torch.from_numpy(mask).to(device)[None, None].float())[0, 0] > 0.5)
+    return torch.stack(frames), torch.stack(masks)
 
 
 # --- fitted weights ---------------------------------------------------------------------------------------------------
@@ -312,16 +306,13 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
 
 def calibrate(coarse: nn.Module, frames: Tensor) -> None:
     """Sets every BatchNorm's statistics to those of `frames` behind all the BatchNorms before it."""
-    norms = [module for module in coarse.modules() if isinstance(module, nn.BatchNorm2d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over all its inputs
-        norm.train()
+    for module in coarse.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the plain mean over all its inputs
+            module.train()
     coarse(frames)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()
+    coarse.eval()
 
 
 def ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
+from workloads.video import encoders
 from workloads.video.encoders import Encoded, Mp4v, Recorder
 from workloads.video.frames import VideoInfo
 from workloads.video.pipeline import QUEUED, Conveyor
@@ -97,7 +99,7 @@ def batch(frames: int) -> Frames:
     return np.random.default_rng(frames).integers(0, 255, (frames, 64, 96, 3), np.uint8)
 
 
-def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may_close = threading.Event()
 
     class SlowToClose(Mp4v):
@@ -105,7 +107,8 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
             assert may_close.wait(HANGS_S)
             return super().close()
 
-    recorder: Recorder[Frames] = Recorder(lambda path: SlowToClose(path, VIDEO), ".mp4", 4, tmp_path)
+    monkeypatch.setattr(encoders, "Mp4v", SlowToClose)
+    recorder = Recorder("mp4v", VIDEO, torch.device("cpu"), 4, tmp_path)
     recorder.write(batch(4))
     recorder.write(batch(2))
     assert recorder.latest is None
@@ -116,13 +119,14 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     recorder.close()
 
 
-def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path) -> None:
+def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class FullDisk(Mp4v):
         def close(self) -> Encoded:
             self.abort()
             raise OSError("the disk is full")
 
-    recorder: Recorder[Frames] = Recorder(lambda path: FullDisk(path, VIDEO), ".mp4", 4, tmp_path)
+    monkeypatch.setattr(encoders, "Mp4v", FullDisk)
+    recorder = Recorder("mp4v", VIDEO, torch.device("cpu"), 4, tmp_path)
     recorder.write(batch(4))
     with pytest.raises(OSError, match="the disk is full"):
         recorder.settle()
