@@ -11,6 +11,8 @@ _OUT_OF_MEMORY = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "DefaultCPUAllocator: can't allocate memory",
 )
+# Of gcc or clang, behind its command, which takes lines.
+_COMPILER_ERROR = re.compile(r"\n.*?: ((?:fatal )?error: .*)")
 # Lines of pytest's output that name an error: a usage error, an exception in a test, a conftest.py or pytest itself, a
 # crash. Its last line is often `no tests ran in 0.01s`.
 _NAMES_ERROR = re.compile(
@@ -117,9 +119,11 @@ def _text(cause: BaseException) -> str:
 
 
 def _message(cause: BaseException) -> str:
-    """Returns the first line of an error, or the last line of one that a loader's worker sent with its traceback."""
+    """Returns the first line of an error, with a compiler's first error, or the last line of one that a loader's worker
+    sent with its traceback."""
     text = _text(cause)
     lines = text.splitlines() or ["no message"]
     if lines[0].startswith("Caught ") and "Original Traceback" in text:
         return f"{lines[-1].removeprefix(f'{type(cause).__name__}: ')} ({lines[0].partition(' in ')[2].rstrip('.')})"
-    return lines[0]
+    first_error = _COMPILER_ERROR.search(text)
+    return f"{lines[0]}: {first_error[1]}" if first_error else lines[0]

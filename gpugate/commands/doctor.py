@@ -27,7 +27,7 @@ from rich.text import Text
 from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
-from gpugate.machine.environment import Environment, compare, describe, machine_name
+from gpugate.machine.environment import Environment, compare, compiler_problem, describe, machine_name
 from gpugate.machine.nvml import foreign_processes, gpu_count
 from gpugate.measurement.record import Yardstick
 from gpugate.report.machine import facts as describe_machine
@@ -148,6 +148,8 @@ def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Fi
     busy = facts.load > BUSY_SHARE * facts.cores
     step = ": end what else is running, or wait a minute if it has just ended" if busy else ""
     yield Finding("load", "bad" if busy else "ok", f"{load}{step}")
+    problem = compiler_problem()
+    yield Finding("compiler", "absent" if problem else "ok", problem or "C++ and Python.h, for torch.compile")
     if environment.device_kind == "cuda":
         ids = ", ".join(map(str, facts.foreign))
         others = f"process {ids} also uses the GPU: end it, wait for it, or choose another --device"

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import shutil
+import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
@@ -106,7 +107,8 @@ class Missing:
 
 def describe(device: torch.device) -> Environment:
     """Describes one device and its software; imports torch. On CUDA it initializes the driver but allocates nothing."""
-    cpu_model, usable = _cpu_model(), len(find_usable_cores())
+    cpu_model = _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
+    usable = len(find_usable_cores())
     cores = usable if device.type == "cuda" else _with_threads(usable)
     python, packages, quota = platform.python_version(), _package_versions(), find_quota(cores)
     if device.type != "cuda":
@@ -182,7 +184,7 @@ def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]
         yield from _missing_on_gpu(needs, environment)
     else:
         yield from _missing_on_cpu(needs)
-    if needs.cpp_compiler and (problem := _compiler_problem()):
+    if needs.cpp_compiler and (problem := compiler_problem()):
         yield "c++", f"needs a C++ compiler: {problem}"
 
 
@@ -227,23 +229,19 @@ def _is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _compiler_problem() -> str | None:
-    chosen = os.environ.get("CXX", "").split()
-    if chosen:
-        return (
-            None if shutil.which(chosen[0]) else f"CXX names {chosen[0]!r}, which is not there, so correct or unset it"
-        )
-    return None if any(map(shutil.which, ("g++", "clang++", "c++"))) else "install g++"
+def compiler_problem() -> str | None:
+    """What torch.compile lacks here to compile C++ code for Python; None where it has all."""
+    chosen = os.environ.get("CXX", "").split()[:1]
+    if not any(map(shutil.which, chosen or ("g++", "clang++", "c++"))):
+        return f"CXX names {chosen[0]!r}, which is not there, so correct or unset it" if chosen else "install g++"
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    return None if has_headers else "Python.h is missing: install python3-dev"
 
 
 def _cpuinfo(name: str) -> str | None:
     """Reads the first value of one field of /proc/cpuinfo."""
     entries = (line.partition(":") for line in read_or_empty(CPUINFO).splitlines())
     return next((value.strip() for key, _, value in entries if key.strip() == name), None)
-
-
-def _cpu_model() -> str:
-    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown"
 
 
 def _package_versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -345,6 +346,9 @@ def test_a_compiler_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert missing_needs(needs, CPU) is None
     monkeypatch.setenv("CXX", "clang++ -O2")
     assert missing_needs(needs, CPU) is None
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    without_headers = Missing(("c++",), "needs a C++ compiler: Python.h is missing: install python3-dev")
+    assert missing_needs(needs, CPU) == without_headers
     monkeypatch.setenv("CXX", "icpx")
     missing = missing_needs(needs, CPU)
     assert missing is not None

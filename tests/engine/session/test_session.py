@@ -75,6 +75,12 @@ def remember(session: PerfSession, **changed: object) -> None:
     [
         (SideError("fast", "being built", ValueError("no")), "fast failed while being built: ValueError: no"),
         (RuntimeError("not ready\nand a story"), "the engine failed while measuring it: RuntimeError: not ready"),
+        (
+            RuntimeError(
+                "C++ compile error\n\nCommand:\ng++ a.cpp\n\nOutput:\na.cpp:7:10: fatal error: Python.h: none\nmore"
+            ),
+            "the engine failed while measuring it: RuntimeError: C++ compile error: fatal error: Python.h: none",
+        ),
         (torch.OutOfMemoryError("no room"), "the engine failed while measuring it: OutOfMemoryError: no room"),
     ],
 )
