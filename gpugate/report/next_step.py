@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gpugate.results.verdict import NextStep, Verdict
+from gpugate.units import SHORT_COMMIT
 
 if TYPE_CHECKING:  # every pytest run with gpugate installed imports this module
     from gpugate.results.run import RunResult
@@ -52,7 +53,7 @@ def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str]
         record=describe_recording(run, case_ids),
         case=case_ids[0],
         paths=_own_paths(run.command),
-        commit=facts.get("commit"),
+        commit=str(facts.get("commit"))[:SHORT_COMMIT],
         cores=f"{float(facts.get('recorded_cores', 0)):g}",
     )
 

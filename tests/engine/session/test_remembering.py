@@ -10,7 +10,7 @@ import pytest
 
 from gpugate.commands.cli import main
 from gpugate.results.run import Night
-from gpugate.store import nights
+from gpugate.store import nights, run_file
 from gpugate.store.database import open_store
 from gpugate.store.store_url import VARIABLE, url_of
 from tests.support.read_only import refuse_writes
@@ -52,6 +52,12 @@ def test_a_run_says_what_moved_since_the_one_before_and_the_newest_of_the_same_c
     assert f"{QUICK} was measured by 2 of the 5 processes" in capsys.readouterr().err
     assert main([*accept, "--processes", "2"]) == 0
     assert " over 2 processes" in capsys.readouterr().out
+    newest = nights.find_newest(project.path)[-1]
+    run = run_file.read(newest)
+    run.cases[QUICK].environment_problem = "the machine was slow"
+    run_file.write(newest, run)
+    assert main([*accept, "--processes", "2"]) == 2
+    assert f"{QUICK} was measured by 1 of the 2 processes" in capsys.readouterr().err
     author = ["-c", "user.name=a", "-c", "user.email=a"]
     for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "another version"]):
         subprocess.run(["git", *words], cwd=project.path, check=True)
