@@ -17,6 +17,7 @@ from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
+from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
 
 Facts = Mapping[str, Fact | None]  # None is left out
@@ -76,9 +77,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         wall = {"change": one.wall.value.median - 1, "allowed": one.wall.allowed, "processes": len(one.timed)}
     duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
     if code is not None and one.duet is not None:
-        ratio, processes = one.duet.ratio, len(one.duet.processes)
-        change = {"change": ratio.median - 1, "change_low": ratio.low - 1, "change_high": ratio.high - 1}
-        duet = {"commit": code.commit, "processes": processes, **change}
+        duet = {"commit": code.commit, "processes": len(one.duet.processes), **_change_of(one.duet.ratio)}
     not_slower = "not slower" if one.duet is not None else "unchanged"
     pairs: Facts = {}
     if one.timed:
@@ -99,6 +98,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
         **dict.fromkeys(OF_WALL, wall),
+        ReasonCode.WALL_OPEN: {**wall, **(_change_of(one.wall.value) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
             **wall,
             "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not recorded",
@@ -112,6 +112,10 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
             **{name: first.optimized_counters.get(name) for name in counted},
         },
     }
+
+
+def _change_of(ratio: Estimate) -> Facts:
+    return {"change": ratio.median - 1, "change_low": ratio.low - 1, "change_high": ratio.high - 1}
 
 
 def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | None]]:

@@ -147,14 +147,14 @@ def _both_sides_grew(facts: Facts) -> str:
     return f"{item} {change}, and the reference's alike: the card, its clock, or what both sides share"
 
 
-def _wall(before: str = "") -> Words:
+def _wall(before: str = "", change: str = "{change:change}") -> Words:
     """Words such as `10.00 ms per step, wall +1.2 % against the record, +2.1 % tolerated, in the middle one of 3
     processes`."""
 
     def words(facts: Facts) -> str:
         count = int(facts["processes"])
         which = {1: "", 2: ", in the slower one of 2 processes"}.get(count, f", in the middle one of {count} processes")
-        wall = "{optimized_ms:ms} per step, wall {change:change} against the record, +{allowed:percent} tolerated"
+        wall = f"{{optimized_ms:ms}} per step, wall {change} against the record, +{{allowed:percent}} tolerated"
         return before + _format(wall, facts) + which
 
     return words
@@ -285,7 +285,11 @@ class ReasonCode(str, Enum):
     WALL_AS_RECORDED = ("wall_as_recorded", _wall())
     FASTER_THAN_RECORD = ("faster_than_record", _wall("faster than recorded: "))
     SLOWER_THAN_RECORD = ("slower_than_record", _wall("slower than recorded: "))
-    WALL_OPEN = ("wall_open", _wall("perhaps slower than recorded: "))
+    WALL_OPEN = (
+        "wall_open",
+        _wall("perhaps slower than recorded: ", "{change_low:change}..{change_high:change}"),
+        _wall("perhaps slower than recorded: "),
+    )
     THE_MACHINE = (
         "the_machine",
         "wall {change:change}, {bill:bill}, {code:code}: the machine",
