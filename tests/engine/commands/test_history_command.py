@@ -184,6 +184,7 @@ def test_nights_and_cases_are_selected(printed: Callable[..., str]) -> None:
     one = printed("--json", "--machine", "h200", "--branch", "topic", "--case", "GRAPH")
     assert names(one) == {"nvidia-h200": ["night-02"]}
     assert list(json.loads(one)["machines"][0]["cases"]) == ["tiny/graph/cuda"]
+    assert "; of main, topic: --branch selects one\n" in printed()
 
 
 def test_runs_are_told_from_gates(tmp_path: Path, history: History) -> None:
