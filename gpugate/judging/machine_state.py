@@ -104,17 +104,12 @@ def slowed_reference(measurement: Measurement) -> Reason | None:
 
 def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator[tuple[str, float]]:
     """Yields every yardstick that bounds a step, with the rate of the step's work in its unit."""
-    uncached = uncached_bytes(measurement, size)
+    uncached = max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))  # these cross the memory
     for name in measurement.ceilings:
         if name.endswith("_tflops"):
             yield name, size.flops / step_ms / 1e9
         elif name.endswith("_gb_per_s"):
             yield name, uncached / step_ms / 1e6
-
-
-def uncached_bytes(measurement: Measurement, size: Size) -> float:
-    """The bytes of a step that no cache can deliver, so that they cross the memory."""
-    return max(0.0, size.bytes - measurement.ceilings.get("cache_bytes", 0.0))
 
 
 def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:

@@ -61,16 +61,11 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
 
 def _agreements(found: Sequence[Difference], allowed: Tolerance) -> list[dict[str, Fact]]:
     """The facts about the numbers, the integers, and the values that are not finite, as far as there are any."""
-    exact = [one for one in found if _is_exact(one, allowed)]
+    exact = [one for one in found if one.unequal is not None and allowed.equal_share is not None]
     good: list[dict[str, Fact]] = [{"allowed": allowed.relative_l2}] if len(exact) < len(found) else []
     good += [_count_unequal(exact)] if exact else []
     not_finite = sum(one.not_finite for one in found)
     return good + ([{"not_finite": not_finite}] if not_finite else [])
-
-
-def _is_exact(found: Difference, allowed: Tolerance) -> bool:
-    """True for integers and booleans that are judged by the share of equal values."""
-    return found.unequal is not None and allowed.equal_share is not None
 
 
 def _count_unequal(found: Sequence[Difference]) -> dict[str, Fact]:

@@ -124,15 +124,11 @@ def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> l
     ]
 
 
-def longest_first(groups: Iterable[Group]) -> list[Group]:
-    return sorted(groups, key=lambda group: (-group.duration_s, group.name))
-
-
 def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]:
     """Divides the groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of groups."""
     shares: list[list[Group]] = [[] for _ in range(count)]
     free_at = [(0.0, number) for number in range(count)]
-    for group in longest_first(groups):
+    for group in sorted(groups, key=lambda group: (-group.duration_s, group.name)):
         busy_s, number = heapq.heappop(free_at)
         shares[number].append(group)
         heapq.heappush(free_at, (busy_s + group.duration_s, number))

@@ -86,7 +86,8 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
     try:
         ended = run_git(project, "worktree", "add", "--quiet", "--detach", "--force", str(path), commit)
         if ended.status != 0:
-            raise CompareError(f"git cannot check {name!r} out ({_last_line(ended.errors)}): give a folder")
+            last = ended.errors.strip().splitlines()[-1:] or ["no message"]
+            raise CompareError(f"git cannot check {name!r} out ({last[0]}): give a folder")
         if not (path / within).is_dir():
             raise CompareError(f"{name!r} has no folder {within}: give a commit that has it")
         yield Version(name, path / within, commit, note=note)
@@ -201,7 +202,3 @@ def run_git(folder: Path, *words: str) -> Ended:
     """Runs git to its end; `GIT_*` variables of a hook that started this process would name another repository."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return run_child(["git", "-C", str(folder), *words], environment=environment, apart=True)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]

@@ -53,17 +53,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["unbroken"] = lambda words: _UNIT.sub("\N{NO-BREAK SPACE}", words)
-    environment.filters["clock"] = _read_clock
+    environment.filters["clock"] = lambda started_at: f"{datetime.fromisoformat(started_at):%Y-%m-%d %H:%M}"
     environment.filters["duration"] = units.duration
     environment.globals["number_of"] = units.number_of
     environment.globals["state"] = state
     environment.globals["sign"] = lambda word: SIGNS[state(word)]
     return environment
-
-
-def _read_clock(started_at: str) -> str:
-    """`2026-11-23 03:00`, on the clock of the machine that measured."""
-    return datetime.fromisoformat(started_at).strftime("%Y-%m-%d %H:%M")
 
 
 def state(word: str) -> str:
