@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from apps.video_segmentation.announced_end import announced_frames
-from tests.workloads.video.test_video_file import make
+from tests.workloads.video.test_frames import make
 from workloads.video.frames import examine
 
 av = pytest.importorskip("av", reason="PyAV reads videos: pip install av")

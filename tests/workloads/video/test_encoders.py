@@ -21,6 +21,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tests.support.full_disk import files_up_to
@@ -32,11 +33,13 @@ from workloads.video.encoders import (
     KEPT_FRAMES,
     MOST_IN_FLIGHT,
     X264,
+    Encoded,
     EncodingError,
     MotionJpeg,
     Mp4v,
     Nvenc,
     PendingFrames,
+    Recorder,
 )
 from workloads.video.frames import VideoInfo, nv12_from_rgb
 
@@ -363,3 +366,48 @@ def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_pat
     with pytest.raises(EncodingError, match="a black frame"):
         encoder.close()
     assert not list(tmp_path.iterdir())
+
+
+# --- files that are recorded without end ------------------------------------------------------------------------------
+
+
+SMALL = replace(VIDEO, width=96, height=64, frames=4)
+
+
+def batch(frames: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(frames).integers(0, 255, (frames, 64, 96, 3), np.uint8)
+
+
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_close = threading.Event()
+
+    class SlowToClose(Mp4v):
+        def close(self) -> Encoded:
+            assert may_close.wait(HANGS_S)
+            return super().close()
+
+    monkeypatch.setattr(encoders, "Mp4v", SlowToClose)
+    recorder = Recorder("mp4v", SMALL, torch.device("cpu"), 4, tmp_path)
+    recorder.write(batch(4))
+    recorder.write(batch(2))
+    assert recorder.latest is None
+    may_close.set()
+    recorder.settle()
+    assert recorder.latest is not None
+    assert recorder.latest.frames == 4
+    recorder.close()
+
+
+def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullDisk(Mp4v):
+        def close(self) -> Encoded:
+            self.abort()
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(encoders, "Mp4v", FullDisk)
+    recorder = Recorder("mp4v", SMALL, torch.device("cpu"), 4, tmp_path)
+    recorder.write(batch(4))
+    with pytest.raises(OSError, match="the disk is full"):
+        recorder.settle()
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,28 +1,14 @@
-"""Stages work at the same time, on a bounded number of batches, and a settled conveyor holds as many as before.
-
-Recorded files are closed beside the next one, and an error of closing comes out.
-"""
+"""Stages work at the same time, on a bounded number of batches, and a settled conveyor holds as many as before."""
 
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from fractions import Fraction
-from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
 from tests.support.patience import HANGS_S
-from workloads.video import encoders
-from workloads.video.encoders import Encoded, Mp4v, Recorder
-from workloads.video.frames import VideoInfo
 from workloads.video.pipeline import QUEUED, Conveyor
-
-Frames = NDArray[np.uint8]
-VIDEO = VideoInfo(Path("clip.mp4"), 96, 64, 4, Fraction(30), "h264", "bt601", keyframes=())
 
 
 def conveyor(source: Callable[[], int | None], *works: Callable[[int], int]) -> Conveyor:
@@ -90,45 +76,3 @@ def test_closing_ends_threads_that_wait() -> None:
     assert threads() == []
     with pytest.raises(ValueError, match="the conveyor is closed: make another one"):
         line.take()
-
-
-# --- the recorder -----------------------------------------------------------------------------------------------------
-
-
-def batch(frames: int) -> Frames:
-    return np.random.default_rng(frames).integers(0, 255, (frames, 64, 96, 3), np.uint8)
-
-
-def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_close = threading.Event()
-
-    class SlowToClose(Mp4v):
-        def close(self) -> Encoded:
-            assert may_close.wait(HANGS_S)
-            return super().close()
-
-    monkeypatch.setattr(encoders, "Mp4v", SlowToClose)
-    recorder = Recorder("mp4v", VIDEO, torch.device("cpu"), 4, tmp_path)
-    recorder.write(batch(4))
-    recorder.write(batch(2))
-    assert recorder.latest is None
-    may_close.set()
-    recorder.settle()
-    assert recorder.latest is not None
-    assert recorder.latest.frames == 4
-    recorder.close()
-
-
-def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class FullDisk(Mp4v):
-        def close(self) -> Encoded:
-            self.abort()
-            raise OSError("the disk is full")
-
-    monkeypatch.setattr(encoders, "Mp4v", FullDisk)
-    recorder = Recorder("mp4v", VIDEO, torch.device("cpu"), 4, tmp_path)
-    recorder.write(batch(4))
-    with pytest.raises(OSError, match="the disk is full"):
-        recorder.settle()
-    recorder.close()
-    assert list(tmp_path.iterdir()) == []
