@@ -38,7 +38,6 @@ from gpugate.workload import Context
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video import pipeline as rungs
 from workloads.video.clip import BATCH, INSTALL_VIDEO
-from workloads.video.encoders import encoder_of
 from workloads.video.frames import VideoError, VideoInfo, examine, replacing_file
 from workloads.video.pipeline import Pipeline, Rung
 
@@ -181,7 +180,7 @@ def _run(rung: Rung, asked: argparse.Namespace) -> Run:
     context = Context(device, BATCH, 0, cache, settings=settings)
     clock = StageClock(device)
     with (
-        encoder_of(rung.codec, target, info, device) as encoder,
+        rung.encoder(target, info, device) as encoder,
         closing(Pipeline(rung, context, info, encoder.write, clock=clock)) as pipeline,
     ):
         built = time.perf_counter()

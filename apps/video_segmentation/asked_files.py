@@ -16,6 +16,7 @@ import torch
 
 from gpugate.workload import DeviceKind
 from workloads.video.clip import CLIPS, CODECS
+from workloads.video.encoders import Mp4v
 from workloads.video.pipeline import Rung
 from workloads.video.segment import ARCHITECTURES, checkpoint
 
@@ -42,7 +43,7 @@ def refuse_one_file_twice(asked: argparse.Namespace) -> None:
 
 def refuse_suffixes(rung: Rung, asked: argparse.Namespace) -> None:
     """Raises ValueError for file names whose suffix belongs to another kind of file than the rung writes."""
-    if rung.codec != "mp4v":
+    if rung.encoder is not Mp4v:
         return  # the other encoders refuse such names themselves before they encode
     if asked.output.suffix.lower() not in MP4V_SUFFIXES:
         reason = f"--variant {asked.variant} encodes MPEG-4 Part 2"

@@ -49,7 +49,7 @@ from workloads.video.clip import (
     source,
 )
 from workloads.video.decode import stamps
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, why_not
+from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
 from workloads.video.frames import Matrix, plane, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
@@ -57,6 +57,7 @@ from workloads.video.frames import Matrix, plane, rgb_from_nv12
 FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
 MARGIN = 1.2  # encoders differ by some per cent
 TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
+MakeEncoder = type[Encoder[Any]]
 # Per step, which is a whole file, since its end is a part of its cost.
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
 
@@ -67,11 +68,11 @@ def size(kind: DeviceKind) -> Size:
     return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * clip.width * clip.height * 3 // 2))
 
 
-def build(codec: Codec, context: Context) -> Side:
-    """The side of the codec's encoder. Raises EncodingError or OSError where it is not available."""
+def build(encoder: MakeEncoder, context: Context) -> Side:
+    """The side of the encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
-    frames = frames_for(codec, context)
-    recorder = Recorder(codec, clip.info, context.device, context.items, context.cache_dir)
+    frames = frames_for(encoder, context)
+    recorder = Recorder(encoder, clip.info, context.device, context.items, context.cache_dir)
     turns = cycle(range(0, len(frames), BATCH))
 
     def step(stamp: Tensor) -> Tensor:
@@ -85,12 +86,12 @@ def build(codec: Codec, context: Context) -> Side:
     return Side(step, finish=recorder.settle, close=recorder.close)
 
 
-def frames_for(codec: Codec, context: Context) -> Any:
-    """The bank's frames in the form of the codec's encoder; frames of a device lie there."""
-    if codec == "mp4v":
+def frames_for(encoder: MakeEncoder, context: Context) -> Any:
+    """The bank's frames in the form that the encoder takes; frames of a device lie there."""
+    if encoder is Mp4v:
         return bgr_frames(context)
     nv12 = nv12_frames(context)
-    if codec != "nvjpeg":
+    if encoder is not MotionJpeg:
         return nv12
     matrix = source(context).info.matrix
     return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
@@ -104,13 +105,13 @@ def compressed_only(frames: int, frame_bytes: int) -> Limit:
     return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)
 
 
-def file_shows(codec: Codec) -> Proof:
+def file_shows(encoder: MakeEncoder) -> Proof:
     """Proves that a file has every encoded frame, in order, and that its pictures are like them."""
-    return Proof("file shows them", partial(_file_shows, codec))
+    return Proof("file shows them", partial(_file_shows, encoder))
 
 
-def _file_shows(codec: Codec, context: Context) -> str:
-    found, theirs = _written(codec, context), _by_baseline(context)
+def _file_shows(encoder: MakeEncoder, context: Context) -> str:
+    found, theirs = _written(encoder, context), _by_baseline(context)
     frames = len(nv12_frames(context))
     worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
     words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
@@ -122,15 +123,15 @@ def _file_shows(codec: Codec, context: Context) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _by_baseline(context: Context) -> Quality:
-    return _written("mp4v", context)
+    return _written(Mp4v, context)
 
 
-def _written(codec: Codec, context: Context) -> Quality:
-    """The quality of the bank's frames in a file of the codec's encoder."""
-    clip, frames = source(context), frames_for(codec, context)
+def _written(make: MakeEncoder, context: Context) -> Quality:
+    """The quality of the bank's frames in a file of the encoder."""
+    clip, frames = source(context), frames_for(make, context)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
-        path = Path(folder, f"clip{SUFFIXES[codec]}")
-        with encoder_of(codec, path, clip.info, context.device) as encoder:
+        path = Path(folder, f"clip{make.suffix}")
+        with make(path, clip.info, context.device) as encoder:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
@@ -178,7 +179,7 @@ def quality(
 
 def _variant(
     name: str,
-    codec: Codec,
+    encoder: MakeEncoder,
     min_speedup: Mapping[str, float],
     why: str,
     *limits: Limit,
@@ -187,12 +188,12 @@ def _variant(
 ) -> Optimization:
     return Optimization(
         name,
-        partial(build, codec),
+        partial(build, encoder),
         min_speedup,
         tolerance=EXACT,
         needs=needs,
         contract={"cuda": Contract(limits)},
-        proofs=(file_shows(codec),),
+        proofs=(file_shows(encoder),),
         why=why,
         min_speedup_why=why_lower,
     )
@@ -211,13 +212,13 @@ X264_GAINS = {"nvidia-h100-80gb-hbm3": 2.6, "sm_90": 2.2, "cuda": 0.5, "cpu": 0.
 JPEG_GAINS = {"nvidia-h100-80gb-hbm3": 24.6, "sm_90": 20.0, "cuda": 2.0}
 ENCODE = Workload(
     name="video/encode",
-    baseline=partial(build, "mp4v"),
+    baseline=partial(build, Mp4v),
     inputs=stamps,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        _variant("x264-overlapped", "x264", X264_GAINS, OWN_THREADS, why_lower=ALL_CORES),
-        _variant("nvjpeg", "nvjpeg", JPEG_GAINS, PICTURES, COMPRESSED_ONLY),  # torchvision contains the library
-        _variant("nvenc", "nvenc", {"cuda": 2.0}, APART, COMPRESSED_ONLY, needs=NVENC),
+        _variant("x264-overlapped", X264, X264_GAINS, OWN_THREADS, why_lower=ALL_CORES),
+        _variant("nvjpeg", MotionJpeg, JPEG_GAINS, PICTURES, COMPRESSED_ONLY),  # torchvision contains the library
+        _variant("nvenc", Nvenc, {"cuda": 2.0}, APART, COMPRESSED_ONLY, needs=NVENC),
     ),
     cold=False,  # the inputs are stamps
     timing="pipeline",

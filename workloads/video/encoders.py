@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 # Matrix, primaries and transfer as ITU-T H.273 numbers them; BT.601 is SMPTE 170M's.
 H273_CODE: dict[Matrix, int] = {"bt601": 6, "bt709": 1}
-Codec = Literal["mp4v", "x264", "nvjpeg", "nvenc"]
-SUFFIXES: dict[Codec, str] = {"mp4v": ".mp4", "x264": ".mp4", "nvjpeg": ".mov", "nvenc": ".mp4"}  # Motion-JPEG: .mov
 LEAST_ENCODED_DB = 35.0
 MOST_IN_FLIGHT = 3  # batches
 PRESET, CRF = "veryfast", 23  # of libx264; CRF is its constant rate factor
@@ -70,7 +68,9 @@ class Encoded(NamedTuple):
 class Encoder(ABC, Generic[_Frames]):
     """Batches of frames in, a file out. Any call may raise the error of an earlier batch; one caller at a time."""
 
-    def __init__(self, path: Path, info: VideoInfo) -> None:
+    suffix = ".mp4"  # of a file
+
+    def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
         self.path, self.info = path, info
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
@@ -325,6 +325,8 @@ class MotionJpeg(Encoder[Tensor]):
     thread writes earlier frames.
     """
 
+    suffix = ".mov"
+
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         require_frames(frames, (3, self.info.height, self.info.width))
         return pictures(as_of_now(frames), jpeg_threads())
@@ -496,8 +498,8 @@ class Nvenc(Encoder[Tensor]):
     The library reports a finished read of a frame only by its packet: until then the batches are kept.
     """
 
-    def __init__(self, path: Path, info: VideoInfo, device: torch.device) -> None:
-        self._gpu = torch.cuda.current_device() if device.index is None else device.index
+    def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
+        self._gpu = torch.cuda.current_device() if device is None or device.index is None else device.index
         if problem := why_not(self._gpu):
             raise EncodingError(problem)
         super().__init__(path, info)
@@ -575,18 +577,7 @@ def nv12_planes(frame: Tensor) -> SimpleNamespace:
     return SimpleNamespace(cuda=lambda: planes)
 
 
-# --- any of them, and files that are recorded without end -------------------------------------------------------------
-
-
-def encoder_of(codec: Codec, path: Path, info: VideoInfo, device: torch.device) -> Encoder[Any]:
-    """An encoder that writes to `path`. Raises EncodingError and OSError."""
-    if codec == "mp4v":
-        return Mp4v(path, info)
-    if codec == "x264":
-        return X264(path, info)
-    if codec == "nvjpeg":
-        return MotionJpeg(path, info)
-    return Nvenc(path, info, device)  # cuda only
+# --- files that are recorded without end ------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -597,9 +588,11 @@ class Recorder:
     error of closing, or the `write` that ends the next file; `close()` drops it.
     """
 
-    def __init__(self, codec: Codec, info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path) -> None:
+    def __init__(
+        self, make: type[Encoder[Any]], info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path
+    ) -> None:
         self.latest: Encoded | None = None
-        self._codec, self._info, self._device, self._most = codec, info, device, frames_per_file
+        self._make, self._info, self._device, self._most = make, info, device, frames_per_file
         self._folder = tempfile.TemporaryDirectory(prefix="recording-", dir=folder)
         self._numbers = count()
         self._closer = ThreadPoolExecutor(1, "close recording")
@@ -609,8 +602,8 @@ class Recorder:
 
     def write(self, frames: Any) -> None:
         if self._encoder is None:
-            path = Path(self._folder.name, f"clip-{next(self._numbers)}{SUFFIXES[self._codec]}")
-            self._encoder = encoder_of(self._codec, path, self._info, self._device)
+            path = Path(self._folder.name, f"clip-{next(self._numbers)}{self._make.suffix}")
+            self._encoder = self._make(path, self._info, self._device)
         self._encoder.write(frames)
         self._frames += len(frames)
         if self._frames >= self._most:

@@ -1,6 +1,6 @@
 """All stages together: from a file of video to another one, batch after batch or every stage at once on another batch.
 
-A rung of the ladder is what decodes, the network, the stages around it, and the codec. A step takes the next frames of
+A rung of the ladder is a decoder, the network, the stages around it, and an encoder. A step takes the next frames of
 the clip, round and round, and returns the record at the encoder: float32 [frames, 2], see `Arrivals`, times the step's
 stamps. The record is right where each frame has its number and the luma of the reference's composite. Files are written
 all the time, one for each round.
@@ -47,7 +47,7 @@ from gpugate.workload import (
 from workloads.parts.graph_capture import recorded
 from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.stages import stage
-from workloads.video import composite, preprocess, segment
+from workloads.video import composite, encoders, preprocess, segment
 from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr, psnr_db
 from workloads.video.clip import (
     BATCH,
@@ -64,7 +64,7 @@ from workloads.video.clip import (
 from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
 from workloads.video.encode import COMPOSITED_BYTES, compressed_only, quality
-from workloads.video.encoders import LEAST_ENCODED_DB, SUFFIXES, Codec, Recorder, encoder_of, stock_frames, why_not
+from workloads.video.encoders import LEAST_ENCODED_DB, Encoder, MotionJpeg, Mp4v, Recorder, why_not
 from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
 from workloads.video.segment import SEGMENTER_SETTING, TENSOR_CORES, TENSORRT, fit_key, own_checkpoint
 
@@ -242,7 +242,7 @@ class Rung:
     decode: MakeDecoder = HostDecoder
     network: Callable[[Place], Side] = eager
     compute: Callable[[Place, Network], Compute] = on_host
-    codec: Codec = "mp4v"
+    encoder: type[Encoder[Any]] = Mp4v
     overlapped: bool = False
 
 
@@ -252,12 +252,12 @@ COMPOSITE = replace(SEGMENT, compute=composite_on_device)
 PREPROCESS = replace(COMPOSITE, compute=on_device)
 # Four sessions decode more than twice what the network takes; each further one makes the start longer.
 DECODE = replace(PREPROCESS, decode=partial(ParallelDecoder, sessions=4))
-ENCODE = replace(DECODE, codec="nvjpeg")
+ENCODE = replace(DECODE, encoder=MotionJpeg)
 NVJPEG = replace(ENCODE, overlapped=True)
 TRITON = replace(NVJPEG, compute=in_triton)
-X264 = replace(NVJPEG, codec="x264")
+X264 = replace(NVJPEG, encoder=encoders.X264)
 TENSORRT_STAGES = replace(X264, network=tensorrt, compute=in_cvcuda)  # NVIDIA's library in each stage
-NVENC = replace(NVJPEG, codec="nvenc")
+NVENC = replace(NVJPEG, encoder=encoders.Nvenc)
 ON_CPU = replace(REFERENCE, overlapped=True)
 
 
@@ -372,7 +372,7 @@ class Conveyor:
 
 
 class Pipeline:
-    """A rung at work on a video, once or in a loop; `write` takes composites in the form of its codec.
+    """A rung at work on a video, once or in a loop; `write` takes composites in the form of its encoder.
 
     Where the rung is overlapped, decoding, computing and encoding each have a thread and a stream of their own.
     `make_last` builds the last function of a batch's composites, whose results `take` returns; by default the
@@ -397,7 +397,7 @@ class Pipeline:
             self.place = place = Place(context, info, self._decoder.settle, clock)
             self.network = rung.network(place)
             self._compute = rung.compute(place, self._segment)
-            self._encoded_form = self._form_for(rung.codec)
+            self._encoded_form = self._form_for(rung.encoder)
             self._last = make_last(place) if make_last else lambda composites: composites
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()  # cuda only  # other streams use what is made here
@@ -457,11 +457,11 @@ class Pipeline:
         logits: Tensor = self.network.step(whole)
         return logits[: len(frames)]
 
-    def _form_for(self, codec: Codec) -> Callable[[Any], Any]:
+    def _form_for(self, encoder: type[Encoder[Any]]) -> Callable[[Any], Any]:
         """The function from composites, BGR on the host or NV12 on the device, to what the encoder takes."""
-        if codec == "mp4v":
+        if encoder is Mp4v:
             return lambda composites: self.place.download(composites) if isinstance(composites, Tensor) else composites
-        if codec == "nvjpeg":
+        if encoder is MotionJpeg:
             to_rgb = partial(rgb_from_nv12, matrix=self.place.info.matrix)
             return self.place.one_launch(to_rgb, lambda: (self.place.nv12(),))
         return lambda nv12: nv12
@@ -507,7 +507,7 @@ def build(rung: Rung, context: Context) -> Side:
     clip = source(context)
     grids = composite_grids(context, clip)  # before this side's own parts: another pipeline may compute them
     with ExitStack() as built:  # the recorder is closed where the pipeline fails
-        recorder = _recorder(rung.codec, clip, context)
+        recorder = _recorder(rung.encoder, clip, context)
         built.callback(recorder.close)
         follow = partial(_follow, rung, clip, grids)
         pipeline = Pipeline(rung, context, clip.info, recorder.write, loop=True, make_last=follow)
@@ -546,24 +546,24 @@ def build(rung: Rung, context: Context) -> Side:
         engaged=pipeline.network.engaged,
         layers=pipeline.network.layers,
         close=closing_all.close,
-        stock_steps=_stock_steps(rung.codec, context),
+        stock_steps=_stock_steps(rung.encoder, context),
         works_ahead=rung.overlapped or rung.decode is not HostDecoder,
         round_steps=-(-clip.info.frames // context.items),  # of one complete file
         expected_step=checked_step if rung == REFERENCE else None,
     )
 
 
-def _recorder(codec: Codec, clip: Source, context: Context) -> Recorder:
-    return Recorder(codec, clip.info, context.device, clip.info.frames, context.cache_dir)
+def _recorder(encoder: type[Encoder[Any]], clip: Source, context: Context) -> Recorder:
+    return Recorder(encoder, clip.info, context.device, clip.info.frames, context.cache_dir)
 
 
-def _stock_steps(codec: Codec, context: Context) -> int:
+def _stock_steps(encoder: type[Encoder[Any]], context: Context) -> int:
     """The stock of libx264, which buffers up to a second's frames. A conveyor is as full after a step as before it.
 
     Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
     finishes in a seventh of a step.
     """
-    return -(-stock_frames() // context.items) if codec == "x264" else 0
+    return -(-encoders.stock_frames() // context.items) if encoder is encoders.X264 else 0
 
 
 def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
@@ -585,7 +585,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
             ready.append(pipeline.compute(batch).on_stream().cpu())
     if not ready:
         raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
-    recorder, turns = _recorder("x264", clip, context), cycle(ready)
+    recorder, turns = _recorder(encoders.X264, clip, context), cycle(ready)
 
     def step(stamp: Tensor) -> Tensor:
         for batch in islice(turns, context.items // BATCH):
@@ -596,7 +596,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
         step,
         finish=recorder.settle,
         close=recorder.close,
-        stock_steps=_stock_steps("x264", context),
+        stock_steps=_stock_steps(encoders.X264, context),
         works_ahead=True,
         round_steps=-(-clip.info.frames // context.items),
     )
@@ -671,10 +671,10 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
     clip, given = source(context), dict[int, Pixels]()  # composites by number, NV12 on the host
     frames = clip.info.frames
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
-        path = Path(folder, f"clip{SUFFIXES[rung.codec]}")
+        path = Path(folder, f"clip{rung.encoder.suffix}")
         with (
             in_thread(context.device, another_stream(context.device)),
-            encoder_of(rung.codec, path, clip.info, context.device) as encoder,
+            rung.encoder(path, clip.info, context.device) as encoder,
             closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
         ):
             while (batch := pipeline.take()) is not None:
@@ -751,7 +751,7 @@ def _rung(
         needs=needs,
         tolerance=EXACT,
         contract={kind: each for kind, each in (("sm_90", on_sm_90), ("cuda", on_cuda)) if each},
-        proofs=() if rung.codec == REFERENCE.codec and rung != ON_CPU else (file_is_whole(rung),),
+        proofs=() if rung.encoder is Mp4v and rung != ON_CPU else (file_is_whole(rung),),
         why=why,
         min_speedup_why=why_lower,
     )

@@ -378,7 +378,7 @@ def batch(frames: int) -> NDArray[np.uint8]:
     return np.random.default_rng(frames).integers(0, 255, (frames, 64, 96, 3), np.uint8)
 
 
-def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     may_close = threading.Event()
 
     class SlowToClose(Mp4v):
@@ -386,8 +386,7 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytes
             assert may_close.wait(HANGS_S)
             return super().close()
 
-    monkeypatch.setattr(encoders, "Mp4v", SlowToClose)
-    recorder = Recorder("mp4v", SMALL, torch.device("cpu"), 4, tmp_path)
+    recorder = Recorder(SlowToClose, SMALL, torch.device("cpu"), 4, tmp_path)
     recorder.write(batch(4))
     recorder.write(batch(2))
     assert recorder.latest is None
@@ -398,14 +397,13 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path, monkeypatch: pytes
     recorder.close()
 
 
-def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_closing_raises_comes_out_of_the_next_settle(tmp_path: Path) -> None:
     class FullDisk(Mp4v):
         def close(self) -> Encoded:
             self.abort()
             raise OSError("the disk is full")
 
-    monkeypatch.setattr(encoders, "Mp4v", FullDisk)
-    recorder = Recorder("mp4v", SMALL, torch.device("cpu"), 4, tmp_path)
+    recorder = Recorder(FullDisk, SMALL, torch.device("cpu"), 4, tmp_path)
     recorder.write(batch(4))
     with pytest.raises(OSError, match="the disk is full"):
         recorder.settle()

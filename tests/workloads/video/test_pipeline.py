@@ -22,6 +22,7 @@ from tests.support.small_models import clip_on_cpu
 from workloads.video import composite, pipeline
 from workloads.video.arrivals import strip_height
 from workloads.video.clip import Clip, clip_path, source
+from workloads.video.encoders import X264, MotionJpeg
 from workloads.video.pipeline import (
     END_TO_END,
     ON_CPU,
@@ -42,8 +43,8 @@ from workloads.video.segment import segmenter
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
-IN_NV12 = Rung(compute=on_device, codec="x264")
-AS_JPEG = replace(IN_NV12, codec="nvjpeg")
+IN_NV12 = Rung(compute=on_device, encoder=X264)
+AS_JPEG = replace(IN_NV12, encoder=MotionJpeg)
 
 
 @pytest.fixture(autouse=True)

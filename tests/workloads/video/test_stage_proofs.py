@@ -57,4 +57,4 @@ def test_a_file_that_shows_something_else_is_disproved(
     write = encoders.X264.write  # of the encoder that is no baseline's
     monkeypatch.setattr(encoders.X264, "write", lambda encoder, frames: write(encoder, spoil(frames)))
     with pytest.raises(DisprovedError, match=words):
-        encode.file_shows("x264").show(context)
+        encode.file_shows(encoders.X264).show(context)
