@@ -39,7 +39,7 @@ from gpugate.workload import (
 )
 
 WIDTH = 100  # columns in a notebook
-FRAME = "<pre style='line-height:1.3;overflow-x:auto'>{code}</pre>"
+FRAME = "<pre tabindex='0' style='line-height:1.3;overflow-x:auto'>{code}</pre>"
 
 
 @dataclass(frozen=True)
