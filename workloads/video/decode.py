@@ -66,7 +66,7 @@ FRAMES_IN_FFMPEG = min(16, len(os.sched_getaffinity(0)))
 
 
 class Decoder(ABC):
-    """Gives the frames of a video in order, over and over where `loop` is True: NV12 [n, H*3/2, W] on `device`.
+    """Gives the frames of a video in order, over and over where `loop` is True: NV12 [n, H*3/2, W] on its `device`.
 
     Up to `stock_frames` frames are decoded ahead. After `settle` they are complete again, where that can be known.
     """
@@ -74,11 +74,11 @@ class Decoder(ABC):
     stock_frames = 0
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
-        self.info, self._device, self._loop = examine(path), device, loop
+        self.info, self.device, self._loop = examine(path), device, loop
 
     def read(self, frames: int) -> Any:
         """The next `frames` frames, fewer at the end, then 0."""
-        batch = torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self._device)
+        batch = torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self.device)
         return batch[: self._fill(batch)]
 
     def _fill(self, batch: Any) -> int:
@@ -110,7 +110,7 @@ class HostDecoder(Decoder):
     def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
         import cv2
 
-        super().__init__(path, device, loop)
+        super().__init__(path, CPU, loop)
         self._capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise VideoError(f"{path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")
@@ -177,12 +177,12 @@ class TorchCodecDecoder(HostPlanesDecoder):
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
         super().__init__(path, device, loop)
-        self._device = device
+        self.device = device
 
     def _all_frames(self) -> Iterator[Any]:
         library = importlib.import_module("torchcodec.decoders")
         demuxer = library.Demuxer(self.info.path, streams="video")
-        decoder = demuxer.streams[0].make_decoder(self._device)
+        decoder = demuxer.streams[0].make_decoder(self.device)
         for packet in demuxer:
             yield from decoder.decode(packet)
         yield from decoder.drain()
@@ -232,7 +232,7 @@ class OneSession(Decoder):  # cuda only
         self._frames: deque[Any] = deque()
 
     def read(self, frames: int) -> Tensor:
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self._stream):  # new memory of the current stream would wait for its work
             batch: Tensor = super().read(frames)
         current.wait_event(self._stream.record_event())
@@ -289,7 +289,7 @@ class ParallelDecoder(Decoder):  # cuda only
         slot = self._next_slot()
         if slot is None:
             return False
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         current.wait_event(slot.filled)
         frame.copy_(slot.frame)
         slot.frame.record_stream(current)
@@ -506,22 +506,13 @@ def stamps(context: Context, index: int) -> Tensor:
     return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 
-def opencv(codec: Codec, context: Context) -> Side:
-    """OpenCV decodes and converts: BGR in host memory."""
+def build(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
-    arrivals = Arrivals(luma_grids(clip.path), CPU, clip.numbered)
-    matrix = clip.info.matrix
-    return side(HostDecoder(clip.path, CPU, loop=True), context, lambda frames: arrivals.of_bgr(frames, matrix))
+    grids, decoder = luma_grids(clip.path), make(clip.path, context.device, True)
+    arrivals = Arrivals(grids, decoder.device, clip.numbered)
+    of_bgr = partial(arrivals.of_bgr, matrix=clip.info.matrix)
+    record: Callable[[Any], Tensor] = of_bgr if make is HostDecoder else arrivals.of_nv12
 
-
-def to_nv12(make: MakeDecoder, codec: Codec, context: Context) -> Side:
-    clip = source(context, codec)
-    place = CPU if make is HostPlanesDecoder else context.device
-    arrivals = Arrivals(luma_grids(clip.path), place, clip.numbered)
-    return side(make(clip.path, context.device, True), context, arrivals.of_nv12)
-
-
-def side(decoder: Decoder, context: Context, record: Callable[[Any], Tensor]) -> Side:
     def step(stamp: Tensor) -> Tensor:
         counts = [min(BATCH, context.items - done) for done in range(0, context.items, BATCH)]
         records = [record(decoder.read(count)) for count in counts]
@@ -575,7 +566,7 @@ def _variant(
 ) -> Optimization:
     return Optimization(
         name,
-        partial(to_nv12, make, codec),
+        partial(build, make, codec),
         min_speedup,
         compared_with=below,
         tolerance=EXACT,
@@ -590,7 +581,7 @@ def _variant(
 def _workload(name: str, codec: Codec, kinds: Iterable[DeviceKind], *optimizations: Optimization) -> Workload:
     return Workload(
         name=name,
-        baseline=partial(opencv, codec),
+        baseline=partial(build, HostDecoder, codec),
         inputs=stamps,
         sizes={kind: size(kind) for kind in kinds},
         optimizations=optimizations,
