@@ -116,20 +116,22 @@ def every_outcome() -> list[CaseResult]:
 
 
 def crowded() -> list[CaseResult]:
-    """More than a screen has lines for, by their kinds: failed, improved, new, and undecided with different steps."""
+    """More than a screen has lines for, by their kinds: failed, improved, new, slow, and undecided with two steps."""
     kernels = {"gemm": (1.0, 1.0), "copy": (1.0, 0.1), "relu": (1.0, 0.2), OTHERS: (1.0, 9.0)}
     then = (Bills(Bill({}, {}), Bill({}, {"gemm": 0.5, "old": 0.75, "tiny": 0.01})),) * 5
     counters, ceilings = {**COUNTED, "kernel_ms": 10.3}, {"device_copy_gb_per_s": 4300.0, "matmul_bf16_tflops": 788.0}
     billed = measured("tiny/billed/cuda", 3.0, optimized_counters=counters, ceilings=ceilings)
-    billed = replace(billed, optimized_profile=StepProfile(kernels))
+    billed = replace(billed, optimized_profile=StepProfile(kernels), optimized_cost=SideCost(0.5, 0.25))
     record = replace(RECORDED, current=replace(RECORDED.current, bills=then))
+    size = Size(64, flops=1e12, bytes=2e10, whole_run_items=6400)
     return [
         *(case(f"failed-{number}", None, error="broken") for number in range(7)),
         *(case(f"improved-{number}", measurement=measured("a", 3.2, optimized_ms=9.4)) for number in range(5)),
         *(case(f"new-{number}", remembered=None) for number in range(2)),
         case("undecided", remembered=None, measurement=measured("a", 2.0, spread=0.4)),
-        case("noisy", None, "cpu", remembered=None, measurement=measured("a", 2.0, 0.4, stopped_because="noise")),
-        case("billed", measurement=billed, remembered=record, size=Size(64, flops=1e12, bytes=2e10)),
+        case("slowest", 0.1, remembered=None),
+        case("noisy", None, "cpu", remembered=None, measurement=measured("k", 1.8, 0.4, stopped_because="noise")),
+        case("billed", measurement=billed, remembered=record, size=size),
     ]
 
 

@@ -48,15 +48,6 @@ def share(groups: Sequence[Group]) -> tuple[float, list[str]]:
     return total_s(groups), [case_id for group in groups for case_id in group.cases]
 
 
-def test_each_case_has_the_duration_of_its_newest_run_and_cases_that_need_the_host_run_alone(nights: Path) -> None:
-    found = plan(str(nights), "--gpus", "2")
-    night = found.plan
-    assert [*map(share, night.gpus)] == [(300, ["tiny/a/cuda"]), (360, ["tiny/c/cuda", "tiny/b/cuda"])]
-    assert share(night.alone) == (600, ["tiny/host/cuda"])
-    assert (night.makespan_s, night.night_s) == (360, 960)
-    assert (found.machine, found.cases, found.known) == ("nvidia-h200", 4, 4)
-
-
 def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(nights), "--gpus", "2"]) == 0
     said = capsys.readouterr().out

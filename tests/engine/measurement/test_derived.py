@@ -1,19 +1,14 @@
 """Counters from a measurement and facts of the session: the share of the bus, and the time of a whole run."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from gpugate.measurement.derived import YARDSTICK, with_ceilings, with_derived
 from gpugate.measurement.record import Measurement, SideCost, Yardstick
-from gpugate.report.screen import details
-from gpugate.report.terminal import render_text
-from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.workload import Size
-from tests.support.stored_runs import case, measured, stored
-from tools.run_page import results_page
+from tests.support.stored_runs import case, measured
 
 IN = {"host_to_device_bytes": 4e8, "device_to_host_bytes": 3e8}
 OUT = {"host_to_device_bytes": 0.0, "device_to_host_bytes": 1e8}
@@ -63,16 +58,6 @@ CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-
 def with_start_up(name: str, optimized: SideCost, reference: SideCost) -> CaseResult:
     found = measured(f"tiny/{name}/cuda", 3.0, spread=0.0, optimized_cost=optimized, reference_cost=reference)
     return case(name, measurement=found, size=CLIP)
-
-
-def test_start_up_and_every_item_count_on_both_sides(tmp_path: Path) -> None:
-    skipped = case("skipped", None, skipped="it needs a GPU", size=CLIP)
-    quick = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15))
-    run = stored(tmp_path / "run.json", quick, case("endless"), skipped)
-    (line,) = RunView(run).whole_runs  # 0.75 + 74 * 0.01 = 1.49 s instead of 0.25 + 74 * 0.03 = 2.47 s
-    assert line == "tiny/quick: 600 items in 1.5 s instead of 2.5 s, 1.66x; start-up 0.8 s and 0.2 s"
-    assert f"start-up included\n  {line}\n" in render_text(details(RunView(run), 200), 200, colour=False)
-    assert f"- {line}" in results_page(RunView(run))
 
 
 def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:

@@ -8,12 +8,9 @@ import pytest
 
 from gpugate.report.next_step import describe_next_step
 from gpugate.report.screen import details, screen
-from gpugate.report.tables import Row, rows
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
-from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
-from gpugate.results.summary import summarize
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from tests.support import stored_runs
 
@@ -70,32 +67,6 @@ def detailed(run: RunResult, width: int, colour: bool) -> str:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_line_is_wider_than_the_window(gpu_run: RunResult, cpu_run: RunResult, width: int) -> None:
     assert all(len(line) <= width for run in (gpu_run, cpu_run) for line in detailed(run, width, False).splitlines())
-
-
-def of_pairs(run: RunResult, *times: tuple[float, float]) -> CaseResult:
-    """The case cudnn-fused, measured by these pairs of a reference and an optimized time, over and over."""
-    case = run.cases["resnet50-inference/cudnn-fused/cuda"]
-    assert case.measurement is not None
-    build = stored_runs.timed_build(*zip(*9 * times, strict=True))
-    case.measurement = replace(case.measurement, instances=(build,) * 3)
-    case.summary = summarize(case.measurement)
-    return case
-
-
-def overview(run: RunResult) -> tuple[tuple[str, ...], ...]:
-    return RunView(run).overview.rows
-
-
-def cells(row: Row, *names: str) -> list[str]:
-    return [row.cells[name] for name in names]
-
-
-def test_a_row_whose_times_do_not_give_its_speedup_has_the_optimized_time_alone(gpu_run: RunResult) -> None:
-    # The medians of the sides are 3.16 and 0.313 ms, and two of three pairs are far from their ratio.
-    of_pairs(gpu_run, (3.16, 1.785), (0.5, 0.282), (3.16, 0.313), (3.16, 0.30), (0.554, 0.313))
-    (row,) = (row for row in rows(gpu_run) if row.case.optimization == "cudnn-fused")
-    assert cells(row, "reference", "optimized", "speedup") == ["", "0.313 ms", "1.77x"]
-    assert ["/cudnn-fused", "0.313 ms", "1.77x"] in [[cell.strip() for cell in one[:3]] for one in overview(gpu_run)]
 
 
 def test_colour_changes_no_word(gpu_run: RunResult) -> None:
