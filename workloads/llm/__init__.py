@@ -11,16 +11,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from gpugate.workload import (
     BASELINE,
     TOLERANCE_BY_DTYPE,
     Build,
+    Context,
     Contract,
     Limit,
     Needs,
     Optimization,
     Point,
     Proof,
+    Side,
     Size,
     Tolerance,
     Workload,
@@ -123,6 +127,13 @@ _on_cpu = partial(_rung, dtype="float32", needs=Needs())
 _in_triton = partial(_rung, needs=TRITON, proved=True)
 
 
+def build_in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:  # cuda only
+    """Five kernels a layer, which read bf16, int8 or fp8 weights at the rate of the memory."""
+    from workloads.llm import gemv  # which needs Triton
+
+    return gemv.in_triton(context, narrow)
+
+
 def _on_gpu(compiled: Mapping[str, float], graph: Mapping[str, float]) -> tuple[Optimization, ...]:
     """The rungs of any batch."""
     waits = WAITS_FOR_HOST
@@ -135,16 +146,16 @@ def _on_gpu(compiled: Mapping[str, float], graph: Mapping[str, float]) -> tuple[
 
 # Without them for a larger batch: 16 rows are a product of matrices, for tensor cores.
 KERNELS_FOR_ONE_ROW = (
-    _in_triton("fused-gemv", rungs.in_triton, {"cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7),
+    _in_triton("fused-gemv", build_in_triton, {"cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7),
     _in_triton(
-        *("int8", partial(rungs.in_triton, narrow=INT8), {"cuda": 1.0}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
+        *("int8", partial(build_in_triton, narrow=INT8), {"cuda": 1.0}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
         dtype="int8",
         share=0.43,
         bytes=bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights),
         why=f"the target is 1.6, and 1.2x was measured: {SMALL_KERNELS}",
     ),
     _in_triton(
-        *("fp8", partial(rungs.in_triton, narrow=FP8), {"cuda": 1.09}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
+        *("fp8", partial(build_in_triton, narrow=FP8), {"cuda": 1.09}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
         dtype="fp8",
         needs=TRITON_ON_ADA,
         share=0.55,

@@ -87,13 +87,6 @@ def whole_step(context: Context) -> Side:
     return Side(step, engaged=lambda: miscount(layers) or miscount(table))  # cuda only
 
 
-def in_triton(context: Context, narrow: torch.dtype | None = None) -> Side:  # cuda only
-    """Five kernels a layer, which read bf16, int8 or fp8 weights at the rate of the memory."""
-    from workloads.llm import gemv  # which needs Triton
-
-    return gemv.in_triton(context, narrow)
-
-
 def int8(context: Context) -> Side:
     """Weights in int8 with a scale for each row, without a compiler."""
     model, caches = decoder(context), make_static_caches(context, context.items)
