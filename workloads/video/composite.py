@@ -243,7 +243,9 @@ def in_triton(height: int, width: int, device: torch.device) -> Callable[[Tensor
     """One kernel, which blurs a tile and what is around it, and blends it."""
     from workloads.video import triton_stages
 
-    return triton_stages.composite(height, width, device)
+    luma, chroma = (blur.weights for blur in blurs_of(height))
+    blend = triton_stages.composite((height, width), input_size(height, width), luma, chroma, device)
+    return lambda nv12, logits: blend(nv12, alpha_of(logits))
 
 
 # --- the sides, their proof and their promises ------------------------------------------------------------------------

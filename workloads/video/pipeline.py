@@ -204,10 +204,8 @@ def on_device(place: Place, network: Network) -> Compute:
 
 def in_triton(place: Place, network: Network) -> Compute:
     """One kernel in Triton before and one after the network: NV12 to NV12."""
-    from workloads.video import triton_stages
-
-    sample = triton_stages.preprocess(*place.size, place.info.matrix)
-    blend = triton_stages.composite(*place.size)
+    sample = preprocess.in_triton(*place.size, place.info.matrix)
+    blend = composite.in_triton(*place.size)
     blend(place.nv12(), network(sample(place.nv12())))  # compiles both before the stages begin
     return _on_device(place, sample, network, blend)
 

@@ -212,7 +212,9 @@ def in_triton(height: int, width: int, device: torch.device, matrix: Matrix) -> 
     """One kernel, which samples, converts and normalizes."""
     from workloads.video import triton_stages
 
-    return triton_stages.preprocess(height, width, device, matrix)
+    scale, shift = (each.view(3, 1) for each in normalization())
+    table = torch.cat((gains_of(matrix).T, scale, shift), 1).contiguous().to(device)
+    return triton_stages.preprocess((height, width), input_size(height, width), table)
 
 
 # --- the sides and their promises -------------------------------------------------------------------------------------

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from workloads.video.composite import Blur, alpha_of, blurs_of
-from workloads.video.frames import Matrix, gains_of
-from workloads.video.preprocess import input_size, normalization
 
 BLOCK = 512  # pixels of a program that preprocesses
 TILE = 64  # of a program that composites
@@ -81,12 +77,14 @@ def _preprocess(  # type: ignore[no-untyped-def]
         tl.store(result + channel * of_channel, level * tl.load(gains + 3) + tl.load(gains + 4), inside)
 
 
-def preprocess(height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> Callable[[Tensor], Tensor]:
-    """The network's input from NV12, as `preprocess.OnDevice` makes it: each program makes a run of pixels."""
-    h, w = input_size(height, width)
+def preprocess(size: tuple[int, int], input_size: tuple[int, int], table: Tensor) -> Callable[[Tensor], Tensor]:
+    """The network's input from NV12, as `preprocess.OnDevice` makes it: each program makes a run of pixels.
+
+    Sizes are (height, width), of frames and of the input. `table`, float32 [3, 5] on the device, has for red, green and
+    blue the gains of Y, U and V, and the scale and the shift of the input.
+    """
+    (height, width), (h, w) = size, input_size
     exact = height % (2 * h) == h and width % (2 * w) == w  # an odd multiple: a sample is a pixel's middle
-    scale, shift = (each.view(3, 1) for each in normalization())
-    table = torch.cat((gains_of(matrix).T, scale, shift), 1).contiguous().to(device)
 
     def sample(nv12: Tensor) -> Tensor:
         result = torch.empty((len(nv12), 3, h, w), device=nv12.device)
@@ -151,31 +149,38 @@ def _composite(  # type: ignore[no-untyped-def]
     tl.store(out + at, (blended + 0.5).to(tl.uint8), inside)
 
 
-def composite(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-    """Composites of NV12, as `composite.OnDevice` makes them in half precision, by one launch after alpha's.
+def composite(
+    size: tuple[int, int],
+    input_size: tuple[int, int],
+    luma: Sequence[float],
+    chroma: Sequence[float],
+    device: torch.device,
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Composites of NV12 by alpha, float32 [n, h, w], as `composite.OnDevice` makes them in half precision: one launch.
 
+    Sizes are (height, width), of frames and of the network's input; `luma` and `chroma` are the weights of their blurs.
     A blur is two products with a band of weights, as there, but of a tile and what the weights reach around it: tensor
     cores multiply few zeros.
     """
-    luma, chroma = blurs_of(height)
-    window = triton.next_power_of_2(TILE + max(luma.pixels - 1, 2 * chroma.pixels - 2))
+    height, width = size
+    window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
     down = torch.stack((_band(luma, window), _band(chroma, window))).half().to(device)
     across = torch.stack((_band(luma, window), _band(chroma, window, step=2))).half().to(device)
     tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
-    sizes = height, width, *input_size(height, width), tiles[0], luma.pixels // 2, chroma.pixels // 2
+    sizes = height, width, *input_size, tiles[0], len(luma) // 2, len(chroma) // 2
 
-    def blend(nv12: Tensor, logits: Tensor) -> Tensor:
+    def blend(nv12: Tensor, alpha: Tensor) -> Tensor:
         result = torch.empty_like(nv12)
-        given = nv12, alpha_of(logits).contiguous(), result, down, across
+        given = nv12, alpha.contiguous(), result, down, across
         _composite[sum(tiles), len(nv12)](*given, *sizes, tile=TILE, window=window, num_warps=8)
         return result
 
     return blend
 
 
-def _band(blur: Blur, window: int, step: int = 1) -> Tensor:
+def _band(weights: Sequence[float], window: int, step: int = 1) -> Tensor:
     """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
     band = torch.zeros(TILE, window)
-    for place, weight in enumerate(blur.weights):
+    for place, weight in enumerate(weights):
         band.diagonal(step * place)[:TILE] = weight
     return band

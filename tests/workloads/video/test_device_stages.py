@@ -108,13 +108,13 @@ def test_the_composite_is_opencvs(clip: Clip, dtype: torch.dtype, least_db: floa
 COMPARED = """
 import torch
 from gpugate.machine import children
-from workloads.video import composite, preprocess, triton_stages
+from workloads.video import composite, preprocess
 
 CPU, random, found = torch.device("cpu"), torch.Generator().manual_seed(0), {}
 for height, width in ((96, 192), (100, 158)):  # an exact third, and a size whose pixels are mixed
     nv12 = torch.randint(256, (2, height * 3 // 2, width), dtype=torch.uint8, generator=random)
     for matrix in ("bt601", "bt709"):
-        stages = triton_stages.preprocess, preprocess.OnDevice
+        stages = preprocess.in_triton, preprocess.OnDevice
         ours, theirs = (make(height, width, CPU, matrix)(nv12) for make in stages)
         assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
         found[f"input {height} {matrix}"] = float((ours - theirs).abs().max())
@@ -124,7 +124,7 @@ for height, width in ((96, 160), (200, 134), (540, 70)):  # tiles that end withi
     h, w = preprocess.input_size(height, width)
     logits = 4 * torch.randn(frames, 2, h, w, generator=random)
     logits[1:] = torch.tensor([-40.0, 40.0]).view(2, 1, 1)  # all foreground
-    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (triton_stages.composite, composite.OnDevice))
+    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (composite.in_triton, composite.OnDevice))
     assert torch.equal(ours[1:], nv12[1:])
     off = (ours[0].float() - theirs[0].float()).abs()
     found[f"levels {height}"], found[f"share {height}"] = float(off.max()), float((off > 0).float().mean())
