@@ -15,16 +15,15 @@ from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.database import open_store
 from gpugate.store.nights import add_folder
-from tests.support.stored_runs import MACHINE, case, measured, night
+from tests.support import stored_runs
+from tests.support.stored_runs import MACHINE, case, night
 
 
-def timed(name: str, wall_s: float, **changed: Any) -> CaseResult:
+def timed(name: str, wall_s: float, timer: str = "cuda events", **changed: Any) -> CaseResult:
     """A case that was measured for `wall_s` seconds, on the clock of the GPU where nothing else is given."""
-    found = case(name)
-    measurement = measured(found.case_id, 3.0, wall_s=wall_s, timer="cuda events")
-    found.measurement = replace(measurement, **{key: changed.pop(key) for key in ("timer",) if key in changed})
-    found.summary = found.summarize(found.measurement)
-    return replace(found, **changed)
+    found = stored_runs.timed(name, 3.0, **changed)
+    found.measurement = replace(found.measurement, wall_s=wall_s, timer=timer)
+    return found
 
 
 @pytest.fixture

@@ -1,26 +1,15 @@
 """Faults in how a side is built: pageable buffers, no CUDA graph, a graph break; and sides that cannot have them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gpugate.faults.fault import Fault
-from gpugate.faults.mutate import apply
-from gpugate.workload import Build, Context, Side
+from gpugate.workload import Context, Side
+from tests.engine.faults.test_fault_steps import identity, side_of
 
-CONTEXT = Context(torch.device("cpu"), items=4, seed=3, cache_dir=Path())
 OUTPUT = torch.ones(1)
-
-
-def side_of(kind: str, build: Build) -> Side:
-    return apply(Fault(kind), build)(CONTEXT)
-
-
-def identity(context: Context) -> Side:
-    return Side(lambda inputs: inputs + 0.0)
 
 
 @pytest.mark.parametrize(
