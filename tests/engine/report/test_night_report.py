@@ -23,6 +23,7 @@ from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT, RUN, SUMMARY
 from tests.conftest import H200, TWO_CORES
+from tests.engine.store.test_database import night as any_night
 from tests.support.stored_runs import case, stored, timed
 
 
@@ -126,18 +127,9 @@ def case_night(speedup: float, optimized_ms: float = 10.0, case_id: str = CASE) 
 
 
 def night(*cases: CaseNight, **provenance: str) -> Night:
-    code = {"commit": "1a2b3c4d5e6f7890", "branch": "main", **provenance}
-    return Night(
-        name="one",
-        started=datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc),
-        seed=1,
-        machine="nvidia-h200",
-        environment=H200,
-        source_hashes={},
-        provenance=Provenance(**code),
-        interrupted=False,
-        cases={one.case_id: one for one in cases},
-    )
+    code = Provenance(commit="1a2b3c4d5e6f7890", branch="main", **provenance)
+    started = datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc)
+    return replace(any_night(), started=started, provenance=code, cases={one.case_id: one for one in cases})
 
 
 def test_a_case_that_moved_has_both_values_and_the_commit() -> None:
