@@ -1,7 +1,6 @@
 """`gpugate plan`: the cases of stored runs on several GPUs."""
 
 import argparse
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.plan import Planned, add_arguments, make_plan
 from gpugate.results.case import CaseResult
-from gpugate.results.fleet_plan import Group, total_s
 from gpugate.store.database import open_store
 from gpugate.store.nights import add_folder
 from tests.support import stored_runs
@@ -40,11 +38,6 @@ def plan(*words: str) -> Planned:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return make_plan(parser.parse_args(words))
-
-
-def share(groups: Sequence[Group]) -> tuple[float, list[str]]:
-    """The seconds and the cases of one GPU or the host."""
-    return total_s(groups), [case_id for group in groups for case_id in group.cases]
 
 
 def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +86,7 @@ def test_a_plan_without_durations_says_so(tmp_path: Path, capsys: pytest.Capture
 def test_runs_of_another_machine_do_not_count(nights: Path) -> None:
     night(nights, 2, [timed("x", 1)], environment=replace(MACHINE, device_name="NVIDIA H100"))
     found = plan(str(nights), "--gpus", "1")
-    assert (found.machine, share(found.plan.gpus[0])[1]) == ("nvidia-h100", ["tiny/x/cuda"])
+    assert (found.machine, [group.cases for group in found.plan.gpus[0]]) == ("nvidia-h100", [("tiny/x/cuda",)])
     unmeasured = [case("skipped", None, skipped="no")]
     night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
     assert plan(str(nights), "--gpus", "1").machine == "nvidia-h100"

@@ -6,9 +6,8 @@ import pytest
 
 from gpugate.measurement.derived import YARDSTICK, with_ceilings, with_derived
 from gpugate.measurement.record import Measurement, SideCost, Yardstick
-from gpugate.results.case import CaseResult
 from gpugate.workload import Size
-from tests.support.stored_runs import case, measured
+from tests.support.stored_runs import measured
 
 IN = {"host_to_device_bytes": 4e8, "device_to_host_bytes": 3e8}
 OUT = {"host_to_device_bytes": 0.0, "device_to_host_bytes": 1e8}
@@ -55,14 +54,9 @@ def test_a_step_is_a_share_of_the_machines_ceilings(
 CLIP = Size(8, 1, 1, whole_run_items=600)  # 75 steps of 10 ms, or of 30; start-up has taken one of them
 
 
-def with_start_up(name: str, optimized: SideCost, reference: SideCost) -> CaseResult:
-    found = measured(f"tiny/{name}/cuda", 3.0, spread=0.0, optimized_cost=optimized, reference_cost=reference)
-    return case(name, measurement=found, size=CLIP)
-
-
 def test_only_a_counted_side_of_a_run_with_an_end_has_its_speedup() -> None:
-    found = with_start_up("quick", SideCost(0.5, 0.25), SideCost(0.1, 0.15)).measurement
-    assert found is not None
+    costs = {"optimized_cost": SideCost(0.5, 0.25), "reference_cost": SideCost(0.1, 0.15)}
+    found = measured("tiny/quick/cuda", 3.0, spread=0.0, **costs)
     counted = replace(found, optimized_counters={"kernels": 3.0})
     counters = with_derived(counted, CLIP, {}).optimized_counters
     assert counters == {"kernels": 3.0, "whole_run_speedup": pytest.approx(2.47 / 1.49)}
