@@ -12,7 +12,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.trend_report import BLOCKS, NEW_LEVEL, sparkline
 from gpugate.commands.trends import build_histories
-from gpugate.results.run import Night, Provenance
+from gpugate.results.run import Provenance
 from gpugate.store.database import IN_MEMORY, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE, url_of
@@ -44,13 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def read_nights(folder: Path, case: str = "") -> list[Night]:
-    """The nights of a folder, through a store in memory."""
-    with closing(open_store(IN_MEMORY)) as store:
-        add_folder(store, folder)
-        return store.read_nights(case=case)
-
-
 def document(history: History, *words: object) -> dict[str, Any]:
     return dict(json.loads(history(*words, "--json")[1]))
 
@@ -79,7 +72,9 @@ def test_marks_rest_on_all_nights_and_not_only_on_those_that_are_shown(folder: P
 
 
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
-    (machine,) = build_histories(read_nights(folder, "fused"), 100)
+    with closing(open_store(IN_MEMORY)) as store:
+        add_folder(store, folder)
+        (machine,) = build_histories(store.read_nights(case="fused"), 100)
     (trend,) = machine.trends
     drawn = sparkline(trend, 42)
     before, after = drawn.split(NEW_LEVEL)

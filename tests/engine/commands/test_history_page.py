@@ -26,10 +26,6 @@ def histories(found: list[Night]) -> list[MachineHistory]:
     return build_histories(found, len(found))
 
 
-def document(found: list[MachineHistory]) -> dict[str, Any]:
-    return dict(json.loads(write_document(found)))
-
-
 def renamed(found: list[Night]) -> list[Night]:
     """The nights with hostile names of the first cases and of the machine."""
     ids = dict(zip(found[0].cases, HOSTILE, strict=False))
@@ -83,7 +79,7 @@ def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anc
     last = replace(found[-1].cases[first], metrics={**found[-1].cases[first].metrics, **newest})
     found[-1] = replace(found[-1], cases={**found[-1].cases, first: last})
     found[3] = replace(found[3], cases={key: case for key, case in found[3].cases.items() if key != second})
-    (machine,) = document(histories(found))["machines"]
+    (machine,) = json.loads(write_document(histories(found)))["machines"]
     for case_id, series in machine["cases"].items():
         assert series["nights"] == [number for number in range(FEW) if case_id in found[number].cases]
         for number, values in zip(series["nights"], series["optimized_ms"], strict=True):

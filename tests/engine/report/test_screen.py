@@ -24,16 +24,12 @@ from tests.support.judged_cases import case as judged_case
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
 
 
-def text(run: RunResult, width: int = 100) -> str:
-    return render_text(screen(RunView(run), width), width, colour=False)
-
-
 def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
     measured = next(case for case in cpu_run.cases.values() if case.summary is not None)
     skipped = replace(measured, measurement=None, summary=None, verdicts=[], skipped="needs a CUDA GPU")
     cases = {f"w-{n}/fast/cpu": replace(measured, case_id=f"w-{n}/fast/cpu", workload=f"w-{n}") for n in range(22)}
     cases |= {f"w-{n}/fast/cuda": replace(skipped, case_id=f"w-{n}/fast/cuda", workload=f"w-{n}") for n in range(96)}
-    shown = text(replace(cpu_run, cases=cases))
+    shown = render_text(screen(RunView(replace(cpu_run, cases=cases)), 100), 100, colour=False)
     assert len(shown.splitlines()) <= LINES
     assert "not measured\n  96 cases: needs a CUDA GPU\n" in shown
 
@@ -101,10 +97,6 @@ def run_of(*cases: CaseResult) -> RunResult:
     return run
 
 
-def blunt(compared: RecordedCode) -> CaseResult:
-    return judged(judged_case(GOOD, remembered=BLUNT, recorded_code=compared))
-
-
 @pytest.mark.parametrize(
     ("compared", "sharp", "words"),
     [
@@ -115,7 +107,8 @@ def blunt(compared: RecordedCode) -> CaseResult:
     ],
 )
 def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
-    sharpness, codes = RunView(run_of(*map(blunt, compared))).worth
+    cases = [judged(judged_case(GOOD, remembered=BLUNT, recorded_code=one)) for one in compared]
+    sharpness, codes = RunView(run_of(*cases)).worth
     assert sharpness.startswith(f"sharpness: {sharp} of {len(compared)} case")
     assert codes == f"recorded code: {words}"
 

@@ -30,13 +30,10 @@ HOSTILE = {
 @pytest.mark.parametrize("words", HOSTILE)
 def test_a_terminal_obeys_no_words(words: str) -> None:
     assert show_controls(words) == HOSTILE[words]
-    for shown in (render_text([Text(words), indent(words, 2)], 200, colour=False), live.line(progress(words)).plain):
+    told = live.line(Progress(words, "measuring", words)).plain
+    for shown in (render_text([Text(words), indent(words, 2)], 200, colour=False), told):
         assert all(one.isprintable() or one in " \n" for one in shown)
         assert "2J" in shown or "2J" not in words
-
-
-def progress(words: str) -> Progress:
-    return Progress(words, "measuring", words)
 
 
 def test_letters_of_every_language_stay() -> None:

@@ -277,7 +277,7 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         "is of the workload 'other': give it that name again or delete it",
     ),
     "no samples": (
-        lambda text: text[: text.index('"processes": [')] + '"processes": [[]],' + after(text, '"yardsticks"'),
+        lambda text: text[: text.index('"processes": [')] + '"processes": [[]],' + text[text.index('"yardsticks"') :],
         f"cannot be used because cases.tf32/cuda.anchor.processes lacks samples: {REPAIR}",
     ),
     "no time": (
@@ -289,10 +289,6 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
         f"cannot be used because cases.tf32/cuda.anchor has not one time and one bill for each process: {REPAIR}",
     ),
 }
-
-
-def after(text: str, word: str) -> str:
-    return text[text.index(word) :]
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
