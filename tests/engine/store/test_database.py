@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from multiprocessing import get_context
@@ -76,12 +76,13 @@ def name_missing() -> str | None:
     return None
 
 
-@contextmanager
-def start_cluster(settings: str = SETTINGS) -> Iterator[str]:
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
     """A running server; yields its SQLAlchemy URL with `{}` in place of the name of a database.
 
     The folder is no folder of pytest, whose folders only this user may enter.
     """
+    require(name_missing())
     programs, as_root = find_programs(), os.geteuid() == 0
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="gpugate-pg-"))
@@ -91,22 +92,13 @@ def start_cluster(settings: str = SETTINGS) -> Iterator[str]:
         data = folder / "data"
         _call(programs / "initdb", "-D", data, "-A", "trust", "-U", USER, "-E", "UTF8", "--no-sync")
         control = (programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log")
-        _call(*control, "-o", f"-k {folder} {settings}", "start")
+        _call(*control, "-o", f"-k {folder} {SETTINGS}", "start")
         try:
             yield f"postgresql://{USER}@/{{}}?host={folder}"
         finally:
             _call(*control, "-m", "immediate", "stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def make_database(cluster: str, name: str) -> str:
-    """Makes an empty database and returns its URL."""
-    import psycopg
-
-    with psycopg.connect(cluster.format(USER), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return cluster.format(name)
 
 
 def _call(*words: object) -> None:
@@ -120,20 +112,17 @@ def _call(*words: object) -> None:
         assert ended.returncode == 0, output.read().decode(errors="replace")
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[str]:
-    require(name_missing())
-    with start_cluster() as address:
-        yield address
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store that does not exist yet."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/.gpugate/store.sqlite"
-    name = f"a{abs(hash(str(tmp_path)))}"
-    return make_database(request.getfixturevalue("cluster"), name)
+    address, name = request.getfixturevalue("cluster"), f"a{abs(hash(str(tmp_path)))}"
+    import psycopg
+
+    with psycopg.connect(address.format(USER), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return str(address.format(name))
 
 
 def read(url: str, **selected: str) -> list[Night]:

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,10 @@ class Browser:
         return base64.b64decode(found["data"])
 
 
-@contextmanager
-def open_browser(folder: Path) -> Iterator[Browser]:
-    """A browser with a profile in `folder`. Selenium's own downloader stays off: it is given both programs."""
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with a profile of its own. Selenium's own downloader stays off: it is given both programs."""
+    require(name_missing())
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -132,7 +132,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
     for word in ("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"):
         options.add_argument(word)
-    options.add_argument(f"--user-data-dir={folder / 'profile'}")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")  # which root's processes cannot have
     driver = webdriver.Chrome(options=options, service=Service(str(shutil.which(DRIVER))))
@@ -141,13 +141,6 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    require(name_missing())
-    with open_browser(tmp_path_factory.mktemp("chromium")) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
