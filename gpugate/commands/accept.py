@@ -107,20 +107,19 @@ def _runs(path: Path | None) -> list[RunResult]:
     if path is not None and not path.exists():
         step = "give a run of --perf-json, a night, a folder of them, or --case CASE"
         raise BaselineError(f"{path} does not exist: {step}")
-    is_kept = path is None
     paths = nights.find_newest(Path.cwd()) if path is None else find_runs(path)
     if not paths:
         step = "run the tests" if path is None else "write some with --perf-json"
         raise BaselineError(f"{path or KEPT} contains no run: {step}, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}
     runs = []
-    for path in paths:
-        run = run_file.read(path)
-        twin = seen.setdefault((run.started_at, run.seed), path)
-        if twin != path:
-            raise BaselineError(f"{path} is the run of {twin} once more: remove one of them")
-        run_file.refuse_no_night(path, run)
-        if is_kept:  # one gate on a busy machine must not stand in the way of the others
+    for file in paths:
+        run = run_file.read(file)
+        twin = seen.setdefault((run.started_at, run.seed), file)
+        if twin != file:
+            raise BaselineError(f"{file} is the run of {twin} once more: remove one of them")
+        run_file.refuse_no_night(file, run)
+        if path is None:  # one gate on a busy machine must not stand in the way of the others
             valid = {name: case for name, case in run.cases.items() if case.environment_problem is None}
             run = replace(run, cases=valid)
         runs.append(run)

@@ -47,7 +47,6 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 NEW_LEVEL = "|"
 FLATTEST = 0.02  # the share that a line of full height stands for at least: noise must not look like mountains
 SPARK_COLUMNS = 42
-SHOWN = 3  # branches in one sentence
 
 
 def describe_machine(history: MachineHistory, width: int) -> Iterator[RenderableType]:
@@ -56,7 +55,7 @@ def describe_machine(history: MachineHistory, width: int) -> Iterator[Renderable
     span = f"{night_name(nights[0])} to {night_name(nights[-1])}" if len(nights) > 1 else night_name(nights[0])
     branches = sorted({str(one.provenance.branch) for one in nights if one.provenance.branch is not None})
     if len(branches) > 1:  # a change of level may then be a change of branch
-        span += f"; of {units.list_names(branches, SHOWN)}: --branch selects one"
+        span += f"; of {units.list_names(branches)}: --branch selects one"
     yield Text(f"{history.machine}: {_count_nights([history])}, {span}", style="bold")
     if history.trends:
         yield from _table(history.trends, width).rich(width)

@@ -68,10 +68,6 @@ def _format(template: str, facts: Facts) -> str:
     return _Formatter().vformat(template, (), facts)
 
 
-def _outputs_differ(facts: Facts) -> str:
-    return _format("on {when}, " + _NAMES["error"][facts["measure"]], facts)
-
-
 def _impossible_rate(facts: Facts) -> str:
     """`no result: the optimized side would reach 1600 TFLOP/s, 200 % of the fastest matmul of this machine`."""
     name, ceiling, times = facts["yardstick"], facts["ceiling"], facts["times_ceiling"]
@@ -217,7 +213,7 @@ class ReasonCode(str, Enum):
         "outputs_differ",
         "on {when}, {problem}",
         "on {when}, {unequal:,.0f} of {values:,.0f} integers did not match",
-        _outputs_differ,
+        lambda facts: _format("on {when}, " + _NAMES["error"][facts["measure"]], facts),
     )
     PROVEN = ("proven", "{proof}: {words} (proved on {proved_on})", "{proof}: {words}")
     STEPS_WRONG = ("steps_wrong", _STEPS_WRONG + "{problem}", _STEPS_WRONG + "it returned {resembles:resembles}")

@@ -79,7 +79,10 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
     cache = choose_folder(cache.parent) / cache.name
-    _remove_left_over(project, cache)
+    for left in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):  # by processes that were killed
+        process = left.name.split("-")[1]
+        if process.isdecimal() and not is_running(int(process)):
+            _remove_worktree(project, left)
     make_ignored(cache.parent)
     cache.mkdir(exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix=f"{commit[:SHORT_COMMIT]}-{os.getpid()}-", dir=cache))
@@ -126,14 +129,6 @@ def _find_repository(name: str, project: Path) -> str:
 def _remove_worktree(project: Path, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     git(project, "worktree", "prune")
-
-
-def _remove_left_over(project: Path, cache: Path) -> None:
-    """Removes the worktrees of processes that were killed."""
-    for path in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):
-        process = path.name.split("-")[1]
-        if process.isdecimal() and not is_running(int(process)):
-            _remove_worktree(project, path)
 
 
 def _describe_folder(name: str, folder: Path) -> Version:
