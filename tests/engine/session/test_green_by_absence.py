@@ -43,10 +43,6 @@ RAISING += [(kind, place) for kind in OTHERS for place in ("build", "step")]
 IMPORTS_OF_CASES = "import asyncio\n\nimport pytest\n\nfrom gpugate.workload import Proof\n\n"
 
 
-def measured_of(tiny: TinyProject) -> set[str]:
-    return {case_id.split("/")[1] for case_id, case in tiny.json()["cases"].items() if case["measurement"] is not None}
-
-
 def test_whatever_a_users_code_raises_is_of_its_case_alone_and_no_skip_is_a_way_past_a_gate(tiny: TinyProject) -> None:
     builds, optimizations = [], []
     for number, (kind, place) in enumerate(RAISING):
@@ -68,7 +64,8 @@ def test_whatever_a_users_code_raises_is_of_its_case_alone_and_no_skip_is_a_way_
                 assert case["error"].startswith(f"quick_{number} failed while {doing}: ")
                 assert words in case["error"]
                 assert case["error"] in result.text
-        assert measured_of(tiny) == {"right"}
+        measured = [name for name, case in tiny.json()["cases"].items() if case["measurement"] is not None]
+        assert measured == ["tiny/right/cpu"]
         check_no_traceback(result.text)
 
 
