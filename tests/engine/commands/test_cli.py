@@ -94,7 +94,7 @@ def test_an_error_is_one_sentence_and_an_interruption_no_traceback(
         ("history", "the store is off: give --store URL, or folders of nights"),
         ("store add empty", "the store is off: give --store URL"),
         ("store add nowhere --store sqlite:///s", "nowhere contains no nights"),
-        ("accept nowhere", "nowhere does not exist: give a run of --perf-json, a night, or a folder of them"),
+        ("accept nowhere", "nowhere does not exist: give a run of --perf-json, a night, a folder of them, or --case"),
         ("accept empty", "empty contains no run: write some with --perf-json"),
         ("compare HEAD --json no/file", "--json no/file cannot be written: give a file name in a folder that can be"),
         ("compare HEAD --markdown no/file", "--markdown no/file cannot be written: give a file name in a folder"),
