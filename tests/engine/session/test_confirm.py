@@ -66,13 +66,13 @@ def commit(project: TinyProject) -> None:
     now = read_provenance(project.path, [project.path / "baselines"])
     assert now.commit
     assert now.changes is None
-    set_provenance(project, now)
+    change_records(project, provenance=asdict(now))
 
 
-def set_provenance(project: TinyProject, provenance: Provenance) -> None:
+def change_records(project: TinyProject, **fields: Any) -> None:
     def change(document: dict[str, Any]) -> None:
         for record in document["cases"]["quick/cpu"].values():
-            record["provenance"] = asdict(provenance)
+            record.update(fields)
 
     project.edit_baseline(change)
 
@@ -138,18 +138,13 @@ def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> 
     assert cases["zeta/quick/cpu"]["recorded_code"] is None, "--against=off compares nothing"
 
 
-def set_launch_latency(document: dict[str, Any], us: float) -> None:
-    for record in document["cases"]["quick/cpu"].values():
-        record["yardsticks"] = {"launch_latency_us": us}
-
-
 def test_a_slower_machine_with_the_recorded_code_is_no_regression(recorded_commit: TinyProject, monkeypatch) -> None:
     """The recorded code takes longer, on another host: the time of a step is committed as data."""
     recorded_commit.quick_ms(3)
     commit(recorded_commit)
     provenance = read_provenance(recorded_commit.path, [recorded_commit.path / "baselines"])
-    set_provenance(recorded_commit, replace(provenance, host="another"))
-    recorded_commit.edit_baseline(lambda document: set_launch_latency(document, 6.5))
+    change_records(recorded_commit, provenance=asdict(replace(provenance, host="another")))
+    change_records(recorded_commit, yardsticks={"launch_latency_us": 6.5})
     monkeypatch.setattr(yardsticks, "_cpu", lambda: {"launch_latency_us": 10.0})
     ended = recorded_commit.run(*GATE, "--perf-report=nights/1")
     assert ended.status == 0, ended.text
@@ -210,7 +205,7 @@ def test_a_duet_has_the_time_of_its_case_and_of_a_ref_that_is_ahead_the_ancestor
     commit(recorded_commit)
     now = read_provenance(recorded_commit.path).commit
     git(recorded_commit.path, "checkout", "-qf", "feature")
-    set_provenance(recorded_commit, Provenance(commit=now))
+    change_records(recorded_commit, provenance=asdict(Provenance(commit=now)))
     recorded_commit.edit_baseline(spread_out)
     recorded_commit.workload(SLOWER.replace("1.1", "1.2"))
     recorded_commit.run(*GATE, f"--against={against}")
