@@ -113,7 +113,7 @@ def write(
         lines = [line for file in files for line in baseline.write(folder, file)]
         print_lines([*lines, f"written to {folder}: read the difference and commit it"])
     if refused:
-        raise BaselineError("; ".join(f"not recorded: {reason}" for reason in refused.values()))
+        raise BaselineError("\n".join(f"not recorded: {reason}" for reason in refused.values()))
 
 
 def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> baseline.Recorded:

@@ -53,6 +53,13 @@ def test_each_workload_is_recorded_from_the_runs_that_have_it(here: Path, capsys
     assert said.splitlines()[-1].startswith("written to baselines/nvidia-h200")
 
 
+def test_each_case_that_is_refused_has_a_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["accept", "runs", "--processes", "3"]) == 2
+    net, ring = capsys.readouterr().err.splitlines()
+    assert net.startswith("gpugate accept: net/fused/cuda was measured by 2 of the 3 processes")
+    assert ring.startswith("ring/pinned/cuda was measured by 2 of the 3 processes")
+
+
 def test_the_finished_cases_of_an_interrupted_run_count(here: Path) -> None:
     stored(Path("runs/run-9.json"), of("net", "fused", 3.0), started_at=HOURS[5], interrupted=True)
     assert record() == 0
