@@ -145,11 +145,6 @@ class Evidence:
         minimum = (self.promise.min_speedup or 0.0) * (1 - self.allowed)
         return "kept" if self.speedup.low >= minimum else "missed" if self.speedup.high < minimum else "open"
 
-    @property
-    def is_first_look(self) -> bool:
-        """True in a developer's run without a record: a promise that it leaves open needs more time, not attention."""
-        return self.mode is Mode.DEVELOPER and self.record is None
-
     # The bill.
 
     @property

@@ -21,12 +21,12 @@ def judge_knee(
     reasons, step = list(_describe(sweep)), None
     if ranks_share_cores:
         reasons.insert(0, Reason(ReasonCode.RANKS_SHARE_CORES))
-        outcome, step = Outcome.INCONCLUSIVE, NextStep.USE_CUDA
+        outcome, step = Outcome.UNDECIDED, NextStep.USE_CUDA
     elif unfit is not None:
         reasons.insert(0, Reason(ReasonCode.MACHINE_UNFIT, {"problem": unfit}))
         outcome, step = Outcome.ENV_INVALID, NextStep.COOL_MACHINE
     elif knee is None:
-        outcome = Outcome.INCONCLUSIVE
+        outcome = Outcome.UNDECIDED
     elif recorded is None:
         outcome, step = (Outcome.NO_BASELINE, NextStep.RECORD) if mode is Mode.GATE else (Outcome.PASS, None)
     else:

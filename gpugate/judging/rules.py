@@ -44,7 +44,7 @@ def decide(result: CaseResult, mode: Mode) -> list[Verdict]:
 
 
 def decide_by(evidence: Evidence) -> list[Verdict]:
-    """The four verdicts of a case, each INCONCLUSIVE where no rule decides."""
+    """The four verdicts of a case, each UNDECIDED where no rule decides."""
     facts, numbers = find_facts(evidence), find_numbers(evidence)
     return [_decide_check(check, evidence, facts, numbers[check]) for check in RULES]
 
@@ -174,20 +174,18 @@ def _nothing(problem: str | None) -> Sequence[Reason]:
 def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     """An alarm of one process is none where every further process failed."""
     return Rule(
-        lambda one: one.unconfirmed and alarms(one), ReasonCode.NOT_CONFIRMED, Outcome.INCONCLUSIVE, NextStep.REPEAT
+        lambda one: one.unconfirmed and alarms(one), ReasonCode.NOT_CONFIRMED, Outcome.UNDECIDED, NextStep.REPEAT
     )
 
 
 NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
-    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.INCONCLUSIVE, NextStep.MEASURE_LONGER),
-    Rule(
-        lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.INCONCLUSIVE, NextStep.USE_CUDA
-    ),
+    Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
+    Rule(lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.UNDECIDED, NextStep.USE_CUDA),
     Rule(
         lambda one: one.no_result,
         lambda one: one.no_result,
-        Outcome.INCONCLUSIVE,
+        Outcome.UNDECIDED,
         lambda one: NextStep.FREE_CORES if one.times_ceiling is None else NextStep.CHECK_SIZE,
     ),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
@@ -201,20 +199,14 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
             lambda one: NextStep.TRACE if one.outputs.comparable else NextStep.REPEAT,
         ),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
-        Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.INCONCLUSIVE),
+        Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.UNDECIDED),
     ),
     "speedup": (
         Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, NextStep.TRACE),
         *NO_TIMES,
         _unless_confirmed(lambda one: one.promise_is == "missed"),
         Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
-        Rule(
-            lambda one: one.promise_is == "open" and one.is_first_look,
-            ReasonCode.PROMISE_OPEN,
-            Outcome.UNDECIDED,
-            _longer,
-        ),
-        Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.INCONCLUSIVE, _longer),
+        Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.UNDECIDED, _longer),
         Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
         Rule(
             lambda one: one.timed[1:],
@@ -233,13 +225,13 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(
             lambda one: one.slow_host and one.not_within,
             ReasonCode.SLOW_HOST,
-            Outcome.INCONCLUSIVE,
+            Outcome.UNDECIDED,
             NextStep.COOL_MACHINE,
         ),
         _unless_confirmed(lambda one: one.wall_is == "slower"),
         Rule(lambda one: one.record_convicts, ReasonCode.SLOWER_THAN_RECORD, Outcome.REGRESSED, _longer),
-        Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.INCONCLUSIVE, _longer),
-        Rule(lambda one: one.wall_is == "open", ReasonCode.WALL_OPEN, Outcome.INCONCLUSIVE, _longer),
+        Rule(lambda one: one.wall_is == "slower", ReasonCode.SLOWER_THAN_RECORD, Outcome.UNDECIDED, _longer),
+        Rule(lambda one: one.wall_is == "open", ReasonCode.WALL_OPEN, Outcome.UNDECIDED, _longer),
         Rule(
             lambda one: one.wall_is == "faster" and one.gained, ReasonCode.FASTER_THAN_RECORD, Outcome.IMPROVED, _record
         ),
@@ -259,12 +251,12 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
             Outcome.WRONG,
             NextStep.REPEAT,
         ),
-        Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.INCONCLUSIVE, NextStep.DECLARE_ENGAGEMENT),
-        Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.INCONCLUSIVE, NextStep.USE_CUDA),
+        Rule(lambda one: one.unseen, lambda one: one.unseen, Outcome.UNDECIDED, NextStep.DECLARE_ENGAGEMENT),
+        Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
-        Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.INCONCLUSIVE, NextStep.COOL_MACHINE),
+        Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE),
         Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),

@@ -23,8 +23,7 @@ STATES: Mapping[str, str] = {
     Outcome.REGRESSED: "bad",
     Outcome.WRONG: "bad",
     Outcome.NOT_ENGAGED: "bad",
-    Outcome.INCONCLUSIVE: "open",
-    Outcome.UNDECIDED: "unsure",
+    Outcome.UNDECIDED: "open",
     Outcome.NO_BASELINE: "open",
     Outcome.ENV_INVALID: "open",
     "FAILED": "bad",
@@ -35,7 +34,7 @@ STATES: Mapping[str, str] = {
     "absent": "absent",
     "bad": "bad",
 }
-COLOURS = {"good": "green", "better": "cyan", "bad": "bold red", "open": "yellow", "absent": "dim", "unsure": "dim"}
+COLOURS = {"good": "green", "better": "cyan", "bad": "bold red", "open": "yellow", "absent": "dim"}
 
 
 def style_of(words: str) -> str:

@@ -27,7 +27,7 @@ from gpugate.units import date_of, number_of, percent
 
 MOST_NAMED = 3  # optimizations by name
 NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
-_NOT_BAD = frozenset((Outcome.PASS, Outcome.IMPROVED, Outcome.UNDECIDED))
+_GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Finding:
 
     @property
     def checks(self) -> str:
-        """`throughput, counters; INCONCLUSIVE speedup`: checks of another outcome stand behind it."""
+        """`throughput, counters; UNDECIDED speedup`: checks of another outcome stand behind it."""
         rows = [f"{outcome} {checks}" for outcome, checks in checks_by_outcome(self.verdicts).items()]
         return "; ".join(rows).removeprefix(f"{self.outcome.value} ")
 
@@ -76,7 +76,8 @@ class RunView:
         """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
         run, outcomes = self.run, [outcome for case in self.cases if (outcome := case.worst) is not None]
         failed = len(self.errors)
-        bad = Counter(outcome for outcome in outcomes if outcome not in _NOT_BAD)
+        not_bad = _GOOD if run.gate else _GOOD | {Outcome.UNDECIDED}  # a run without --gate passes
+        bad = Counter(outcome for outcome in outcomes if outcome not in not_bad)
         words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
         words += [f"{failed} failed"] if failed else []
         words += [number_of(len(run.problems), "problem")] if run.problems else []
@@ -203,11 +204,14 @@ class RunView:
     def attention(self) -> list[Finding]:
         """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
 
-        The reason is the one of the first case. An interval that is too wide is no failure: the gains count those
-        cases.
+        The reason is the one of the first case. A promise that a run without --gate leaves open is no failure: the
+        gains count those cases.
         """
         found = self._merge(lambda one: one.verdicts[0].code)
-        return [one for one in found if one.outcome is not Outcome.UNDECIDED]
+        return [one for one in found if not self._is_left_open(one.verdicts[0])]
+
+    def _is_left_open(self, verdict: Verdict) -> bool:
+        return verdict.code is ReasonCode.PROMISE_OPEN and not self.run.gate
 
     def _merge(self, key: Callable[[Finding], Hashable]) -> list[Finding]:
         """The findings of the cases; those with equal checks, steps and keys as one, with one command for all."""
@@ -249,7 +253,7 @@ class RunView:
 
     def _describe_undecided(self) -> str:
         """The end of the sentence; with the command that measures longer, where that is the step of all of them."""
-        run, found = self.run, [one for case in self.cases for one in case.verdicts if one.outcome is Outcome.UNDECIDED]
+        run, found = self.run, [one for case in self.cases for one in case.verdicts if self._is_left_open(one)]
         if not found:
             return ""
         verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
@@ -420,7 +424,7 @@ def _is_not_gated(case: CaseResult) -> bool:
     if wall is None or case.remembered is None:
         return False
     undecided = any(reason.code is ReasonCode.CODE_UNDECIDED for reason in wall.reasons)
-    return wall.outcome is Outcome.INCONCLUSIVE or (undecided and wall.good and _detectable(case) > SHARP)
+    return wall.outcome is Outcome.UNDECIDED or (undecided and wall.good and _detectable(case) > SHARP)
 
 
 def _is_unrecorded(case: CaseResult) -> bool:

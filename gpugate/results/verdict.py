@@ -12,7 +12,7 @@ from gpugate.units import NotFinite
 
 
 class Outcome(str, Enum):
-    """A judgement starts at INCONCLUSIVE and moves only on evidence.
+    """A judgement starts at UNDECIDED and moves only on evidence.
 
     The more severe outcome comes first: a verdict made of several judgements takes the first that occurs.
     """
@@ -21,11 +21,14 @@ class Outcome(str, Enum):
     NOT_ENGAGED = "NOT_ENGAGED"  # the optimization silently did not happen
     REGRESSED = "REGRESSED"
     ENV_INVALID = "ENV_INVALID"
-    INCONCLUSIVE = "INCONCLUSIVE"
-    UNDECIDED = "UNDECIDED"  # without a record, the interval of the speedup crosses its promise
+    UNDECIDED = "UNDECIDED"  # too little evidence, such as an interval that crosses its limit
     NO_BASELINE = "NO_BASELINE"
     IMPROVED = "IMPROVED"
     PASS = "PASS"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Outcome | None:
+        return cls.UNDECIDED if value == "INCONCLUSIVE" else None  # the word of older runs
 
 
 class NextStep(str, Enum):
@@ -73,7 +76,7 @@ class Verdict:
 
     check: Check
     case_id: str
-    outcome: Outcome = Outcome.INCONCLUSIVE
+    outcome: Outcome = Outcome.UNDECIDED
     reasons: tuple[Reason, ...] = (Reason(ReasonCode.NOTHING_MEASURED),)
     next_step: NextStep | None = None
     numbers: Mapping[str, Annotated[float | str | None, NotFinite()]] = field(default_factory=dict)
@@ -108,8 +111,8 @@ class Verdict:
 
 
 def worst(outcomes: list[Outcome]) -> Outcome:
-    """The most severe of the outcomes; INCONCLUSIVE when there is none."""
-    return min(outcomes, key=SEVERITY.index, default=Outcome.INCONCLUSIVE)
+    """The most severe of the outcomes; UNDECIDED when there is none."""
+    return min(outcomes, key=SEVERITY.index, default=Outcome.UNDECIDED)
 
 
 def outcome_word(outcome: Outcome | None) -> str:

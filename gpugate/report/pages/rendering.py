@@ -22,10 +22,10 @@ from gpugate.statistics.intervals import Estimate
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # Colour alone says nothing: the state of an outcome is a class, a sign and a word.
-OPEN = "open"  # neither good nor bad: INCONCLUSIVE, NO_BASELINE, ENV_INVALID
+OPEN = "open"  # neither good nor bad: UNDECIDED, NO_BASELINE, ENV_INVALID
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # controls, and directions of text
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|us|min)(?![\w]))")  # the blank between a number and its unit
-SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?", "unsure": "~"}
+SIGNS = {"good": "✓", "better": "▲", "bad": "✕", OPEN: "?"}
 
 
 def render(template: str, policy: str = NOTHING, **values: Any) -> bytes:
@@ -62,7 +62,7 @@ def _environment() -> Environment:
 
 
 def state(word: str) -> str:
-    """`good`, `better`, `bad`, `open` or `unsure`, of the words of a verdict such as `REGRESSED speedup`."""
+    """`good`, `better`, `bad` or `open`, of the words of a verdict such as `REGRESSED speedup`."""
     return STATES.get(word.partition(" ")[0], OPEN)
 
 

@@ -24,7 +24,7 @@ from tests.support.judged_cases import (
 )
 
 PASS, IMPROVED, REGRESSED = Outcome.PASS, Outcome.IMPROVED, Outcome.REGRESSED
-INCONCLUSIVE, ENV_INVALID, NOT_ENGAGED = Outcome.INCONCLUSIVE, Outcome.ENV_INVALID, Outcome.NOT_ENGAGED
+UNDECIDED, ENV_INVALID, NOT_ENGAGED = Outcome.UNDECIDED, Outcome.ENV_INVALID, Outcome.NOT_ENGAGED
 FAILED = Confirmation(None, "a fresh process gave no result")
 NAN = (Difference(float("inf"), float("inf"), None, "timed steps", "the output has NaN"),)
 NOT_COMPARABLE = replace(measured(), instances=(), differences=NAN, optimized_counters={})
@@ -41,7 +41,7 @@ OUTPUTS: Table = [
     (case(measured()), PASS, "outputs_agree"),
     (case(measured(error=0.5)), Outcome.WRONG, "outputs_differ", NextStep.TRACE),
     (case(measured(), measured(error=0.5)), Outcome.WRONG, "outputs_differ"),  # in one process of several
-    (case(replace(measured(), differences=())), INCONCLUSIVE, "nothing_measured"),
+    (case(replace(measured(), differences=())), UNDECIDED, "nothing_measured"),
     (case(measured(error=0.5), environment_problem="hot"), Outcome.WRONG, "outputs_differ"),
     (case(replace(measured(), differences=NAN)), Outcome.WRONG, "outputs_differ", NextStep.REPEAT),
 ]
@@ -56,30 +56,30 @@ SPEEDUP: Table = [
     (case(TOO_SLOW, promise=promised(None)), PASS, "promise_kept"),  # nothing is promised
     (case(TOO_SLOW), REGRESSED, "speedup_below_promise", NextStep.MEASURE_LONGER),
     (case(TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
-    (case(TOO_SLOW, FAST), INCONCLUSIVE, "promise_open"),
+    (case(TOO_SLOW, FAST), UNDECIDED, "promise_open"),
     (case(TOO_SLOW, FAST, FAST), PASS, "promise_kept"),
     (case(FAST, TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
-    (case(TOO_SLOW, FAILED), INCONCLUSIVE, "not_confirmed"),
-    (case(NEAR), INCONCLUSIVE, "promise_open"),
-    (case(NEAR, case_id=ON_CPU), INCONCLUSIVE, "promise_open", NextStep.MEASURE_LONGER),
-    (case(BUSY, case_id=ON_CPU), INCONCLUSIVE, "promise_open", NextStep.FREE_CORES),
-    (case(replace(NEAR, stopped_because="noise"), case_id=ON_CPU), INCONCLUSIVE, "promise_open", NextStep.FREE_CORES),
+    (case(TOO_SLOW, FAILED), UNDECIDED, "not_confirmed"),
+    (case(NEAR), UNDECIDED, "promise_open"),
+    (case(NEAR, case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.MEASURE_LONGER),
+    (case(BUSY, case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.FREE_CORES),
+    (case(replace(NEAR, stopped_because="noise"), case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.FREE_CORES),
     (case(THROTTLED, environment_problem="throttled"), ENV_INVALID, "machine_unfit", NextStep.RAISE_QUOTA),
     (
         case(replace(measured(1.0), ceilings={"matmul_bf16_tflops": 800.0}), size=Size(1, 1e13, 0.0)),
-        INCONCLUSIVE,
+        UNDECIDED,
         "impossible_rate",
         NextStep.CHECK_SIZE,
     ),
     (case(TOO_SLOW, recorded_code=code(10.0)), REGRESSED, "speedup_below_promise"),  # the machine is no excuse
     (case(TOO_SLOW, launch_slowdown=1.5), REGRESSED, "speedup_below_promise"),
     (case(TOO_SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit", NextStep.COOL_MACHINE),
-    (case(replace(TOO_SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed", NextStep.FREE_CORES),
+    (case(replace(TOO_SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed", NextStep.FREE_CORES),
     (case(replace(FAST, inert=True)), PASS, "promise_kept"),
     (case(replace(measured(30.0), inert=True)), NOT_ENGAGED, "did_nothing"),
-    (case(replace(FAST, instances=())), INCONCLUSIVE, "nothing_measured"),
+    (case(replace(FAST, instances=())), UNDECIDED, "nothing_measured"),
     (case(replace(FAST, instances=(), differences=NAN)), Outcome.WRONG, "nothing_measured"),
-    (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
+    (case(measured(ranks=2.0), case_id="net/fast/cpu"), UNDECIDED, "ranks_share_cores"),
 ]
 BILL, GREW = with_bill(measured()), with_bill(measured(), kernel_ms=9.0)
 GRAPHS = promised(1.5, Contract(engaged=(Limit("graph_launches", at_least=1),)))
@@ -92,7 +92,7 @@ COUNTERS: Table = [
     (case(GREW, remembered=billed()), REGRESSED, "item_grew", NextStep.REPEAT),
     (case(GREW, GREW, remembered=billed()), REGRESSED, "item_grew"),
     (case(GREW, BILL, remembered=billed()), PASS, "counted"),  # no further process has it
-    (case(GREW, FAILED, remembered=billed()), INCONCLUSIVE, "not_confirmed"),
+    (case(GREW, FAILED, remembered=billed()), UNDECIDED, "not_confirmed"),
     (case(GREW, remembered=billed(), launch_slowdown=1.5), REGRESSED, "item_grew"),  # a slow host changes no bill
     (case(GREW, remembered=None), PASS, "counted"),
     (case(measured(graph_launches=1.0)), REGRESSED, "item_grew"),
@@ -104,10 +104,10 @@ COUNTERS: Table = [
     (case(replace(measured(), not_engaged="it fell back")), NOT_ENGAGED, "not_engaged", NextStep.TRACE),
     (case(LAGGING, promise=SOFT), NOT_ENGAGED, "limit_broken", NextStep.TRACE),
     (case(LAGGING, OVERLAPPED, promise=SOFT), PASS, "counted"),
-    (case(LATE_AND_LAGGING, promise=SOFT, launch_slowdown=1.5), INCONCLUSIVE, "slow_host"),
+    (case(LATE_AND_LAGGING, promise=SOFT, launch_slowdown=1.5), UNDECIDED, "slow_host"),
     (case(LATE, promise=SOFT, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
     (case(LATE, promise=SOFT), REGRESSED, "limit_broken", NextStep.REPEAT),
-    (case(NOT_COUNTED), INCONCLUSIVE, "nothing_measured", NextStep.USE_CUDA),
+    (case(NOT_COUNTED), UNDECIDED, "nothing_measured", NextStep.USE_CUDA),
     (case(NOT_COUNTED, promise=promised(1.5)), PASS, "counted"),
     (case(NOT_COMPARABLE), Outcome.WRONG, "nothing_measured"),
     # A further process that counted nothing does not count.
@@ -117,17 +117,17 @@ COUNTERS: Table = [
 BILLED = with_bill(SLOW)
 WALL: Table = [
     (case(measured(10.05)), PASS, "wall_as_recorded"),
-    (case(measured(10.1, spread=0.02)), INCONCLUSIVE, "wall_open", NextStep.MEASURE_LONGER),
+    (case(measured(10.1, spread=0.02)), UNDECIDED, "wall_open", NextStep.MEASURE_LONGER),
     # The record alone.
     (case(SLOW), REGRESSED, "slower_than_record"),
     (case(SLOW, SLOW), REGRESSED, "slower_than_record"),
-    (case(SLOW, measured()), INCONCLUSIVE, "wall_open"),
+    (case(SLOW, measured()), UNDECIDED, "wall_open"),
     (case(SLOW, measured(), measured()), PASS, "wall_as_recorded"),
-    (case(SLOW, FAILED), INCONCLUSIVE, "not_confirmed", NextStep.REPEAT),
-    (case(SLOW, remembered=record(match="same device")), INCONCLUSIVE, "slower_than_record"),
+    (case(SLOW, FAILED), UNDECIDED, "not_confirmed", NextStep.REPEAT),
+    (case(SLOW, remembered=record(match="same device")), UNDECIDED, "slower_than_record"),
     (case(measured(9.0)), IMPROVED, "faster_than_record", NextStep.RECORD),
     # The record and its bill.
-    (case(BILLED, remembered=billed()), INCONCLUSIVE, "slower_than_record"),  # nothing shows the host or the code
+    (case(BILLED, remembered=billed()), UNDECIDED, "slower_than_record"),  # nothing shows the host or the code
     (case(with_bill(SLOW, kernel_ms=9.0), remembered=billed()), REGRESSED, "slower_than_record"),
     (case(with_bill(measured(9.0)), remembered=billed()), PASS, "the_machine"),
     (case(with_bill(measured(9.0), {"sm90_xmma_fprop": 5.0}), remembered=billed()), IMPROVED, "faster_than_record"),
@@ -140,27 +140,27 @@ WALL: Table = [
     (case(BILLED, recorded_code=code(10.0), remembered=billed()), PASS, "the_machine"),
     (case(SLOW, recorded_code=code(9.0)), PASS, "the_machine"),
     (case(SLOW, recorded_code=code(None)), PASS, "the_machine"),  # the code is that of the record
-    (case(SLOW, recorded_code=code(10.0, spread=0.3)), INCONCLUSIVE, "slower_than_record"),  # undecided
+    (case(SLOW, recorded_code=code(10.0, spread=0.3)), UNDECIDED, "slower_than_record"),  # undecided
     (case(SLOW, recorded_code=code(None, unchanged=False, problem="gone")), REGRESSED, "slower_than_record"),
     (case(measured(), recorded_code=code(10.0, spread=0.3)), PASS, "wall_as_recorded"),
     (case(measured(9.0), recorded_code=code(9.0)), IMPROVED, "faster_than_record"),
     (case(measured(9.0), recorded_code=code(10.0)), PASS, "the_machine"),
     # A slow host.
     (case(measured(10.05), launch_slowdown=1.5), PASS, "wall_as_recorded"),
-    (case(SLOW, launch_slowdown=1.5), INCONCLUSIVE, "slow_host", NextStep.COOL_MACHINE),
+    (case(SLOW, launch_slowdown=1.5), UNDECIDED, "slow_host", NextStep.COOL_MACHINE),
     (case(SLOW, launch_slowdown=1.2), REGRESSED, "slower_than_record"),
     (case(BILLED, launch_slowdown=1.5, remembered=billed()), PASS, "the_machine"),
     (case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)), PASS, "the_machine"),
-    (case(with_bill(SLOW, kernel_ms=9.0), launch_slowdown=1.5, remembered=billed()), INCONCLUSIVE, "slow_host"),
+    (case(with_bill(SLOW, kernel_ms=9.0), launch_slowdown=1.5, remembered=billed()), UNDECIDED, "slow_host"),
     # No record, and no time. No baseline may hold a wrong output.
     (case(measured(error=0.5), remembered=None), Outcome.NO_BASELINE, "no_record", None),
     (case(SLOW, remembered=None), Outcome.NO_BASELINE, "no_record", NextStep.RECORD),
     (case(SLOW, remembered=None, cores_changed=CoresChanged(8, 4)), ENV_INVALID, "other_cores", NextStep.SAME_CORES),
     (case(SLOW, remembered=record(replace(RECORDED, processes=4))), Outcome.NO_BASELINE, "no_record"),
     (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
-    (case(replace(SLOW, reference_slowdown=3.0)), INCONCLUSIVE, "reference_slowed"),
-    (case(replace(SLOW, instances=())), INCONCLUSIVE, "nothing_measured"),
-    (case(measured(ranks=2.0), case_id="net/fast/cpu"), INCONCLUSIVE, "ranks_share_cores"),
+    (case(replace(SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed"),
+    (case(replace(SLOW, instances=())), UNDECIDED, "nothing_measured"),
+    (case(measured(ranks=2.0), case_id="net/fast/cpu"), UNDECIDED, "ranks_share_cores"),
 ]
 TABLES: dict[Check, Table] = {"equivalence": OUTPUTS, "speedup": SPEEDUP, "counters": COUNTERS, "throughput": WALL}
 
@@ -181,8 +181,8 @@ def test_the_outcome_its_reason_and_the_next_step(
     ("optimized_ms", "mode", "expected"),
     [
         (10.0, Mode.DEVELOPER, (PASS, "promise_kept")),  # however wide its interval is
-        (20.0, Mode.DEVELOPER, (Outcome.UNDECIDED, "promise_open")),
-        (20.0, Mode.GATE, (INCONCLUSIVE, "promise_open")),
+        (20.0, Mode.DEVELOPER, (UNDECIDED, "promise_open")),
+        (20.0, Mode.GATE, (UNDECIDED, "promise_open")),
         (30.0, Mode.DEVELOPER, (Outcome.REGRESSED, "speedup_below_promise")),
     ],
 )

@@ -26,7 +26,7 @@ BY_HAND = {NextStep.USE_CUDA, NextStep.CHECK_SIZE, NextStep.DECLARE_ENGAGEMENT}
 def words_of(step: NextStep) -> str:
     case = replace(stored_runs.case("quick", kind="cpu"), case_id=CASE)
     run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, gate=True, cases={CASE: case})
-    return describe_next_step(Verdict("speedup", CASE, Outcome.INCONCLUSIVE, (FACTS,), step), run)
+    return describe_next_step(Verdict("speedup", CASE, Outcome.UNDECIDED, (FACTS,), step), run)
 
 
 def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_alone(

@@ -34,12 +34,16 @@ def test_the_suite_of_a_cpu_is_one_screen(cpu_run: RunResult) -> None:
     assert "not measured\n  96 cases: needs a CUDA GPU\n" in shown
 
 
-def test_an_undecided_case_is_no_bad_one(tmp_path: Path) -> None:
+def test_an_open_promise_is_bad_in_a_gate_alone(tmp_path: Path) -> None:
     undecided = stored_runs.case("undecided", 2.0, remembered=None)
     undecided.measurement = stored_runs.measured(undecided.case_id, 2.0, spread=0.4)
-    view = RunView(stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided))
-    assert view.headline.endswith(": 2 cases, none bad, 1 UNDECIDED")
-    assert "\x1b[2mUNDECIDED" in render_text(screen(view, 100), 100, colour=True)
+    run = stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided)
+    look, gate = RunView(replace(run, gate=False)), RunView(replace(run, gate=True))
+    assert (look.headline, look.attention) == ("run without --gate: 2 cases, none bad, 1 UNDECIDED", [])
+    assert "1 is UNDECIDED" in look.gains[0]
+    assert gate.headline.startswith("gate: 1 UNDECIDED")
+    assert [one.outcome for one in gate.attention] == [Outcome.UNDECIDED]
+    assert "UNDECIDED" not in gate.gains[0]
 
 
 def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
@@ -53,7 +57,7 @@ def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
 def test_beside_other_work_an_impossible_rate_blames_the_work_first(other_cores: float, step: str) -> None:
     busy = stored_runs.measured("tiny/fused/cpu", 3.0, optimized_counters={"other_cores": other_cores})
     one = stored_runs.case("fused", kind="cpu", measurement=busy)
-    verdict = Verdict("speedup", one.case_id, Outcome.INCONCLUSIVE, next_step=NextStep.CHECK_SIZE)
+    verdict = Verdict("speedup", one.case_id, Outcome.UNDECIDED, next_step=NextStep.CHECK_SIZE)
     run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, cases={one.case_id: one})
     assert describe_next_step(verdict, run).startswith(step)
 

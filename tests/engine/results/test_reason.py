@@ -8,7 +8,7 @@ import pytest
 
 from gpugate.measurement.record import Resemblance
 from gpugate.results.reason import Fact, Reason, ReasonCode, describe
-from gpugate.results.verdict import NextStep
+from gpugate.results.verdict import NextStep, Outcome
 
 SENTENCES = json.loads((Path(__file__).parents[2] / "golden/reasons.json").read_text(encoding="utf-8"))["reasons"]
 SPEEDUP = {"speedup": 2.8, "speedup_low": 2.79, "speedup_high": 2.81}
@@ -55,10 +55,11 @@ def test_the_sentences_are_in_the_order_of_the_reasons() -> None:
     assert describe(reasons, {}) == ["it fell back", "the record has no bill"]
 
 
-def test_a_code_of_an_older_run_is_read_and_one_that_is_no_code_is_refused() -> None:
+def test_a_word_of_an_older_run_is_read_and_one_that_never_was_is_refused() -> None:
     assert ReasonCode("speedup_below_anchor") is ReasonCode.EARLIER_RULE
     assert NextStep("record-new-anchor") is NextStep.REPEAT
-    for noun, text in ((ReasonCode, "no code"), (NextStep, "dance")):
+    assert Outcome("INCONCLUSIVE") is Outcome.UNDECIDED
+    for noun, text in ((ReasonCode, "no code"), (NextStep, "dance"), (Outcome, "MAYBE")):
         with pytest.raises(ValueError, match="is not a valid"):
             noun(text)
     older = Reason(ReasonCode.SLOWER_THAN_RECORD, {"bound": "recorded", "value": 10.0, "allowed": 0.05})

@@ -148,7 +148,7 @@ def test_a_sweep_of_which_every_point_was_skipped_is_no_table() -> None:
 
 def test_a_knee_needs_two_points_and_a_record_of_all_of_them() -> None:
     alone = sweeps(swept(point(8, 1.0), point(16, None, skipped="needs a CUDA GPU")))[0]
-    assert judge_knee(alone).outcome is Outcome.INCONCLUSIVE
+    assert judge_knee(alone).outcome is Outcome.UNDECIDED
     assert judge_knee(alone).reasons == (Reason(ReasonCode.NOTHING_MEASURED, {"problem": "needs a CUDA GPU"}),)
     fresh = sweeps(swept(point(8, 1.0), point(16, 2.0, recorded=None)))[0]
     assert judge_knee(fresh).outcome is Outcome.NO_BASELINE

@@ -99,10 +99,10 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     result = tiny.run("--gate", f"-operf_processes={DECIDING_PROCESSES}", *options)
     assert result.status == 1
     assert f"FAILED perf_tests/test_promises.py::{THROUGHPUT_TEST}" in result.text
-    assert "INCONCLUSIVE throughput of tiny/quick/cpu: slower than recorded: " in result.text
+    assert "UNDECIDED throughput of tiny/quick/cpu: slower than recorded: " in result.text
     assert ", in the slower one of 2 processes" in result.text
     assert '  next: pytest perf_tests -k "tiny/quick/cpu" --gate --perf-budget 30' in result.text
-    assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
+    assert tiny.outcomes()["throughput"] == Outcome.UNDECIDED
     assert tiny.outcomes()["speedup"] == tiny.outcomes()["equivalence"] == Outcome.PASS
     confirming = tiny.json()["cases"]["tiny/quick/cpu"]["attempts"]
     assert [attempt["problem"] for attempt in confirming] == [None]
@@ -111,7 +111,7 @@ def test_a_step_of_three_times_the_time_is_open_where_its_bill_holds_and_no_code
     assert tiny.baseline.read_bytes() == before
     by_hand = tiny.run(*options)
     assert by_hand.status == 0, "a run by hand fails on what is certain alone"
-    assert tiny.outcomes()["throughput"] == Outcome.INCONCLUSIVE
+    assert tiny.outcomes()["throughput"] == Outcome.UNDECIDED
 
 
 # Twice the CPU time of a step: a gain is one where the bill fell, too.

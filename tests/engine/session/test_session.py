@@ -260,7 +260,7 @@ def slower(share: float) -> Measurement:
         (3, (slower(0.2), slower(0.2)), 1, Outcome.REGRESSED),
         (3, (slower(0.0), slower(0.2)), 2, Outcome.REGRESSED),
         (3, (slower(0.0), slower(0.0)), 2, Outcome.PASS),
-        (2, (slower(0.0), slower(0.0)), 1, Outcome.INCONCLUSIVE),
+        (2, (slower(0.0), slower(0.0)), 1, Outcome.UNDECIDED),
         (1, (), 0, Outcome.REGRESSED),
     ],
 )
@@ -297,7 +297,7 @@ def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, m
         session.result.cases.clear()
         monkeypatch.setattr("gpugate.session.confirm.run_fresh", raising(error))
         verdict = measure_case(session, CASE).verdicts[2]
-        assert verdict.outcome is Outcome.INCONCLUSIVE
+        assert verdict.outcome is Outcome.UNDECIDED
         assert verdict.reasons[0] == Reason(ReasonCode.NOT_CONFIRMED, {"problem": f"a fresh process {told}"})
 
 
@@ -374,7 +374,7 @@ def test_the_code_of_a_case_that_spans_gpus_is_not_compared_and_its_verdict_says
 @pytest.mark.parametrize(
     ("ranks", "problem", "outcome", "code"),
     [
-        (2.0, None, Outcome.INCONCLUSIVE, ReasonCode.RANKS_SHARE_CORES),
+        (2.0, None, Outcome.UNDECIDED, ReasonCode.RANKS_SHARE_CORES),
         (1.0, "hot", Outcome.ENV_INVALID, ReasonCode.MACHINE_UNFIT),
     ],
 )

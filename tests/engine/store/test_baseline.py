@@ -332,8 +332,8 @@ def judged(outcome: Outcome, *reasons: Reason) -> RunResult:
             for outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
         ),
         (
-            judged(Outcome.INCONCLUSIVE, Reason(ReasonCode.REFERENCE_SLOWED, {"times": 3.0})),
-            "net/tf32/cuda is INCONCLUSIVE in the check of counters (no result: the reference takes 3 times as",
+            judged(Outcome.UNDECIDED, Reason(ReasonCode.REFERENCE_SLOWED, {"times": 3.0})),
+            "net/tf32/cuda is UNDECIDED in the check of counters (no result: the reference takes 3 times as",
         ),
         (run(replace(case("tf32", 2.0), measurement=None, error="no memory")), "net/tf32/cuda failed (no memory): "),
         (
@@ -391,7 +391,7 @@ def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, record
 
 @pytest.mark.parametrize(
     ("outcome", "code"),
-    [(Outcome.INCONCLUSIVE, ReasonCode.SLOWER_THAN_RECORD), (Outcome.REGRESSED, ReasonCode.SPEEDUP_BELOW_PROMISE)],
+    [(Outcome.UNDECIDED, ReasonCode.SLOWER_THAN_RECORD), (Outcome.REGRESSED, ReasonCode.SPEEDUP_BELOW_PROMISE)],
 )
 def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(
     folder: Path, recorded: Path, outcome: Outcome, code: ReasonCode
