@@ -1,25 +1,30 @@
-"""pytest's hooks of every session, of a few lines each: the second plugin, `PerfRun`, does what perf tests need.
+"""pytest's hooks of every session and the fixtures of tests: the second plugin, `PerfRun`, does what perf tests need.
+
+`workload` is one measured case, `sweep` several, and `gate` applies the policy.
 
 Importing this module imports no torch, no scipy and no sqlite, since every pytest run with gpugate installed does it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpugate.catalogue import catalogue
-from gpugate.fixtures import gate, sweep, workload
 from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options
 from gpugate.session.registration import perf_run
 from gpugate.session.selection import parametrize, usage_errors
 from gpugate.session.workers import WORKERS, count_workers, start_workers
 
-OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
+if TYPE_CHECKING:
+    from gpugate.results.verdict import Verdict
+    from gpugate.session.judged import Judged, JudgedSweep, PerfTests
 
-__all__ = ["gate", "sweep", "workload"]  # fixtures are found in the plugin's namespace
+OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,3 +73,27 @@ def pytest_testnodedown(node: Any) -> None:
     workers = node.config.stash[WORKERS]
     if workers.refusal is not None or workers.measured:
         perf_run(node.config)
+
+
+@pytest.fixture(scope="session")
+def workload(request: pytest.FixtureRequest) -> Judged:
+    """One case, measured once per session. Skips, naming what is missing, where the machine cannot run it."""
+    __tracebackhide__ = True
+    return _tests(request).judge_case(request.param)
+
+
+@pytest.fixture(scope="session")
+def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
+    """Every point of one sweep, each measured once per session. Skips where the machine can run none of them."""
+    __tracebackhide__ = True
+    return _tests(request).judge_sweep(request.param)
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
+    """Fails or passes by the verdict's outcome and the mode of the session."""
+    return partial(_tests(request).gate, request)
+
+
+def _tests(request: pytest.FixtureRequest) -> PerfTests:
+    return perf_run(request.config).tests

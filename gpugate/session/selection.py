@@ -62,7 +62,7 @@ def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
     if any(name in str(mark.args[0]).replace(",", " ").split() for mark in marks if mark.args):
         return False
     definitions: Any = metafunc._arg2fixturedefs.get(name)
-    return bool(definitions) and definitions[-1].func.__module__ == "gpugate.fixtures"
+    return bool(definitions) and definitions[-1].func.__module__ == "gpugate.plugin"
 
 
 def case_of(item: pytest.Item) -> Case | None:

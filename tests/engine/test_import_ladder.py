@@ -24,7 +24,7 @@ FLOORS = (
     ("report",),
     ("session",),
     ("profiling",),
-    ("fixtures", "plugin"),
+    ("plugin",),
     ("commands",),
     ("__main__",),
 )
