@@ -188,7 +188,26 @@ def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_compl
 @pytest.mark.parametrize("rung", [ON_CPU, AS_JPEG], ids=["on_cpu", "as_jpeg"])
 def test_a_file_is_whole(rung: Rung, context: Context) -> None:
     words = file_is_whole(rung).show(context)
-    assert re.fullmatch(r"24 of 24 frames, \S+ dB at least and \S+ dB in the middle of 3, \S+ Mbit/s", words)
+    middle = r"\S+ dB at least and \S+ dB in the middle of 3, \S+ dB of the first composite with the baseline's"
+    assert re.fullmatch(rf"24 of 24 frames, {middle}, \S+ Mbit/s", words)
+
+
+def test_a_file_without_colours_is_disproved(context: Context) -> None:
+    def grey(place: Place, network: Network) -> Compute:
+        intact = on_device(place, network)
+
+        def compute(first: int, frames: Any) -> Any:
+            done = intact(first, frames)
+            done[:, TINY.height :] = 128
+            return done
+
+        return compute
+
+    rung = replace(IN_NV12, compute=grey)
+    with closing(build(rung, context)) as side:
+        assert side.step(torch.ones(8)).all(), "a step sees the luma alone"
+    with pytest.raises(DisprovedError, match=r"dB of the first composite with the baseline's: 40 dB are wanted"):
+        file_is_whole(rung).show(context)
 
 
 def test_a_baseline_that_composites_nothing_is_refused(
