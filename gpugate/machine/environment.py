@@ -230,7 +230,7 @@ def _is_installed(package: str) -> bool:
 
 
 def compiler_problem() -> str | None:
-    """What torch.compile lacks here to compile C++ code for Python; None where it has all."""
+    """Names the part that torch.compile lacks here to compile C++ code for Python; None where it has all."""
     chosen = os.environ.get("CXX", "").split()[:1]
     if not any(map(shutil.which, chosen or ("g++", "clang++", "c++"))):
         return f"CXX names {chosen[0]!r}, which is not there, so correct or unset it" if chosen else "install g++"

@@ -21,13 +21,12 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
 MOST_NAMED = 3  # optimizations by name
 NO_EVIDENCE = (Outcome.ENV_INVALID, Outcome.WRONG, Outcome.NOT_ENGAGED)  # such times are no evidence of a gain
-_GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class RunView:
         """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
         run, outcomes = self.run, [outcome for case in self.cases if (outcome := case.worst) is not None]
         failed = len(self.errors)
-        not_bad = _GOOD if run.gate else _GOOD | {Outcome.UNDECIDED}  # a run without --gate passes
+        not_bad = GOOD if run.gate else GOOD | {Outcome.UNDECIDED}  # a run without --gate passes
         bad = Counter(outcome for outcome in outcomes if outcome not in not_bad)
         words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
         words += [f"{failed} failed"] if failed else []

@@ -62,6 +62,7 @@ _SAME_AS: Mapping[object, NextStep] = {
     "keep-apart": NextStep.FREE_CORES,
 }
 SEVERITY = tuple(Outcome)
+GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]
 NOT_JUDGED = "not judged"
 CASE_CHECKS: tuple[Check, ...] = ("equivalence", "speedup", "throughput", "counters")  # a knee is a sweep's
@@ -97,7 +98,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        return self.outcome in (Outcome.PASS, Outcome.IMPROVED)
+        return self.outcome in GOOD
 
     @property
     def bad(self) -> bool:

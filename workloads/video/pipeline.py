@@ -640,17 +640,17 @@ def _key(context: Context, clip: Source) -> str:
 def _compute_grids(context: Context, clip: Source) -> Tensor:
     grids = list[Tensor]()
     with closing(_baseline_composites(context, clip)) as batches:
-        for bgr, _ in batches:
-            grids += luma_of_bgr(bgr, clip.info.matrix)
+        for composited in batches:
+            grids += luma_of_bgr(composited, clip.info.matrix)
             if len(grids) >= COMPARED_FRAMES:
                 break
     return torch.stack(grids[:COMPARED_FRAMES])
 
 
-def _baseline_composites(context: Context, clip: Source) -> Generator[tuple[Pixels, Tensor], None, None]:
-    """Yields the composites of each batch as BGR on the host, and the first of them as NV12 on the device.
+def _baseline_composites(context: Context, clip: Source) -> Generator[Pixels, None, None]:
+    """Yields the composites of each batch, BGR on the host, by OpenCV and the eager network in strict FP32.
 
-    OpenCV and the eager network in strict FP32 make them. Raises ValueError where composites of our own clip equal it.
+    Raises ValueError where composites of our own clip equal it.
     """
     with (
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
@@ -660,7 +660,7 @@ def _baseline_composites(context: Context, clip: Source) -> Generator[tuple[Pixe
             composited = pipeline.compute(batch).content
             if clip.numbered and (db := psnr_db(batch.content, composited)) >= LEAST_COMPOSITED_DB:
                 raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
-            yield composited, pipeline.place.upload(composited[:1])[0]
+            yield composited
 
 
 # --- the proof: a whole file ------------------------------------------------------------------------------------------
@@ -705,7 +705,8 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
     if worst_db < LEAST_ENCODED_DB:
         raise DisprovedError(f"{words}: {LEAST_ENCODED_DB:g} dB are wanted")
     with closing(_baseline_composites(context, clip)) as batches:
-        first_db = psnr_db(given[0], next(batches)[1].cpu().numpy())
+        first = pipeline.place.upload(next(batches)[:1])[0]
+    first_db = psnr_db(given[0], first.cpu().numpy())
     words += f", {first_db:.1f} dB of the first composite with the baseline's"
     if first_db < LEAST_COMPOSITED_DB:
         raise DisprovedError(f"{words}: {LEAST_COMPOSITED_DB:g} dB are wanted")

@@ -85,6 +85,8 @@ def spoiled(fault: str) -> Callable[[Place, Network], Compute]:
                 done[:, below] = done[:, below].float().mean((1, 2), keepdim=True).byte()
             if fault == "a spoiled frame" and len(masks) == 3:
                 done[5, 96:128, 128:160] = 128  # a sixtieth of its pixels
+            if fault == "no colours":
+                done[:, TINY.height :] = 128
             return done
 
         return compute
@@ -193,17 +195,7 @@ def test_a_file_is_whole(rung: Rung, context: Context) -> None:
 
 
 def test_a_file_without_colours_is_disproved(context: Context) -> None:
-    def grey(place: Place, network: Network) -> Compute:
-        intact = on_device(place, network)
-
-        def compute(first: int, frames: Any) -> Any:
-            done = intact(first, frames)
-            done[:, TINY.height :] = 128
-            return done
-
-        return compute
-
-    rung = replace(IN_NV12, compute=grey)
+    rung = replace(IN_NV12, compute=spoiled("no colours"))
     with closing(build(rung, context)) as side:
         assert side.step(torch.ones(8)).all(), "a step sees the luma alone"
     with pytest.raises(DisprovedError, match=r"dB of the first composite with the baseline's: 40 dB are wanted"):
