@@ -27,7 +27,7 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.compiled import COMPILER, compile_anew
-from workloads.parts.graph_capture import recorded
+from workloads.parts.graph_capture import replayed
 from workloads.parts.random_inputs import draw
 
 STEPS = 20
@@ -142,20 +142,8 @@ def step_cache(context: Context) -> Side:
 
 def one_graph(context: Context) -> Side:
     """The twenty eager steps as one CUDA graph."""
-    model, picture = denoiser(context), noise(context, 0)
-    if not context.capture_graphs:
-        return _side(model, model)
-    with torch.no_grad():
-        stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
-        graph, cleaned = recorded(lambda: model(picture), stream)
-
-    def replay(x: Tensor) -> Tensor:
-        picture.copy_(x)
-        graph.replay()
-        result: Tensor = cleaned
-        return result
-
-    return _side(model, replay)
+    model = denoiser(context)
+    return _side(model, replayed(context, torch.no_grad()(model.forward), noise(context, 0)))
 
 
 def size(kind: str, pictures: int) -> Size:

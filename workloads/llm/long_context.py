@@ -18,8 +18,9 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.llm.context import decoder, draw_ids, dtype, shape
 from workloads.llm.model import UNWRITTEN, Cache, Decoder, StaticCache
-from workloads.llm.rungs import capture_on_ids, compile_blocks
+from workloads.llm.rungs import compile_blocks
 from workloads.parts.compiled import miscount
+from workloads.parts.graph_capture import replayed
 from workloads.parts.random_inputs import generator_of
 
 TOKENS = {"cuda": 8192, "cpu": 1024}  # of each text, with the new one
@@ -118,5 +119,4 @@ def _side(context: Context, model: Decoder, caches: Sequence[Cache]) -> Side:
     if context.device.type == "cpu":
         return Side(step, model)
     graphs = compile_blocks(model)
-    captured = capture_on_ids(context, step, context.items, 1)
-    return Side(captured, engaged=partial(miscount, graphs))
+    return Side(replayed(context, step, tokens(context, 0)), model, engaged=partial(miscount, graphs))

@@ -13,8 +13,9 @@ from gpugate.workload import Context, Side
 from workloads.llm.context import decoder, draw_ids, shape
 from workloads.llm.model import Cache, Decoder, PromptByHand
 from workloads.llm.quantized import Fp8Linear, replace_linear_layers
-from workloads.llm.rungs import capture_on_ids, compile_blocks
+from workloads.llm.rungs import compile_blocks
 from workloads.parts.compiled import miscount
+from workloads.parts.graph_capture import replayed
 
 
 class PromptFused:
@@ -75,7 +76,4 @@ def _step(context: Context, model: Decoder, attention: Cache) -> Callable[[Tenso
 def _compiled(context: Context, model: Decoder) -> Side:
     graphs = compile_blocks(model)
     step = _step(context, model, PromptFused())
-    engaged = partial(miscount, graphs)
-    if context.device.type == "cuda":
-        return Side(capture_on_ids(context, step, 1, context.items), engaged=engaged)  # cuda only
-    return Side(step, model, engaged=engaged)
+    return Side(replayed(context, step, prompt(context, 0)), model, engaged=partial(miscount, graphs))

@@ -17,7 +17,7 @@ from workloads.llm.context import CONTEXT_TOKENS, MIDDLE, Token, decoder, draw_i
 from workloads.llm.model import Cache, Decoder, PromptByHand, StaticCache, attention_by_hand
 from workloads.llm.quantized import Int8Linear, describe_wide_weights, replace_linear_layers
 from workloads.parts.compiled import compile_counted, miscount
-from workloads.parts.graph_capture import recorded
+from workloads.parts.graph_capture import replayed
 
 POSITIONS = range(MIDDLE, MIDDLE + 16)  # that the proof compares
 SEQUENCES = 16
@@ -126,36 +126,11 @@ def compile_blocks(model: Decoder) -> list[bool]:
     return graphs
 
 
-def capture(context: Context, compute: Callable[..., Tensor], *captured: Tensor) -> Callable[..., Tensor]:  # cuda only
-    """Captures `compute` of these tensors as a CUDA graph; the returned step copies its arguments to them first.
-
-    Where no graph is to be captured, a step computes.
-    """
-    compute = torch.inference_mode()(compute)
-    if context.capture_graphs:
-        stream = torch.cuda.Stream(context.device)  # type: ignore[no-untyped-call]
-        graph, result = recorded(lambda: compute(*captured), stream)
-
-    def step(*given: Tensor) -> Tensor:
-        for memory, value in zip(captured, given, strict=True):
-            memory.copy_(value, non_blocking=True)
-        if not context.capture_graphs:
-            return compute(*captured)  # which also keeps alive what a graph reads
-        graph.replay()
-        return result
-
-    return step
-
-
 def capture_on_token(context: Context, compute: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Token], Tensor]:
     ids = torch.zeros(context.items, 1, dtype=torch.int64, device=context.device)
     position = torch.full((1,), MIDDLE, device=context.device)  # the warm-up of a capture writes where every step does
-    step = capture(context, compute, ids, position)
+    step = replayed(context, torch.inference_mode()(compute), ids, position)
     return lambda token: step(token.ids, token.position)
-
-
-def capture_on_ids(context: Context, compute: Callable[[Tensor], Tensor], *size: int) -> Callable[..., Tensor]:
-    return capture(context, compute, torch.zeros(size, dtype=torch.int64, device=context.device))
 
 
 def batch_of_tokens(context: Context, index: int) -> Tensor:
@@ -176,10 +151,8 @@ def in_batches(context: Context, batch: int) -> Side:
         logits = [model(ids, position, caches) for caches, ids in zip(parts, inputs.chunk(len(parts)), strict=True)]
         return torch.cat(logits)[:, 0]
 
-    if context.device.type == "cuda":
-        # Launches would bound the passes, and make a batch of 16 always 16 times as fast.
-        return Side(capture_on_ids(context, step, SEQUENCES, 1))  # cuda only
-    return Side(step, model)
+    # Launches would bound the passes on a GPU, and make a batch of 16 always 16 times as fast.
+    return Side(replayed(context, step, batch_of_tokens(context, 0)), model)
 
 
 def compare_with_fp32(build: Build, largest: float, context: Context) -> str:

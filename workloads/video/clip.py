@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -198,45 +198,36 @@ CLOTHES: tuple[Colours, ...] = (
 )
 
 
-class Actor(NamedTuple):
-    """An outline, bool [h, w], that swings about `centre` by up to `reach`, shares of the frame's width and height.
-
-    A texture, uint8 [more than h, more than w, 3], slides inside it. The lower and right edge of the frame cut it off.
-    """
-
-    outline: Mask
-    texture: Pixels
-    sliding: Swing
-    centre: Pair
-    reach: Pair
-    swing: Swing
-
-    def draw(self, seconds: float, rgb: Pixels, mask: Mask) -> None:
-        height, width = self.outline.shape
-        x, y = self.swing(seconds)
-        left = round((self.centre[0] + self.reach[0] * x) * mask.shape[1] - width / 2)
-        top = round((self.centre[1] + self.reach[1] * y) * mask.shape[0] - height / 2)
-        place = np.s_[top : top + height, left : left + width]
-        rows, columns = mask[place].shape
-        outline = self.outline[:rows, :columns]
-        texture = visible(self.texture, self.sliding, height, width, seconds)[:rows, :columns]
-        np.copyto(rgb[place], texture, where=outline[:, :, None])
-        mask[place] |= outline
-
-
 @functools.lru_cache(maxsize=2)
 def scene(width: int, height: int, seed: int) -> Callable[[float], tuple[Pixels, Mask]]:
     """The scene of that size as a function of the time in seconds: RGB uint8 [H, W, 3] and the foreground, bool [H, W].
 
     `seed` decides the places and the textures.
     """
-    random, actors = np.random.default_rng(seed), list[Actor]()
+    random, actors = np.random.default_rng(seed), list[Callable[[float, Pixels, Mask], None]]()
     clothes = [CLOTHES[index] for index in random.permutation(len(CLOTHES))]
 
     def add(size: Pair, power: int, colours: Colours, centre: Pair, reach: Pair, swing: Swing | None = None) -> None:
-        outline = ellipse(size[0] * height, size[1] * height, power)
+        """An ellipse, or with a higher power a rounded rectangle, that swings about `centre` by up to `reach`.
+
+        A texture slides inside it. The lower and the right edge of the frame cut it off.
+        """
+        down, across = (np.linspace(-1, 1, round(length * height)).astype(np.float32) for length in size)
+        outline: Mask = across**power + down[:, None] ** power < 1
         texture, sliding = striped(random, outline, height, colours), swing_of(random, (3, 5), (3, 5))
-        actors.append(Actor(outline, texture, sliding, centre, reach, swing or swing_of(random, (5, 8), (4, 6))))
+        moving = swing or swing_of(random, (5, 8), (4, 6))
+
+        def draw(seconds: float, rgb: Pixels, mask: Mask) -> None:
+            x, y = moving(seconds)
+            left = round((centre[0] + reach[0] * x) * width - outline.shape[1] / 2)
+            top = round((centre[1] + reach[1] * y) * height - outline.shape[0] / 2)
+            place = np.s_[top : top + outline.shape[0], left : left + outline.shape[1]]
+            rows, columns = mask[place].shape
+            inside = outline[:rows, :columns]
+            np.copyto(rgb[place], visible(texture, sliding, outline, seconds)[:rows, :columns], where=inside[..., None])
+            mask[place] |= inside
+
+        actors.append(draw)
 
     for colours, x in zip(clothes[:3], (0.2, 0.5, 0.82), strict=True):  # balls
         add((random.uniform(0.18, 0.22), random.uniform(0.2, 0.26)), 2, colours, (x, 0.36), (0.12, 0.14))
@@ -246,23 +237,16 @@ def scene(width: int, height: int, seed: int) -> Callable[[float], tuple[Pixels,
         add((0.26, 0.2), 2, SKIN, (x, 0.42), (0.14, 0.015), swing)
     size = height + round(SLACK * height), width + round(SLACK * height)
     sky, forest, where = (clouds(random, size, CLOUD * height)[:, :, None] for _ in range(3))
-    background = textured(random, colour_of(SKY, sky) * where + colour_of(FOREST, forest) * (1 - where))
-    drifting = swing_of(random, (14, 16), (10, 12))
+    background = with_grain(random, mixed(SKY, sky) * where + mixed(FOREST, forest) * (1 - where))
+    drifting, empty = swing_of(random, (14, 16), (10, 12)), np.zeros((height, width), np.bool_)
 
     def at(seconds: float) -> tuple[Pixels, Mask]:
-        rgb, mask = visible(background, drifting, height, width, seconds).copy(), np.zeros((height, width), np.bool_)
-        for actor in actors:  # from the back to the front
-            actor.draw(seconds, rgb, mask)
+        rgb, mask = visible(background, drifting, empty, seconds).copy(), empty.copy()
+        for draw in actors:  # from the back to the front
+            draw(seconds, rgb, mask)
         return rgb, mask
 
     return at
-
-
-def ellipse(height: float, width: float, power: int) -> Mask:
-    """bool [height, width]: an ellipse, or with a higher power a rounded rectangle."""
-    down, across = (np.linspace(-1, 1, round(length)).astype(np.float32) for length in (height, width))
-    outline: Mask = across**power + down[:, None] ** power < 1
-    return outline
 
 
 def swing_of(random: np.random.Generator, x_seconds: Pair, y_seconds: Pair) -> Swing:
@@ -277,9 +261,9 @@ def swing_of(random: np.random.Generator, x_seconds: Pair, y_seconds: Pair) -> S
     return at
 
 
-def visible(texture: Pixels, swing: Swing, height: int, width: int, seconds: float) -> Pixels:
-    """The window of a texture that swings over all of it."""
-    x, y = swing(seconds)
+def visible(texture: Pixels, swing: Swing, outline: Mask, seconds: float) -> Pixels:
+    """The window of the outline's size that swings over all of a texture."""
+    (height, width), (x, y) = outline.shape, swing(seconds)
     top, left = (round((s - n) * (1 + c) / 2) for s, n, c in zip(texture.shape, (height, width), (y, x), strict=False))
     return texture[top : top + height, left : left + width]
 
@@ -289,18 +273,17 @@ def striped(random: np.random.Generator, outline: Mask, height: int, colours: Co
     rows, columns = np.indices(size, np.float32)
     wave = np.sin(2 * np.pi * (columns * np.cos(angle) + rows * np.sin(angle)) / (STRIPE * height))
     share = 0.7 * (0.5 + 0.5 * np.tanh(3 * wave)) + 0.3 * clouds(random, size, CLOUD / 4 * height)
-    return textured(random, colour_of(colours, share[:, :, None]))
+    return with_grain(random, mixed(colours, share[:, :, None]))
 
 
-def colour_of(colours: Colours, share: Values) -> Values:
+def mixed(colours: Colours, share: Values) -> Values:
     """float32 [h, w, 3]: the first colour where `share`, [h, w, 1], is 0, the second where it is 1."""
     first, second = np.array(colours, np.float32)
     values: Values = first + (second - first) * share
     return values
 
 
-def textured(random: np.random.Generator, rgb: Values) -> Pixels:
-    """The colours with grain."""
+def with_grain(random: np.random.Generator, rgb: Values) -> Pixels:
     grain = random.integers(-GRAIN_LEVELS, GRAIN_LEVELS, rgb.shape[:2], np.int8, endpoint=True)
     pixels: Pixels = np.clip(rgb + grain[:, :, None], 0, 255).astype(np.uint8)
     return pixels
@@ -357,11 +340,12 @@ def _decoded(path: Path, frames: int) -> Tensor:
 @functools.lru_cache(maxsize=2)
 def _converted(path: Path, frames: int, matrix: Matrix) -> NDArray[np.uint8]:
     """Converts frame by frame, since the values between NV12 and RGB take several times as much memory."""
-    each = (
-        rgb_from_nv12(nv12[None], matrix)[0].flip(0).movedim(0, 2).contiguous().numpy()
-        for nv12 in _decoded(path, frames)
+    return np.stack(
+        [
+            rgb_from_nv12(nv12[None], matrix)[0].flip(0).movedim(0, 2).contiguous().numpy()
+            for nv12 in _decoded(path, frames)
+        ]
     )
-    return np.stack(list(islice(each, frames)))
 
 
 def batch_numbers(context: Context, index: int) -> Tensor:

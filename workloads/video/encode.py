@@ -111,14 +111,9 @@ def file_shows(encoder: MakeEncoder) -> Proof:
 
 
 def _file_shows(encoder: MakeEncoder, context: Context) -> str:
-    found, theirs = _written(encoder, context), _by_baseline(context)
-    frames = len(nv12_frames(context))
-    worst_db, median_db = min(found.psnr_db.values()), statistics.median(found.psnr_db.values())
-    words = f"{found.frames} of {frames} frames, {worst_db:.1f} dB at least, {median_db:.1f} dB in the middle"
-    if found.frames != frames or worst_db < LEAST_ENCODED_DB:
-        raise DisprovedError(f"{words}: all of them and {LEAST_ENCODED_DB:g} dB are wanted")
-    mp4v = f"mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f}"
-    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s ({mp4v})"
+    theirs = _by_baseline(context)
+    words = _written(encoder, context).judge(len(nv12_frames(context)))
+    return f"{words} (mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f})"
 
 
 @functools.lru_cache(maxsize=1)
@@ -135,7 +130,7 @@ def _written(make: MakeEncoder, context: Context) -> Quality:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, clip.info.matrix, numbered=False)  # equal pictures prove the order
+        return quality(path, originals, clip.info.matrix, clip.numbered)
 
 
 @dataclass(frozen=True)
@@ -149,6 +144,20 @@ class Quality:
     bit_rate_mbit_s: float
     psnr_db: Mapping[int, float]
     numbers: tuple[int, ...]
+
+    def judge(self, frames: int) -> str:
+        """The figures in words; raises DisprovedError unless all frames are there, in order, like their originals."""
+        worst_db, median_db = min(self.psnr_db.values()), statistics.median(self.psnr_db.values())
+        db = f"{worst_db:.1f} dB at least and {median_db:.1f} dB in the middle of {len(self.psnr_db)}"
+        words = f"{self.frames} of {frames} frames, {db}, {self.bit_rate_mbit_s:.1f} Mbit/s"
+        if self.frames != frames:
+            raise DisprovedError(f"{words}: all of them are wanted")
+        wrong = next((place for place, number in enumerate(self.numbers) if place != number), None)
+        if wrong is not None:
+            raise DisprovedError(f"{words}: frame {wrong} of the file carries the number {self.numbers[wrong]}")
+        if worst_db < LEAST_ENCODED_DB:
+            raise DisprovedError(f"{words}: {LEAST_ENCODED_DB:g} dB are wanted")
+        return words
 
 
 def quality(

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import functools
 import io
-import math
-import statistics
 import tempfile
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any, cast
 
 import numpy as np
@@ -44,7 +42,7 @@ from gpugate.workload import (
     Size,
     Workload,
 )
-from workloads.parts.graph_capture import recorded
+from workloads.parts.graph_capture import replayed
 from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.stages import stage
 from workloads.video import composite, encoders, preprocess, segment
@@ -64,7 +62,7 @@ from workloads.video.clip import (
 from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
 from workloads.video.encode import COMPOSITED_BYTES, compressed_only, quality
-from workloads.video.encoders import LEAST_ENCODED_DB, Encoder, MotionJpeg, Mp4v, Recorder, why_not
+from workloads.video.encoders import Encoder, MotionJpeg, Mp4v, Recorder, why_not
 from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
 from workloads.video.segment import SEGMENTER_SETTING, TENSOR_CORES, TENSORRT, fit_key, own_checkpoint
 
@@ -109,28 +107,16 @@ class Place:
     def one_launch(
         self, work: Callable[..., Tensor], examples: Callable[[], Sequence[Tensor]]
     ) -> Callable[..., Tensor]:
-        """`work` as a CUDA graph, for one stream at a time; tensors of other shapes go through it kernel by kernel.
+        """`work` as a CUDA graph, for one stream at a time, with outputs in memory of their own.
 
         A stage is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them
-        share one interpreter: a single launch leaves it to the others. The inputs are copied to the graph's buffers,
-        and the outputs are memory of their own. Where no graphs are captured, it is `work` itself.
+        share one interpreter: a single launch leaves it to the others.
         """
-        if self.device.type != "cuda" or not self.context.capture_graphs:
+        if self.device.type == "cpu":
             return work
         self.settle()  # cuda only
-        inputs = [each.clone() for each in examples()]  # cuda only
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # cuda only
-        graph, result = recorded(lambda: work(*inputs), stream)  # cuda only
-
-        def launch(*tensors: Tensor) -> Tensor:  # cuda only
-            if any(given.shape != read.shape for given, read in zip(tensors, inputs, strict=True)):
-                return work(*tensors)
-            for given, read in zip(tensors, inputs, strict=True):
-                read.copy_(given)
-            graph.replay()
-            return result.clone()
-
-        return launch  # cuda only
+        replay = replayed(self.context, work, *(each.clone() for each in examples()))  # cuda only
+        return lambda *tensors: replay(*tensors).clone()  # cuda only
 
     def upload(self, bgr: Pixels) -> Tensor:
         rgb = torch.from_numpy(bgr).to(self.device).movedim(3, 1).flip(1).contiguous()
@@ -285,96 +271,15 @@ def hand_on(first: int, content: Any) -> Batch:
     return Batch(first, content, torch.cuda.current_stream(content.device).record_event() if on_device else None)
 
 
-Around = Callable[[], AbstractContextManager[object]]
-QUEUED = 2  # batches between two stages: one to take, one to finish meanwhile
-PATIENCE_S = 0.01  # between two looks at a thread that ends
-
-
-class Conveyor:
-    """Stages that work at once, each in a thread; at most QUEUED batches wait behind each.
-
-    The first stage takes nothing and gives batches, then None; each other one takes a batch and gives one. A thread
-    works within its stage's context, which enters its CUDA stream for instance. An error of a stage is raised by `take`
-    in place of the batch, after all threads have ended.
-    """
-
-    def __init__(self, stages: Sequence[tuple[str, Callable[..., Any], Around]]) -> None:
-        self._queues = [Queue[Any](QUEUED) for _ in stages]  # behind each stage; None is the end
-        self._finished: list[float] = [0] * len(stages)  # batches of each stage; infinite where its thread has ended
-        self._taken = [0] * len(stages)  # out of each queue
-        self._changed = threading.Condition()
-        self._failure: BaseException | None = None
-        self._closed = self._ended = False
-        self._threads = [
-            threading.Thread(target=self._run, args=(number, work, around), name=f"video-{name}", daemon=True)
-            for number, (name, work, around) in enumerate(stages)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def take(self) -> Any:
-        """The next batch from the last stage, None after the last one."""
-        if self._closed:
-            raise self._failure or ValueError("the conveyor is closed: make another one")
-        batch = None if self._ended else self._get(len(self._queues) - 1)
-        self._ended = batch is None
-        if self._ended and self._failure is not None:
-            self.close()
-            raise self._failure
-        return batch
-
-    def settle(self) -> None:
-        """Waits until every thread has ended or has a finished batch and no room for it: no batch is being processed.
-
-        Between two such moments exactly as many batches were processed as were taken.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: all(map(lambda done, taken: done - taken > QUEUED, self._finished, self._taken))
-            )
-
-    def close(self) -> None:
-        """Ends and joins all threads, each after the batch it works on; may be called again."""
-        self._closed = True
-        for thread, waiting in zip(self._threads, self._queues, strict=True):
-            while thread.is_alive():
-                with suppress(Empty):
-                    waiting.get(timeout=PATIENCE_S)  # the thread may wait for room
-            waiting.queue.clear()
-            waiting.put(None)  # for the thread of the next stage
-
-    def _run(self, number: int, work: Callable[..., Any], around: Around) -> None:
-        try:
-            with around():
-                while not self._closed:
-                    given = self._get(number - 1) if number else ()
-                    batch = None if given is None else work(given) if number else work()
-                    if batch is None:
-                        break
-                    self._finish(number, self._finished[number] + 1)
-                    self._queues[number].put(batch)
-        except BaseException as error:
-            self._failure = self._failure or error
-        self._finish(number, math.inf)
-        self._queues[number].put(None)
-
-    def _finish(self, number: int, batches: float) -> None:
-        with self._changed:
-            self._finished[number] = batches
-            self._changed.notify_all()
-
-    def _get(self, number: int) -> Any:
-        batch = self._queues[number].get()
-        self._taken[number] += 1
-        return batch
+IN_FLIGHT = 9  # batches of an overlapped pipeline: three for each stage, which works on one while others wait
 
 
 class Pipeline:
     """A rung at work on a video, once or in a loop; `write` takes composites in the form of its encoder.
 
-    Where the rung is overlapped, decoding, computing and encoding each have a thread and a stream of their own.
-    `make_last` builds the last function of a batch's composites, whose results `take` returns; by default the
-    composites.
+    Where the rung is overlapped, decoding, computing and encoding each have a thread and a stream of their own, and
+    work on one batch each. `make_last` builds the last function of a batch's composites, whose results `take` returns;
+    by default the composites.
     """
 
     def __init__(
@@ -388,7 +293,9 @@ class Pipeline:
         make_last: Callable[[Place], Callable[[Any], Any]] | None = None,
     ) -> None:
         device, self._write, self._decoded = context.device, write, 0
-        self._conveyor: Conveyor | None = None
+        self._threads: list[ThreadPoolExecutor] = []
+        self._in_flight: deque[Future[Batch | None]] = deque()
+        self._ended = False
         self._decoder = rung.decode(info.path, device, loop)
         with ExitStack() as built:  # the decoder is closed where a later part fails
             built.callback(self.close)
@@ -403,19 +310,37 @@ class Pipeline:
             self._streams = [self.stream]
             if rung.overlapped:
                 self._streams += [another_stream(device) for _ in range(3)]
-                decoding, computing, encoding = (partial(in_thread, device, stream) for stream in self._streams[1:])
-                stages = ("decode", self.decode, decoding), ("compute", self.compute, computing)
-                self._conveyor = Conveyor((*stages, ("encode", self.encode, encoding)))
+                self._threads = [
+                    ThreadPoolExecutor(1, f"video-{name}", use_stream, (stream,))
+                    for name, stream in zip(("decode", "compute", "encode"), self._streams[1:], strict=True)
+                ]
             built.pop_all()
 
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
-        if self._conveyor is not None:
-            batch: Batch | None = self._conveyor.take()
-            return batch
-        with on_stream(self.stream):
-            decoded = self.decode()
-            return None if decoded is None else self.encode(self.compute(decoded))
+        if not self._threads:
+            with on_stream(self.stream):
+                decoded = self.decode()
+                return None if decoded is None else self.encode(self.compute(decoded))
+        while len(self._in_flight) < IN_FLIGHT:
+            decoding, computing, encoding = self._threads
+            before = decoding.submit(self._decode_unless_ended)
+            for thread, work in ((computing, self.compute), (encoding, self.encode)):
+                before = thread.submit(_work_on, before, work)
+            self._in_flight.append(before)
+        try:
+            return self._in_flight.popleft().result()
+        except BaseException:
+            self.close()
+            raise
+
+    def _decode_unless_ended(self) -> Batch | None:
+        if self._ended:
+            return None
+        self._ended = True  # also where decoding fails
+        batch = self.decode()
+        self._ended = batch is None
+        return batch
 
     def decode(self) -> Batch | None:
         """The next frames, up to BATCH; None after the last one."""
@@ -435,17 +360,20 @@ class Pipeline:
         return hand_on(batch.first, self._last(composites))
 
     def settle(self) -> None:
-        """Waits until no batch is being processed, see `Conveyor.settle`, and the device is done with all of them."""
-        if self._conveyor is not None:
-            self._conveyor.settle()
+        """Waits until no batch is being processed, and the device is done with all of them.
+
+        Between two such moments exactly as many batches were processed as were taken.
+        """
+        wait(self._in_flight)
         self._decoder.settle()
         for stream in self._streams:
             if stream is not None:
                 stream.synchronize()  # cuda only
 
     def close(self) -> None:
-        if self._conveyor is not None:
-            self._conveyor.close()
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
+        self._in_flight.clear()
         self._decoder.close()
 
     def _segment(self, frames: Tensor) -> Tensor:
@@ -465,11 +393,16 @@ class Pipeline:
         return lambda nv12: nv12
 
 
-def in_thread(device: torch.device, stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """The context of the calling thread, which may be a new one."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # cuda only
-    return on_stream(stream)
+def _work_on(before: Future[Batch | None], work: Callable[[Batch], Batch]) -> Batch | None:
+    batch = before.result()
+    return None if batch is None else work(batch)
+
+
+def use_stream(stream: torch.cuda.Stream | None) -> None:
+    """Makes the stream and its device the calling thread's own."""
+    if stream is not None:
+        torch.cuda.set_device(stream.device)  # cuda only
+        torch.cuda.set_stream(stream)  # cuda only
 
 
 def another_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -556,7 +489,7 @@ def _recorder(encoder: type[Encoder[Any]], clip: Source, context: Context) -> Re
 
 
 def _stock_steps(encoder: type[Encoder[Any]], context: Context) -> int:
-    """The stock of libx264, which buffers up to a second's frames. A conveyor is as full after a step as before it.
+    """The stock of libx264, which buffers up to a second's frames. A pipeline is as full after a step as before it.
 
     Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
     finishes in a seventh of a step.
@@ -678,11 +611,10 @@ def file_is_whole(rung: Rung) -> Proof:
 
 def _file_is_whole(rung: Rung, context: Context) -> str:
     clip, given = source(context), dict[int, Pixels]()  # composites by number, NV12 on the host
-    frames = clip.info.frames
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{rung.encoder.suffix}")
         with (
-            in_thread(context.device, another_stream(context.device)),
+            on_stream(another_stream(context.device)),
             rung.encoder(path, clip.info, context.device) as encoder,
             closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
         ):
@@ -692,25 +624,14 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
                     frame = composites[place : place + 1]
                     nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
                     given[batch.first + place] = nv12[0].cpu().numpy()
-        found = quality(path, given, clip.info.matrix, clip.numbered)
-    words = f"{found.frames} of {frames} frames"
-    if found.frames != frames:
-        raise DisprovedError(f"{words}: all of them are wanted")
-    wrong = next((place for place, number in enumerate(found.numbers) if place != number), None)
-    if wrong is not None:
-        raise DisprovedError(f"{words}: frame {wrong} of the file carries the number {found.numbers[wrong]}")
-    values = found.psnr_db.values()
-    worst_db, median_db = min(values), statistics.median(values)
-    words += f", {worst_db:.1f} dB at least and {median_db:.1f} dB in the middle of {len(values)}"
-    if worst_db < LEAST_ENCODED_DB:
-        raise DisprovedError(f"{words}: {LEAST_ENCODED_DB:g} dB are wanted")
+        words = quality(path, given, clip.info.matrix, clip.numbered).judge(clip.info.frames)
     with closing(_baseline_composites(context, clip)) as batches:
         first = pipeline.place.upload(next(batches)[:1])[0]
     first_db = psnr_db(given[0], first.cpu().numpy())
     words += f", {first_db:.1f} dB of the first composite with the baseline's"
     if first_db < LEAST_COMPOSITED_DB:
         raise DisprovedError(f"{words}: {LEAST_COMPOSITED_DB:g} dB are wanted")
-    return f"{words}, {found.bit_rate_mbit_s:.1f} Mbit/s"
+    return words
 
 
 # --- promises ---------------------------------------------------------------------------------------------------------

@@ -190,8 +190,8 @@ def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_compl
 @pytest.mark.parametrize("rung", [ON_CPU, AS_JPEG], ids=["on_cpu", "as_jpeg"])
 def test_a_file_is_whole(rung: Rung, context: Context) -> None:
     words = file_is_whole(rung).show(context)
-    middle = r"\S+ dB at least and \S+ dB in the middle of 3, \S+ dB of the first composite with the baseline's"
-    assert re.fullmatch(rf"24 of 24 frames, {middle}, \S+ Mbit/s", words)
+    middle = r"\S+ dB at least and \S+ dB in the middle of 3, \S+ Mbit/s"
+    assert re.fullmatch(rf"24 of 24 frames, {middle}, \S+ dB of the first composite with the baseline's", words)
 
 
 def test_a_file_without_colours_is_disproved(context: Context) -> None:
@@ -221,5 +221,5 @@ def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.
         return None if batch is None or batch.first >= 8 else batch
 
     monkeypatch.setattr(Pipeline, "take", short)
-    with pytest.raises(DisprovedError, match="16 of 24 frames: all of them are wanted"):
+    with pytest.raises(DisprovedError, match=r"16 of 24 frames, .*: all of them are wanted"):
         file_is_whole(REFERENCE).show(context)
