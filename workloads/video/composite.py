@@ -128,16 +128,9 @@ class OnDevice:
     passes over all of NV12 at once. `dtype` is the precision of the computation, by default float16 on a GPU and
     float32 on a CPU.
 
-    In RGB the result agrees with that of `on_host` by 51 dB of PSNR on our clip at 1080p, and by 47 dB at 360p. The
-    differences, each alone:
-    - Chroma. A blurred background changes from pixel to pixel on the host and every two pixels here, as it will once
-      the host's is encoded to 4:2:0 too: 53.5 dB at 1080p, 47 dB at 360p, where the blur is narrower.
-    - Rounding to levels of YUV, and by swscale's arithmetic where it is shown as RGB again: 52.6 and 51 dB. Compared in
-      NV12, to which the host's result has to be converted, all of it is 48 dB.
-    - OpenCV's rounding to levels of RGB, once for the blur, in fixed point, and once for the blend: 60.5 dB.
-    - Half precision, where it is used, holds levels to an eighth: one byte in 33 is a level off, 63 dB.
-    - The host clips values outside of RGB before it blurs. Within half a blur of the frame's edge, chroma is mirrored
-    here by itself, and there with the picture that it belongs to.
+    The result is not that of `on_host` to the last bit, in the order of the differences: chroma changes every two
+    pixels, as the host's will once it is encoded to 4:2:0; levels of YUV are rounded where the host rounds those of
+    RGB; half precision keeps levels to an eighth; and at the edge of the frame chroma is mirrored by itself.
     """
 
     def __init__(self, height: int, width: int, device: torch.device, dtype: torch.dtype | None = None) -> None:
@@ -203,11 +196,7 @@ def resizing(pixels: int, samples: int, device: torch.device) -> Tensor:
 
 
 def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-    """Composites NV12 on the GPU where it lies, as `OnDevice` does.
-
-    The difference from that class: the blur is rounded to bytes after each direction, 59 dB of PSNR to exact
-    arithmetic, as after the last one alone.
-    """
+    """Composites NV12 on the GPU where it lies, as `OnDevice` does, but rounds the blur after each direction."""
     cv, (luma_blur, chroma_blur) = cvcuda_operators(), blurs_of(height)
 
     def blurred(images: Tensor, pixels: int, sigma: float) -> Tensor:  # uint8 [n, h, w, 1] to the same

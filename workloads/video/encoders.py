@@ -314,15 +314,13 @@ CSS_444, INPUT_RGB, MOST_COMPONENTS, SUCCESS = 0, 3, 4, 0
 class MotionJpeg(Encoder[Tensor]):
     """Motion-JPEG of uint8 [n, 3, H, W] RGB, full range, on a CUDA device, by nvJPEG's own interface.
 
-    Every frame is a picture of its own, so a file is several times as large as H.264 of that quality, and only that
-    file crosses the bus. JPEG's colours are BT.601 in full range, whatever the matrix of the video was: players expect
-    that of the codec. Chroma stays at full resolution (4:4:4), as torchvision would keep it.
+    JPEG's colours are BT.601 in full range, whatever the matrix of the video was: players expect that of the codec.
+    Chroma stays at full resolution (4:4:4).
 
     torchvision brings the library and has one encoder, behind a lock, on a stream of the lowest priority. A picture is
     a row of some thirty small kernels and copies, and the host has to wait for the last of them. Beside a network that
-    fills the GPU each of them waits for its turn, and a single row of pictures takes longer than the network: so
-    several threads encode at once, on streams of a higher priority, beyond the end of a batch, while the encoder's
-    thread writes earlier frames.
+    fills the GPU a single row of pictures takes longer than the network: so several threads encode at once, on streams
+    of a higher priority, while the encoder's thread writes earlier frames.
     """
 
     suffix = ".mov"

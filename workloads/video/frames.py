@@ -208,11 +208,7 @@ def rgb_from_nv12(nv12: Tensor, matrix: Matrix) -> Tensor:
     """uint8 [n, 3, H, W] from uint8 [n, H*3/2, W], on the device of the input.
 
     One pair of chroma serves its 2 x 2 pixels, and each product is rounded down separately, as in swscale's code for
-    x86 and for a frame that keeps its size: there the result is OpenCV's to the last bit. Its code for other processors
-    may round differently. Exact arithmetic, rounded once at the end, would be lighter by 1.0 to 1.6 levels on average,
-    a PSNR of 45 dB to this.
-
-    OpenCV 5 follows the matrix that a file is tagged with, and takes an untagged one for BT.601, whatever its size.
+    x86 and for a frame that keeps its size: there the result is OpenCV's to the last bit.
     """
     luma, chroma = planes(nv12)
     u, v = chroma.unbind(-1)
@@ -228,10 +224,8 @@ def rgb_from_nv12(nv12: Tensor, matrix: Matrix) -> Tensor:
 def nv12_from_rgb(rgb: Tensor, matrix: Matrix, lost_levels: float = 0.0) -> Tensor:
     """uint8 [n, H*3/2, W] from uint8 [n, 3, H, W], H and W even, on the device of the input.
 
-    Chroma is that of the mean of 2 x 2 pixels; everything is rounded to the nearest level. swscale's own conversion
-    differs by a level at most in Y, and in chroma, which it filters differently, by 54 to 66 dB.
-
-    `lost_levels` is the amount by which the RGB is too dark on average: LOST_LEVELS for RGB from `rgb_from_nv12`.
+    Chroma is that of the mean of 2 x 2 pixels; everything is rounded to the nearest level. `lost_levels` is the amount
+    by which the RGB is too dark on average: LOST_LEVELS for RGB from `rgb_from_nv12`.
     """
     frames, _, height, width = rgb.shape
     nv12 = torch.empty(frames, height * 3 // 2, width, dtype=torch.uint8, device=rgb.device)

@@ -89,10 +89,9 @@ class OnDevice:
     """The network's input, float32 [n, 3, h, w], from NV12, uint8 [n, H*3/2, W], on the same device.
 
     Pixels are selected first, so that a ninth of them is converted to RGB, or four ninths where neither side is an
-    exact multiple and 2 x 2 of them are mixed: the later passes are small. The conversion is swscale's to the last bit,
-    as in `colour`. For an exact third the result is thus `on_host`'s, except for the rounding of FP32. Elsewhere OpenCV
-    mixes with weights of 11 bits and rounds to a whole level, and this class does not round: up to 0.8 levels apart,
-    0.014 after normalization.
+    exact multiple and 2 x 2 of them are mixed: the later passes are small. The conversion is swscale's to the last bit.
+    For an exact third the result is thus `on_host`'s but for the rounding of FP32. Elsewhere OpenCV mixes with weights
+    of 11 bits and rounds to a whole level, and this class does not.
     """
 
     def __init__(self, height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> None:
@@ -177,14 +176,9 @@ def _stream(handle: int) -> Any:
 def by_cvcuda(height: int, width: int, device: torch.device, matrix: Matrix = "bt601") -> Callable[[Tensor], Tensor]:
     """The network's input, float32 [n, 3, h, w], from NV12 on the same GPU, by three operators.
 
-    cvtcolor converts the whole frame, since no operator samples NV12; resize_crop_convert_reformat samples a ninth of
-    that and leaves it in float32; normalize has a mean and a scale for every channel. Per frame of 1080p that moves 9
-    MB for the first, 7 MB for the second and 6 MB for the third: five times what sampling first would.
-
-    CV-CUDA converts colours as OpenCV's cvtColor does, rounded to the nearest level, where swscale rounds down: it is
-    lighter than `on_host` by 1 to 1.6 levels on average and 3 at most, 0.03 and 0.05 after normalization. Luma below
-    black is black to it. Raises ValueError for a matrix that is not BT.601, the only one that CV-CUDA has for limited
-    range.
+    cvtcolor converts the whole frame, since no operator samples NV12: that moves five times as many bytes as sampling
+    first. It rounds to the nearest level, where swscale rounds down, so the result is lighter than `on_host`'s by 1 to
+    3 levels. Raises ValueError for a matrix that is not BT.601, the only one that CV-CUDA has for limited range.
     """
     if matrix != "bt601":
         raise ValueError(f"CV-CUDA has no {matrix} for NV12 of limited range: use torch-gpu instead")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD, UNMEASURED_BATCH
 from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
-from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, Source, bgr_frames, is_users, rendered, source
+from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, bgr_frames, is_users, rendered
 from workloads.video.preprocess import input_size, on_host
 
 CLASSES = 2  # background and foreground
@@ -342,19 +342,11 @@ LEAST_IOU = 0.98  # of the masks with the baseline's
 MOST_LOST = 0.01  # of the baseline's IoU with the truth
 
 
-@dataclass(frozen=True)
-class Work:
-    """The work of one frame of a kind's clip; a test counts it again on the meta device."""
-
-    multiply_adds: int  # in the convolutions
-    values_read: int  # by the convolutions, weights apart
-    values_written: int
-    weights: int
-
-
-WORK: Mapping[DeviceKind, Work] = {
-    "cuda": Work(189_761_126_400, 202_982_400, 211_514_400, 51_939_394),
-    "cpu": Work(211_645_384, 2_993_296, 2_862_620, 3_218_308),
+# The convolutions of a frame of a kind's clip: multiply-adds, and values read, weights apart, and written; then the
+# weights. A test counts them again on the meta device.
+WORK: Mapping[DeviceKind, tuple[int, int, int, int]] = {
+    "cuda": (189_761_126_400, 202_982_400, 211_514_400, 51_939_394),
+    "cpu": (211_645_384, 2_993_296, 2_862_620, 3_218_308),
 }
 
 
@@ -363,9 +355,8 @@ def size(kind: DeviceKind, items: int = FRAMES) -> Size:
 
     Bytes: FP32 weights once, and the input and output of each convolution once.
     """
-    work = WORK[kind]
-    values = work.weights + items * (work.values_read + work.values_written)
-    return Size(items=items, flops=2.0 * items * work.multiply_adds, bytes=4.0 * values)
+    multiply_adds, read, written, weights = WORK[kind]
+    return Size(items, flops=2.0 * items * multiply_adds, bytes=4.0 * (weights + items * (read + written)))
 
 
 def inputs(context: Context, index: int) -> Tensor:
@@ -383,31 +374,20 @@ def inputs(context: Context, index: int) -> Tensor:
     return torch.stack([frames[number].roll((down, right), (1, 2)) for number, down, right in moves])
 
 
-@functools.lru_cache(maxsize=2)
-def _unseen_frames(clip: Clip, device: torch.device) -> tuple[Tensor, Tensor]:
-    return frames_with_truth(clip, unseen_numbers(clip), device)
-
-
 def truth(context: Context) -> tuple[Tensor, Tensor | None]:
-    """Frames float32 [items, 3, h, w] that no weight was fitted to, and their masks, bool [items, h, w].
-
-    The masks of the user's video are not known.
-    """
+    """Frames float32 [items, 3, h, w], and their masks, bool [items, h, w]; those of the user's video are not known."""
     frames, masks = _frames(context)
     taken = torch.arange(context.items, device=context.device) % len(frames)
     return frames[taken], None if masks is None else masks[taken]
 
 
+@functools.lru_cache(maxsize=2)
 def _frames(context: Context) -> tuple[Tensor, Tensor | None]:
-    """The frames in the network's input format, made once a process."""
+    """Frames in the network's input format that no weight was fitted to, and their masks, made once a process."""
     if is_users(context):
-        return _users_frames(source(context), context), None
-    return _unseen_frames(CLIPS[_kind(context)], context.device)
-
-
-@functools.lru_cache(maxsize=1)
-def _users_frames(clip: Source, context: Context) -> Tensor:
-    return on_host(bgr_frames(context), context.device)
+        return on_host(bgr_frames(context), context.device), None
+    clip = CLIPS[_kind(context)]
+    return frames_with_truth(clip, unseen_numbers(clip), context.device)
 
 
 def _kind(context: Context) -> DeviceKind:
@@ -550,6 +530,7 @@ def _promised(
     needs: Needs,
     limits: tuple[Limit, ...] = (),
     against: str = BASELINE,
+    **more: Any,
 ) -> Optimization:
     """At least the speedup `sm_90`, within `limits`, on an H200 or H100 and `cuda` on any GPU, with equal masks."""
     return Optimization(
@@ -561,6 +542,7 @@ def _promised(
         needs=needs,
         contract={"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)},
         proofs=(masks_agree(build),),
+        **more,
     )
 
 
@@ -582,17 +564,15 @@ LAUNCHES_BIND = "566 launches take longer than the kernels where the host is slo
 
 
 OPTIMIZATIONS = (
-    replace(
-        _promised(
-            "channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.57, 0.75)
-        ),
+    _promised(
+        *("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, VOLTA, _limit_size(0.65, 0.57, 0.75)),
         min_speedup_why=LAUNCHES_BIND,
     ),
     _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, VOLTA, _limit_size(0.6, 0.38, 0.7)),
     _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, AMPERE, _limit_size(0.6, 0.28)),
     _promised("cuda-graph", cuda_graph, 1.0, 0.95, ONE_GRAPH, VOLTA, against="channels-last-fp16"),
-    replace(
-        _promised("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, TENSORRT, (FUSED, *_limit_size(0.42, 0.28))),
+    _promised(
+        *("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, TENSORRT, (FUSED, *_limit_size(0.42, 0.28))),
         tolerance={"float16": Tolerance(relative_l2=3e-3, max_error=2e-2)},  # 2.3e-3 and 1.0e-2: FP16 also in sums
     ),
 )

@@ -27,7 +27,7 @@ HEIGHT, WIDTH = 64, 104  # of its frames where the network sees them
 def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with clip_on_cpu(monkeypatch, TINY):
         yield
-    segment._unseen_frames.cache_clear()
+    segment._frames.cache_clear()
     segment._by_baseline.cache_clear()
 
 
