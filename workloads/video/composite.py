@@ -305,7 +305,7 @@ def _composites_agree(make: MakeStage, context: Context) -> str:
     return words
 
 
-# Single pixels show chroma of half the size and the rounding of levels: `OnDevice` has the share of each.
+# Single pixels show chroma of half the size and the rounding of levels: see `OnDevice`.
 AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in ("float32", "float16")}
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"

@@ -30,7 +30,6 @@ from torch.utils.dlpack import from_dlpack
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import (
-    BASELINE,
     Context,
     Contract,
     DeviceKind,
@@ -555,60 +554,45 @@ HALF_AS_LARGE = "a frame that stays in NV12 is half as large, and nobody convert
 
 
 def _variant(
-    name: str,
-    make: MakeDecoder,
-    codec: Codec,
-    min_speedup: Mapping[str, float],
-    why: str,
-    below: str = BASELINE,
-    needs: Needs = VIDEO_ENGINES,
-    why_lower: str = "",
+    name: str, make: MakeDecoder, codec: Codec, speedup: Mapping[str, float], why: str, **more: Any
 ) -> Optimization:
-    return Optimization(
-        name,
-        partial(build, make, codec),
-        min_speedup,
-        compared_with=below,
-        tolerance=EXACT,
-        needs=needs,
-        contract={} if make is HostPlanesDecoder else NO_FRAME_CROSSES,
-        proofs=(Proof("frames agree", partial(frames_agree, make, codec)),),
-        why=why,
-        min_speedup_why=why_lower,
-    )
+    contract = {} if make is HostPlanesDecoder else NO_FRAME_CROSSES
+    proofs = (Proof("frames agree", partial(frames_agree, make, codec)),)
+    words = {"tolerance": EXACT, "needs": VIDEO_ENGINES, "contract": contract, "proofs": proofs, "why": why, **more}
+    return Optimization(name, partial(build, make, codec), speedup, **words)
 
 
-def _workload(name: str, codec: Codec, kinds: Iterable[DeviceKind], *optimizations: Optimization) -> Workload:
-    return Workload(
-        name=name,
-        baseline=partial(build, HostDecoder, codec),
-        inputs=stamps,
-        sizes={kind: size(kind) for kind in kinds},
-        optimizations=optimizations,
-        cold=False,  # the inputs are stamps; frames are decoded anew in every step
-        timing="pipeline",
-        settings=VIDEO_SETTING,
-    )
-
-
+# The inputs are stamps; frames are decoded anew in every step.
+_workload = partial(Workload, inputs=stamps, cold=False, timing="pipeline", settings=VIDEO_SETTING)
 H100 = "nvidia-h100-80gb-hbm3"
 PLANES = {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}
 SESSIONS_OF_HEVC = {H100: 1.6, "sm_90": 2.05, "cuda": 0.9}
 # Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
 OF_TORCHCODEC = [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}, ONE_ENGINE, needs=TORCHCODEC)]
 DECODE = _workload(
-    "video/decode",
-    "h264",
-    FRAMES,
-    _variant("nvdec", OneSession, "h264", {H100: 3.3, "sm_90": 2.9, "cuda": 0.1}, ONE_ENGINE),
-    _variant("nvdec-sessions", ParallelDecoder, "h264", {H100: 3.2, "sm_90": 3.6, "cuda": 0.9}, ENGINES, "nvdec"),
-    *(OF_TORCHCODEC if find_spec("torchcodec") else []),
-    _variant("planes", HostPlanesDecoder, "h264", PLANES, HALF_AS_LARGE, needs=ON_HOST),
+    name="video/decode",
+    baseline=partial(build, HostDecoder, "h264"),
+    sizes={kind: size(kind) for kind in FRAMES},
+    optimizations=(
+        _variant("nvdec", OneSession, "h264", {H100: 3.3, "sm_90": 2.9, "cuda": 0.1}, ONE_ENGINE),
+        _variant(
+            *("nvdec-sessions", ParallelDecoder, "h264", {H100: 3.2, "sm_90": 3.6, "cuda": 0.9}, ENGINES),
+            compared_with="nvdec",
+        ),
+        *(OF_TORCHCODEC if find_spec("torchcodec") else []),
+        _variant("planes", HostPlanesDecoder, "h264", PLANES, HALF_AS_LARGE, needs=ON_HOST),
+    ),
 )
 DECODE_HEVC = _workload(
-    "video/decode-hevc",
-    "hevc",
-    ("cuda",),
-    _variant("nvdec", OneSession, "hevc", {H100: 7.4, "sm_90": 6.5, "cuda": 0.1}, ONE_ENGINE),
-    _variant(*("nvdec-sessions", ParallelDecoder, "hevc", SESSIONS_OF_HEVC, ENGINES, "nvdec"), why_lower=PYTHON_BOUND),
+    name="video/decode-hevc",
+    baseline=partial(build, HostDecoder, "hevc"),
+    sizes={"cuda": size("cuda")},
+    optimizations=(
+        _variant("nvdec", OneSession, "hevc", {H100: 7.4, "sm_90": 6.5, "cuda": 0.1}, ONE_ENGINE),
+        _variant(
+            *("nvdec-sessions", ParallelDecoder, "hevc", SESSIONS_OF_HEVC, ENGINES),
+            compared_with="nvdec",
+            min_speedup_why=PYTHON_BOUND,
+        ),
+    ),
 )

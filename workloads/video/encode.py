@@ -29,7 +29,6 @@ from gpugate.workload import (
     DeviceKind,
     Engine,
     Limit,
-    Needs,
     Optimization,
     Proof,
     Side,
@@ -187,25 +186,11 @@ def quality(
 
 
 def _variant(
-    name: str,
-    encoder: MakeEncoder,
-    min_speedup: Mapping[str, float],
-    why: str,
-    *limits: Limit,
-    needs: Needs = ON_HOST,
-    why_lower: str = "",
+    name: str, encoder: MakeEncoder, speedup: Mapping[str, float], why: str, *limits: Limit, **more: Any
 ) -> Optimization:
-    return Optimization(
-        name,
-        partial(build, encoder),
-        min_speedup,
-        tolerance=EXACT,
-        needs=needs,
-        contract={"cuda": Contract(limits)},
-        proofs=(file_shows(encoder),),
-        why=why,
-        min_speedup_why=why_lower,
-    )
+    contract, proofs = {"cuda": Contract(limits)}, (file_shows(encoder),)
+    words = {"tolerance": EXACT, "needs": ON_HOST, "contract": contract, "proofs": proofs, "why": why, **more}
+    return Optimization(name, partial(build, encoder), speedup, **words)
 
 
 COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
@@ -225,7 +210,7 @@ ENCODE = Workload(
     inputs=stamps,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        _variant("x264-overlapped", X264, X264_GAINS, OWN_THREADS, why_lower=ALL_CORES),
+        _variant("x264-overlapped", X264, X264_GAINS, OWN_THREADS, min_speedup_why=ALL_CORES),
         _variant("nvjpeg", MotionJpeg, JPEG_GAINS, PICTURES, COMPRESSED_ONLY),  # torchvision contains the library
         _variant("nvenc", Nvenc, {"cuda": 2.0}, APART, COMPRESSED_ONLY, needs=NVENC),
     ),

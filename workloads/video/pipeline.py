@@ -29,13 +29,11 @@ from torch import Tensor
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import (
-    BASELINE,
     Context,
     Contract,
     DeviceKind,
     Engine,
     Limit,
-    Needs,
     Optimization,
     Proof,
     Side,
@@ -671,26 +669,19 @@ def _rung(
     rung: Rung,
     speedup: Mapping[str, float],
     why: str,
-    *,
-    below: str = BASELINE,
-    needs: Needs = VIDEO,
     on_cuda: Contract | None = None,
     on_sm_90: Contract | None = None,
-    why_lower: str = "",
+    **more: Any,
 ) -> Optimization:
-    return Optimization(
-        name,
-        partial(build, rung),
-        speedup,
-        dtype="float16" if rung != ON_CPU else "float32",
-        compared_with=below,
-        needs=needs,
-        tolerance=EXACT,
-        contract={kind: each for kind, each in (("sm_90", on_sm_90), ("cuda", on_cuda)) if each},
-        proofs=() if rung.encoder is Mp4v and rung != ON_CPU else (file_is_whole(rung),),
-        why=why,
-        min_speedup_why=why_lower,
-    )
+    words = {
+        "dtype": "float16" if rung != ON_CPU else "float32",
+        "needs": VIDEO,
+        "tolerance": EXACT,
+        "contract": {kind: each for kind, each in (("sm_90", on_sm_90), ("cuda", on_cuda)) if each},
+        "proofs": () if rung.encoder is Mp4v and rung != ON_CPU else (file_is_whole(rung),),
+        **more,
+    }
+    return Optimization(name, partial(build, rung), speedup, why=why, **words)
 
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
@@ -724,32 +715,32 @@ LADDER = (
     ),
     _rung(
         *("composite-gpu", COMPOSITE, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
-        below="segment-fused",
+        compared_with="segment-fused",
         needs=GPU_STAGES,
         on_cuda=Contract((*TENSOR_CORES, THREE_STAGES, BGR_ONLY)),
-        why_lower=SHARED_CORES,
+        min_speedup_why=SHARED_CORES,
     ),
     _rung(
         *("preprocess-gpu", PREPROCESS, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
-        below="composite-gpu",
+        compared_with="composite-gpu",
         needs=GPU_STAGES,
         on_cuda=Contract((FOUR_STAGES, A_FRAME_GOES_UP_ONCE)),
-        why_lower=NOISY_CPU,
+        min_speedup_why=NOISY_CPU,
     ),
     _rung(
         *("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU),
-        below="preprocess-gpu",
+        compared_with="preprocess-gpu",
         on_cuda=_from_the_gpu(FOUR_STAGES),
     ),
     _rung(
         *("nvjpeg", ENCODE, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
-        below="nvdec-sessions",
+        compared_with="nvdec-sessions",
         on_cuda=Contract((COMPRESSED_ONLY,)),
-        why_lower=SHARED_CORES,
+        min_speedup_why=SHARED_CORES,
     ),
     _rung(
         *("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP),
-        below="nvjpeg",
+        compared_with="nvjpeg",
         on_cuda=_from_the_gpu(COMPRESSED_ONLY),
         on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
     ),
@@ -762,7 +753,7 @@ OPTIMIZED = (
     ),
     _rung(
         *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.95, "cuda": 0.9}, NVIDIAS_LIBRARIES),
-        below="optimized-x264",
+        compared_with="optimized-x264",
         needs=WITH_TENSORRT,
         on_cuda=_from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY),
     ),
@@ -775,13 +766,13 @@ OPTIMIZED = (
     ),
     _rung(
         *("of-x264-alone", X264, {"sm_90": 0.75, "cuda": 0.5}, X264_BOUND),
-        below="x264-alone",
+        compared_with="x264-alone",
         on_cuda=_from_the_gpu(FOUR_STAGES, NV12_ONLY),
-        why_lower=OWN_HOST,
+        min_speedup_why=OWN_HOST,
     ),
     _rung(
         *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE),
-        below="optimized-nvjpeg",
+        compared_with="optimized-nvjpeg",
         needs=WITH_TRITON,
         on_cuda=_from_the_gpu(COMPRESSED_ONLY),
     ),
@@ -794,7 +785,7 @@ OPTIMIZED = (
         *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}"),
         on_cuda=_from_the_gpu(),
         on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
-        why_lower=SHARED_CORES,
+        min_speedup_why=SHARED_CORES,
     ),
 )
 END_TO_END = Workload(
