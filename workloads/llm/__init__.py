@@ -95,8 +95,6 @@ def _rung(
     promises: Mapping[str, float],
     below: str,
     *engaged: Limit,
-    dtype: str = "bfloat16",
-    needs: Needs = AMPERE,
     share: float | None = None,
     proved: bool = False,
     **more: Any,
@@ -107,20 +105,11 @@ def _rung(
     another one in every step.
     """
     limits = (NO_WAIT,) if share is None else (NO_WAIT, Limit("copy_share", at_least=share))
-    largest = ROUNDING if dtype == "float32" else TOLERANCE[dtype].relative_l2
-    proof = Proof("agrees-with-fp32", partial(rungs.compare_with_fp32, build, largest))
-    return Optimization(
-        name,
-        build,
-        promises,
-        dtype,
-        compared_with=below,
-        needs=needs,
-        tolerance=TOLERANCE,
-        contract={"cuda": Contract(engaged, limits)},
-        proofs=(proof,) if proved else (),
-        **more,
-    )
+    words = {"dtype": "bfloat16", "needs": AMPERE, "contract": {"cuda": Contract(engaged, limits)}, **more}
+    if proved:
+        largest = ROUNDING if words["dtype"] == "float32" else TOLERANCE[words["dtype"]].relative_l2
+        words["proofs"] = (Proof("agrees-with-fp32", partial(rungs.compare_with_fp32, build, largest)),)
+    return Optimization(name, build, promises, compared_with=below, tolerance=TOLERANCE, **words)
 
 
 _on_cpu = partial(_rung, dtype="float32", needs=Needs())

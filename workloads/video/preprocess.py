@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpugate.workload import (
-    Build,
     Context,
     Contract,
     DeviceKind,
@@ -250,19 +248,13 @@ IN_PASSES = f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and
 
 
 def _variant(
-    name: str,
-    make: MakeStage,
-    speedup: Mapping[str, float],
-    needs: Needs,
-    why: str,
-    contract: Mapping[str, Contract] = ON_THE_GPU,
+    name: str, make: MakeStage, speedup: Mapping[str, float], needs: Needs, why: str, **more: Any
 ) -> Optimization:
-    build: Build = partial(from_nv12, make)
-    return Optimization(name, build, speedup, tolerance=ROUNDED, needs=needs, contract=contract, why=why)
+    words = {"tolerance": ROUNDED, "needs": needs, "contract": ON_THE_GPU, "why": why, **more}
+    return Optimization(name, partial(from_nv12, make), speedup, **words)
 
 
 TORCH = {"nvidia-h100-80gb-hbm3": 46.0, "sm_90": 38.0, "cuda": 2.0}
-CV_CUDA = _variant("cvcuda", by_cvcuda, {"sm_90": 19.0, "cuda": 2.0}, CVCUDA, CONVERTED_FIRST)
 PREPROCESS = Workload(
     name="video/preprocess",
     baseline=by_opencv,
@@ -270,10 +262,14 @@ PREPROCESS = Workload(
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
         _variant("torch-gpu", OnDevice, TORCH, GPU, SAMPLED_FIRST),
-        _variant("triton", in_triton, {"sm_90": 38.0, "cuda": 2.0}, TRITON, IN_ONE_KERNEL, FEWEST_KERNELS),
-        replace(CV_CUDA, tolerance=ROUNDED_BY_CVCUDA, min_speedup_why=SHARED_CORES),
+        _variant("triton", in_triton, {"sm_90": 38.0, "cuda": 2.0}, TRITON, IN_ONE_KERNEL, contract=FEWEST_KERNELS),
+        _variant(
+            *("cvcuda", by_cvcuda, {"sm_90": 19.0, "cuda": 2.0}, CVCUDA, CONVERTED_FIRST),
+            tolerance=ROUNDED_BY_CVCUDA,
+            min_speedup_why=SHARED_CORES,
+        ),
         # No speed is promised: the case keeps the path tested where there is no GPU.
-        _variant("torch-cpu", OnDevice, {"cpu": 0.03}, ON_HOST, IN_PASSES, {}),
+        _variant("torch-cpu", OnDevice, {"cpu": 0.03}, ON_HOST, IN_PASSES, contract={}),
     ),
     cold=False,  # the inputs are numbers of frames, which lie in a bank
     timing="pipeline",
