@@ -92,32 +92,20 @@ CLIPS: Mapping[DeviceKind, Clip] = {"cuda": FULL, "cpu": SMALL}
 VIDEO_SETTING = {"video": "your own video"}
 
 
-@dataclass(frozen=True)
-class Source:
-    """The video of a workload; `numbered` is True where every frame carries its number as a bar code."""
-
-    info: VideoInfo
-    numbered: bool
-
-    @property
-    def path(self) -> Path:
-        return self.info.path
-
-
 def is_users(context: Context) -> bool:
-    """True where the setting `video` names a video of the user."""
+    """True where the setting `video` names a video of the user, whose frames carry no bar code."""
     return "video" in context.settings
 
 
-def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> Source:
+def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> VideoInfo:
     """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
 
     Raises VideoError for a video that is not supported.
     """
     if is_users(context):
-        return Source(examine(Path(context.settings["video"])), numbered=False)
+        return examine(Path(context.settings["video"]))
     clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
-    return Source(examine(clip_path(context.cache_dir, clip)), numbered=True)
+    return examine(clip_path(context.cache_dir, clip))
 
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
@@ -317,7 +305,7 @@ def nv12_frames(context: Context) -> Tensor:
 def bgr_frames(context: Context) -> NDArray[np.uint8]:
     """The frames of the bank in OpenCV's format: uint8 [n, H, W, 3] on the host."""
     clip = source(context)
-    return _converted(clip.path, BANK_FRAMES[context.device.type], clip.info.matrix)
+    return _converted(clip.path, BANK_FRAMES[context.device.type], clip.matrix)
 
 
 def one_thread_on_cpu(device: torch.device) -> None:

@@ -259,7 +259,7 @@ def _logits(height: int, width: int, frames: int, device: torch.device) -> Tenso
 
 def by_opencv(context: Context) -> Side:
     """OpenCV's side. The logits come from the device, where the network leaves them; the composites stay on host."""
-    matrix, composited = source(context).info.matrix, composited_by_opencv(context)
+    matrix, composited = source(context).matrix, composited_by_opencv(context)
     return Side(lambda numbers: luma_of_bgr(composited(numbers), matrix).to(context.device))
 
 
@@ -282,7 +282,7 @@ def in_nv12(make: MakeStage, context: Context) -> Side:
 
 def composited_in_nv12(make: MakeStage, context: Context) -> Callable[[Tensor], Tensor]:
     one_thread_on_cpu(context.device)
-    info, frames = source(context).info, nv12_frames(context)
+    info, frames = source(context), nv12_frames(context)
     logits = _logits(info.height, info.width, len(frames), context.device)
     run = make(info.height, info.width, context.device)
     return lambda numbers: run(frames[chosen(numbers)], logits[chosen(numbers)])
@@ -295,7 +295,7 @@ def composites_agree(make: MakeStage) -> Proof:
 
 def _composites_agree(make: MakeStage, context: Context) -> str:
     numbers = torch.arange(context.items)
-    found = rgb_from_nv12(composited_in_nv12(make, context)(numbers), source(context).info.matrix)
+    found = rgb_from_nv12(composited_in_nv12(make, context)(numbers), source(context).matrix)
     wanted = composited_by_opencv(context)(numbers)
     pairs = zip(found.flip(1).movedim(1, 3).cpu().numpy(), wanted, strict=True)
     worst_db = min(psnr_db(frame, other) for frame, other in pairs)

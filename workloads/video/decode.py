@@ -43,7 +43,7 @@ from gpugate.workload import (
 )
 from workloads.parts.random_inputs import host_generator
 from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
-from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, source
+from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, is_users, source
 from workloads.video.frames import (
     VideoError,
     VideoInfo,
@@ -508,8 +508,8 @@ def stamps(context: Context, index: int) -> Tensor:
 def build(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
     grids, decoder = luma_grids(clip.path), make(clip.path, context.device, True)
-    arrivals = Arrivals(grids, decoder.device, clip.numbered)
-    of_bgr = partial(arrivals.of_bgr, matrix=clip.info.matrix)
+    arrivals = Arrivals(grids, decoder.device, not is_users(context))
+    of_bgr = partial(arrivals.of_bgr, matrix=clip.matrix)
     record: Callable[[Any], Tensor] = of_bgr if make is HostDecoder else arrivals.of_nv12
 
     def step(stamp: Tensor) -> Tensor:
@@ -526,10 +526,10 @@ def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
     clip = source(context, codec)
     found_db = []
     with closing(HostDecoder(clip.path)) as host, closing(make(clip.path, context.device, False)) as decoder:
-        for number in range(min(COMPARED_BATCHES, -(-clip.info.frames // BATCH))):
+        for number in range(min(COMPARED_BATCHES, -(-clip.frames // BATCH))):
             wanted, found = host.read(BATCH), decoder.read(BATCH)
             place = number % len(wanted)
-            bgr = rgb_from_nv12(found[place : place + 1], clip.info.matrix)[0].flip(0).movedim(0, 2)
+            bgr = rgb_from_nv12(found[place : place + 1], clip.matrix)[0].flip(0).movedim(0, 2)
             found_db.append(psnr_db(bgr.cpu().numpy(), wanted[place]))
     worst_db = min(found_db)
     words = f"{worst_db:.1f} dB with OpenCV's over {len(found_db)} frames"

@@ -44,6 +44,7 @@ from workloads.video.clip import (
     VIDEO_ENGINES,
     VIDEO_SETTING,
     bgr_frames,
+    is_users,
     nv12_frames,
     source,
 )
@@ -71,7 +72,7 @@ def build(encoder: MakeEncoder, context: Context) -> Side:
     """The side of the encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
     frames = frames_for(encoder, context)
-    recorder = Recorder(encoder, clip.info, context.device, context.items, context.cache_dir)
+    recorder = Recorder(encoder, clip, context.device, context.items, context.cache_dir)
     turns = cycle(range(0, len(frames), BATCH))
 
     def step(stamp: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ def frames_for(encoder: MakeEncoder, context: Context) -> Any:
     nv12 = nv12_frames(context)
     if encoder is not MotionJpeg:
         return nv12
-    matrix = source(context).info.matrix
+    matrix = source(context).matrix
     return torch.cat([rgb_from_nv12(frame[None], matrix) for frame in nv12])
 
 
@@ -125,11 +126,11 @@ def _written(make: MakeEncoder, context: Context) -> Quality:
     clip, frames = source(context), frames_for(make, context)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{make.suffix}")
-        with make(path, clip.info, context.device) as encoder:
+        with make(path, clip, context.device) as encoder:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, clip.info.matrix, clip.numbered)
+        return quality(path, originals, clip.matrix, not is_users(context))
 
 
 @dataclass(frozen=True)

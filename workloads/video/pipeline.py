@@ -53,7 +53,7 @@ from workloads.video.clip import (
     ON_HOST,
     VIDEO_ENGINES,
     VIDEO_SETTING,
-    Source,
+    is_users,
     one_thread_on_cpu,
     source,
 )
@@ -434,12 +434,12 @@ def build(rung: Rung, context: Context) -> Side:
     if context.items % BATCH:
         raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
     clip = source(context)
-    grids = composite_grids(context, clip)  # before this side's own parts: another pipeline may compute them
+    grids = composite_grids(context)  # before this side's own parts: another pipeline may compute them
     with ExitStack() as built:  # the recorder is closed where the pipeline fails
         recorder = _recorder(rung.encoder, clip, context)
         built.callback(recorder.close)
-        follow = partial(_follow, rung, clip, grids)
-        pipeline = Pipeline(rung, context, clip.info, recorder.write, loop=True, make_last=follow)
+        follow = partial(_follow, rung, grids)
+        pipeline = Pipeline(rung, context, clip, recorder.write, loop=True, make_last=follow)
         built.callback(pipeline.close)  # before the recorder
         closing_all = built.pop_all()
 
@@ -477,13 +477,13 @@ def build(rung: Rung, context: Context) -> Side:
         close=closing_all.close,
         stock_steps=_stock_steps(rung.encoder, context),
         works_ahead=rung.overlapped or rung.decode is not HostDecoder,
-        round_steps=-(-clip.info.frames // context.items),  # of one complete file
+        round_steps=-(-clip.frames // context.items),  # of one complete file
         expected_step=checked_step if rung == REFERENCE else None,
     )
 
 
-def _recorder(encoder: type[Encoder[Any]], clip: Source, context: Context) -> Recorder:
-    return Recorder(encoder, clip.info, context.device, clip.info.frames, context.cache_dir)
+def _recorder(encoder: type[Encoder[Any]], clip: VideoInfo, context: Context) -> Recorder:
+    return Recorder(encoder, clip, context.device, clip.frames, context.cache_dir)
 
 
 def _stock_steps(encoder: type[Encoder[Any]], context: Context) -> int:
@@ -495,12 +495,12 @@ def _stock_steps(encoder: type[Encoder[Any]], context: Context) -> int:
     return -(-encoders.stock_frames() // context.items) if encoder is encoders.X264 else 0
 
 
-def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
+def _follow(rung: Rung, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
     """The function that records composites where they lie, see `Arrivals`."""
+    device = torch.device("cpu") if rung.compute is on_host else place.device
+    arrivals = Arrivals(grids, device, not is_users(place.context), COMPOSITED_LEVELS)
     if rung.compute is on_host:
-        arrivals = Arrivals(grids, torch.device("cpu"), clip.numbered, COMPOSITED_LEVELS)
-        return lambda bgr: arrivals.of_bgr(bgr, clip.info.matrix)
-    arrivals = Arrivals(grids, place.device, clip.numbered, COMPOSITED_LEVELS)
+        return lambda bgr: arrivals.of_bgr(bgr, place.info.matrix)
     record = place.one_launch(arrivals.of_nv12, lambda: (place.nv12(),))
     arrivals.begin()  # of these frames nothing is kept
     return record
@@ -509,11 +509,11 @@ def _follow(rung: Rung, clip: Source, grids: Tensor, place: Place) -> Callable[[
 def x264_alone(rung: Rung, context: Context) -> Side:
     """libx264 alone on the rung's composites, ready in host memory: an upper bound of the rung."""
     clip, ready = source(context), list[Tensor]()
-    with closing(Pipeline(replace(rung, decode=HostPlanesDecoder, overlapped=False), context, clip.info)) as pipeline:
+    with closing(Pipeline(replace(rung, decode=HostPlanesDecoder, overlapped=False), context, clip)) as pipeline:
         while (batch := pipeline.decode()) is not None and len(batch.content) == BATCH:
             ready.append(pipeline.compute(batch).on_stream().cpu())
     if not ready:
-        raise ValueError(f"{clip.path} has {clip.info.frames} frames: give a video of {BATCH} or more")
+        raise ValueError(f"{clip.path} has {clip.frames} frames: give a video of {BATCH} or more")
     recorder, turns = _recorder(encoders.X264, clip, context), cycle(ready)
 
     def step(stamp: Tensor) -> Tensor:
@@ -527,7 +527,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
         close=recorder.close,
         stock_steps=_stock_steps(encoders.X264, context),
         works_ahead=True,
-        round_steps=-(-clip.info.frames // context.items),
+        round_steps=-(-clip.frames // context.items),
     )
 
 
@@ -539,7 +539,7 @@ COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an 
 
 
 @functools.lru_cache(maxsize=1)
-def composite_grids(context: Context, clip: Source) -> Tensor:
+def composite_grids(context: Context) -> Tensor:
     """The luma of the reference's composites, as of `luma_of_nv12`: float32 [frames, rows, columns] on the CPU.
 
     It is NaN from frame COMPARED_FRAMES on. The baseline's own stages compute it, once for a clip and its weights, in
@@ -548,48 +548,48 @@ def composite_grids(context: Context, clip: Source) -> Tensor:
 
     def make() -> bytes:
         buffer = io.BytesIO()
-        torch.save(_compute_grids(context, clip), buffer)
+        torch.save(_compute_grids(context), buffer)
         return buffer.getvalue()
 
-    content = read_or_make(context.cache_dir / FOLDER / f"{_key(context, clip)}.pt", make)
+    content = read_or_make(context.cache_dir / FOLDER / f"{_key(context)}.pt", make)
     grids: Tensor = torch.load(io.BytesIO(content), weights_only=True)
-    return F.pad(grids, (0, 0, 0, 0, 0, clip.info.frames - len(grids)), value=torch.nan)
+    return F.pad(grids, (0, 0, 0, 0, 0, source(context).frames - len(grids)), value=torch.nan)
 
 
-def _key(context: Context, clip: Source) -> str:
+def _key(context: Context) -> str:
     """A name that changes with any fact that decides the composites."""
     import av
     import cv2
 
     kind, checkpoint = cast(DeviceKind, context.device.type), own_checkpoint(context)
     weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
-    files = [path.read_bytes() for path in (clip.path, checkpoint) if path is not None]
+    files = [path.read_bytes() for path in (source(context).path, checkpoint) if path is not None]
     versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return key_of(FORMAT, COMPARED_FRAMES, weights, *files, versions)
 
 
-def _compute_grids(context: Context, clip: Source) -> Tensor:
-    grids = list[Tensor]()
-    with closing(_baseline_composites(context, clip)) as batches:
+def _compute_grids(context: Context) -> Tensor:
+    grids, matrix = list[Tensor](), source(context).matrix
+    with closing(_baseline_composites(context)) as batches:
         for composited in batches:
-            grids += luma_of_bgr(composited, clip.info.matrix)
+            grids += luma_of_bgr(composited, matrix)
             if len(grids) >= COMPARED_FRAMES:
                 break
     return torch.stack(grids[:COMPARED_FRAMES])
 
 
-def _baseline_composites(context: Context, clip: Source) -> Generator[Pixels, None, None]:
+def _baseline_composites(context: Context) -> Generator[Pixels, None, None]:
     """Yields the composites of each batch, BGR on the host, by OpenCV and the eager network in strict FP32.
 
     Raises ValueError where composites of our own clip equal it.
     """
     with (
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False),
-        closing(Pipeline(REFERENCE, context, clip.info)) as pipeline,
+        closing(Pipeline(REFERENCE, context, source(context))) as pipeline,
     ):
         while (batch := pipeline.decode()) is not None:
             composited = pipeline.compute(batch).content
-            if clip.numbered and (db := psnr_db(batch.content, composited)) >= LEAST_COMPOSITED_DB:
+            if not is_users(context) and (db := psnr_db(batch.content, composited)) >= LEAST_COMPOSITED_DB:
                 raise ValueError(f"the baseline's composites have {db:.1f} dB with its input: nothing was blurred")
             yield composited
 
@@ -613,8 +613,8 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
         path = Path(folder, f"clip{rung.encoder.suffix}")
         with (
             on_stream(another_stream(context.device)),
-            rung.encoder(path, clip.info, context.device) as encoder,
-            closing(Pipeline(rung, context, clip.info, encoder.write)) as pipeline,
+            rung.encoder(path, clip, context.device) as encoder,
+            closing(Pipeline(rung, context, clip, encoder.write)) as pipeline,
         ):
             while (batch := pipeline.take()) is not None:
                 composites = batch.on_stream()
@@ -622,8 +622,8 @@ def _file_is_whole(rung: Rung, context: Context) -> str:
                     frame = composites[place : place + 1]
                     nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
                     given[batch.first + place] = nv12[0].cpu().numpy()
-        words = quality(path, given, clip.info.matrix, clip.numbered).judge(clip.info.frames)
-    with closing(_baseline_composites(context, clip)) as batches:
+        words = quality(path, given, clip.matrix, not is_users(context)).judge(clip.frames)
+    with closing(_baseline_composites(context)) as batches:
         first = pipeline.place.upload(next(batches)[:1])[0]
     first_db = psnr_db(given[0], first.cpu().numpy())
     words += f", {first_db:.1f} dB of the first composite with the baseline's"

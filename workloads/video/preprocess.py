@@ -228,7 +228,7 @@ def by_opencv(context: Context) -> Side:
 def from_nv12(make: MakeStage, context: Context) -> Side:
     """The side that samples and normalizes NV12 where it lies: on the device, or on the host where there is none."""
     one_thread_on_cpu(context.device)
-    info, frames = source(context).info, nv12_frames(context)
+    info, frames = source(context), nv12_frames(context)
     run = make(info.height, info.width, context.device, info.matrix)
     return Side(lambda numbers: run(frames[chosen(numbers)]))
 

@@ -521,7 +521,13 @@ FUSED = Limit("engine_layers", at_most=109)  # of TensorRT 8.6: 106 convolutions
 
 
 def _promised(
-    name: str, build: Build, sm_90: float, cuda: float, engaged: tuple[Limit, ...], *limits: Limit, **more: Any
+    name: str,
+    build: Build,
+    sm_90: float,
+    cuda: float,
+    engaged: tuple[Limit, ...],
+    limits: tuple[Limit, ...] = (),
+    **more: Any,
 ) -> Optimization:
     """At least the speedup `sm_90`, within `limits`, on an H200 or H100 and `cuda` on any GPU, with equal masks."""
     contract = {"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)}
@@ -548,14 +554,14 @@ LAUNCHES_BIND = "566 launches take longer than the kernels where the host is slo
 
 OPTIMIZATIONS = (
     _promised(
-        *("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, *_limit_size(0.65, 0.57, 0.75)),
+        *("channels-last-fp16", channels_last_fp16, 1.05, 1.0, TENSOR_CORES, _limit_size(0.65, 0.57, 0.75)),
         min_speedup_why=LAUNCHES_BIND,
     ),
-    _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, *_limit_size(0.6, 0.38, 0.7)),
-    _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, *_limit_size(0.6, 0.28), needs=AMPERE),
+    _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, _limit_size(0.6, 0.38, 0.7)),
+    _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, _limit_size(0.6, 0.28), needs=AMPERE),
     _promised("cuda-graph", cuda_graph, 1.0, 0.95, ONE_GRAPH, compared_with="channels-last-fp16"),
     _promised(
-        *("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, FUSED, *_limit_size(0.42, 0.28)),
+        *("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, (FUSED, *_limit_size(0.42, 0.28))),
         needs=TENSORRT,
         tolerance={"float16": Tolerance(relative_l2=3e-3, max_error=2e-2)},  # 2.3e-3 and 1.0e-2: FP16 also in sums
     ),

@@ -21,7 +21,7 @@ from tests.support.patience import soon
 from tests.support.small_models import clip_on_cpu
 from workloads.video import composite, pipeline
 from workloads.video.arrivals import strip_height
-from workloads.video.clip import Clip, clip_path, source
+from workloads.video.clip import Clip, clip_path
 from workloads.video.encoders import X264, MotionJpeg
 from workloads.video.pipeline import (
     END_TO_END,
@@ -58,7 +58,7 @@ def tiny_clip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def context(cache_dir: Path) -> Context:
     """The context of a process that has computed the reference's composites: no build computes them again."""
     made = Context(torch.device("cpu"), 8, 0, cache_dir)
-    composite_grids(made, source(made))
+    composite_grids(made)
     return made
 
 
@@ -131,18 +131,17 @@ def test_a_reference_that_is_wrong_is_refused(context: Context, monkeypatch: pyt
 def test_a_later_process_reads_the_composites_and_other_weights_or_videos_have_their_own(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clip = source(context)
-    found = composite_grids(context, clip)
+    found = composite_grids(context)
     composite_grids.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "Pipeline", None)  # which would compute them
-        assert torch.equal(composite_grids(replace(context, items=16), clip), found)
+        assert torch.equal(composite_grids(replace(context, items=16)), found)
     weights = tmp_path / "own.pt"
     torch.save(segmenter("cpu", context).coarse.state_dict(), weights)
     other = str(clip_path(tmp_path, replace(TINY, seed=1)))
     settings: list[dict[str, str]] = [{}, {"segmenter-weights": str(weights)}, {"video": other}]
     contexts = [replace(context, seed=1), *(replace(context, settings=each) for each in settings)]
-    assert len({pipeline._key(each, source(each)) for each in contexts}) == 4
+    assert len({pipeline._key(each) for each in contexts}) == 4
 
 
 @pytest.mark.parametrize("rung", [ON_CPU, replace(IN_NV12, overlapped=True)], ids=["on_cpu", "in_nv12"])
@@ -210,7 +209,7 @@ def test_a_baseline_that_composites_nothing_is_refused(
     monkeypatch.setattr(pipeline, "FOLDER", "another folder")
     composite_grids.cache_clear()
     with pytest.raises(ValueError, match="the baseline's composites have inf dB with its input: nothing was blurr"):
-        composite_grids(context, source(context))
+        composite_grids(context)
 
 
 def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
