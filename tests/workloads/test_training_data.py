@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 from torchvision.datasets import CIFAR10
 from torchvision.transforms.v2 import functional as reference
 
@@ -22,6 +23,7 @@ from workloads.resnet18_training.pictures import (
     PADDING,
     VALUES,
     PreparedPictures,
+    PreparedPieces,
     checked,
     image_maker,
     load_pieces,
@@ -38,8 +40,11 @@ PICTURES = seeded_pictures(0, 96)
 ORDER = sample_order(seed=1, pictures=96, multiple=16)
 
 
-def prepared(side_pixels: int = 32, uint8: bool = False) -> PreparedPictures:
-    return PreparedPictures(PICTURES, ORDER, side_pixels, uint8)
+def piece_of(count: int, side_pixels: int = 32, uint8: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first images, floats [n, 3, side, side] or bytes [n, side, side, 3], and their numbers [n, 3]."""
+    if uint8:
+        return PreparedPieces(PICTURES, ORDER, side_pixels).__getitems__(range(count))
+    return default_collate([PreparedPictures(PICTURES, ORDER, side_pixels)[number] for number in range(count)])
 
 
 def test_an_order_shuffles_every_epoch_anew_and_has_no_odd_batch() -> None:
@@ -63,16 +68,15 @@ def wanted_bytes(position: int, side_pixels: int) -> torch.Tensor:
 def test_a_picture_is_prepared_as_torchvision_prepares_it(side_pixels: int) -> None:
     scale, shift = normalization(CPU)
     levels = 0 if side_pixels == 32 else 1
-    for position in range(4):
-        floats, told = prepared(side_pixels)[position]
-        bytes_, told_of_bytes = prepared(side_pixels, uint8=True)[position]
-        wanted = wanted_bytes(position, side_pixels)
-        torch.testing.assert_close(bytes_.permute(2, 0, 1).float(), wanted, rtol=0, atol=levels)
-        torch.testing.assert_close((floats - shift) / scale, wanted, rtol=0, atol=levels + 1e-3)
-        for image, numbers in ((floats, told), (bytes_.permute(2, 0, 1), told_of_bytes)):
-            id_ = int(ORDER.ids[position])
-            assert numbers[[LABEL, ID]].tolist() == [int(PICTURES.labels[id_]), id_]
-            assert numbers[MARK] == marks_of(image[None])[0]
+    floats, told = piece_of(4, side_pixels)
+    bytes_, told_of_bytes = piece_of(4, side_pixels, uint8=True)
+    wanted = torch.stack([wanted_bytes(position, side_pixels) for position in range(4)])
+    torch.testing.assert_close(bytes_.permute(0, 3, 1, 2).float(), wanted, rtol=0, atol=levels)
+    torch.testing.assert_close((floats - shift) / scale, wanted, rtol=0, atol=levels + 1e-3)
+    for images, numbers in ((floats, told), (bytes_.permute(0, 3, 1, 2), told_of_bytes)):
+        assert torch.equal(numbers[:, LABEL], PICTURES.labels[ORDER.ids[:4]])
+        assert torch.equal(numbers[:, ID], ORDER.ids[:4])
+        assert torch.equal(numbers[:, MARK], marks_of(images))
 
 
 @pytest.mark.parametrize("side_pixels", [32, 64])
@@ -85,7 +89,7 @@ def test_images_made_on_the_device_are_the_loaders(
 ) -> None:
     make = image_maker(PICTURES, side_pixels, channels, dtype, layout, CPU)
     batch = take_resident(PICTURES, ORDER, 8, make, CPU).take()
-    wanted, told = (torch.stack(each) for each in zip(*(prepared(side_pixels)[n] for n in range(8)), strict=True))
+    wanted, told = piece_of(8, side_pixels)
     # PIL rounds a resized picture to whole levels, the device does not.
     off = 1e-5 if side_pixels == 32 else 1.01 * float(normalization(CPU)[0].max())
     rtol = 2e-3 if dtype == torch.float16 else 1e-5
@@ -100,7 +104,7 @@ def test_images_made_on_the_device_are_the_loaders(
 
 @pytest.mark.parametrize("uint8", [False, True])
 def test_a_damaged_or_swapped_image_is_not_sound(uint8: bool) -> None:
-    images, told = (torch.stack(each) for each in zip(*(prepared(32, uint8)[n] for n in range(6)), strict=True))
+    images, told = piece_of(6, uint8=uint8)
     batch = checked(images, told)
     assert batch.sound.all()
     assert batch.images.shape == (6, 3, 32, 32)
@@ -109,16 +113,19 @@ def test_a_damaged_or_swapped_image_is_not_sound(uint8: bool) -> None:
     assert checked(images, told).sound.tolist() == [True, False, False, True, False, True]
 
 
+@pytest.mark.parametrize("kind", [PreparedPictures, PreparedPieces])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pieces_come_in_order_and_without_end(workers: int) -> None:
+def test_pieces_come_in_order_and_without_end(
+    workers: int, kind: type[PreparedPictures] | type[PreparedPieces]
+) -> None:
     count = len(ORDER.ids) // 32 + 2
-    with closing(load_pieces(prepared(), 32, workers, pinned=False)) as pieces:
+    with closing(load_pieces(kind(PICTURES, ORDER, 32), 32, workers, pinned=False)) as pieces:
         found = [next(pieces) for _ in range(count)]
         assert len(pieces.workers) == workers
     ids = torch.cat([told[:, ID] for _, told in found])
     assert torch.equal(ids, torch.cat([ORDER.ids, ORDER.ids[:64]]))
     for images, told in found[:2]:
-        assert images.shape == (32, 3, 32, 32)
+        assert images.shape == ((32, 3, 32, 32) if kind is PreparedPictures else (32, 32, 32, 3))
         assert checked(images, told).sound.all()
 
 

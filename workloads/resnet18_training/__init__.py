@@ -5,9 +5,10 @@ every rung trains on the same pictures in the same order, with the same crops an
 compute in FP32 as PyTorch has it by default, with convolutions in TF32 on a GPU that has it. On a CPU the pictures keep
 their size, a step is 32, and the rungs are those that have a meaning there.
 
-The lowest rungs prepare a picture by the chain of torchvision's examples, in floats; `uint8-v2`, and each rung above it
-that has a loader, by version 2 of the transforms, in bytes. What a step takes beyond its time on cached data is the
-time of the data path: both sides of a rung have the counters `cached_step_ms` and `data_path_efficiency`.
+The lowest rungs prepare one picture after the other by the chain of torchvision's examples, in floats; `uint8-v2`, and
+each rung above it that has a loader, a piece of 32 pictures at once by version 2 of the transforms, in bytes. What a
+step takes beyond its time on cached data is the time of the data path: both sides of a rung have the counters
+`cached_step_ms` and `data_path_efficiency`.
 
 Where a rung changes more than its name says, its `why` gives the rest: the large batch is made of pieces, channels_last
 brings autotuning, pictures that are made on the device get a fourth channel, and the graph brings another pooling and
@@ -125,7 +126,7 @@ RUNGS = (
         ALL_PINNED,
         NO_SYNC,
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
-        why="a byte for each float crosses the bus, and a worker resizes several times as many pictures a second",
+        why="a byte for each float crosses the bus, and a worker resizes all bytes of a piece in one call",
     ),
     _rung(
         "batch-512",

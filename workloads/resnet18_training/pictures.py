@@ -3,10 +3,10 @@
 The pictures are CIFAR-10 where the setting `cifar10` names it, else pictures from a seed. The order of the pictures,
 with their crops and mirrorings, is drawn once, the same for every rung.
 
-In a DataLoader two chains of torchvision's transforms prepare a picture: the classic one, which makes normalized floats
-of a PIL image, and version 2 on bytes, which the device normalizes. Every picture travels with three numbers: its
-label, its id, and a mark, the sum over the bits of a grid of its values. The numbers that the device computes of the
-received picture must equal them.
+In a DataLoader two chains of torchvision's transforms prepare pictures: the classic one, which makes normalized floats
+of one PIL image after the other, and version 2, which resizes the bytes of a whole piece at once and leaves normalizing
+to the device. Every picture travels with three numbers: its label, its id, and a mark, the sum over the bits of a grid
+of its values. The numbers that the device computes of the received picture must equal them.
 
 On the device the pictures lie as bytes: a batch is gathered, cropped, mirrored, normalized and resized there. CIFAR-10
 with its padding is 240 MB; as float32 images of 224 x 224, a loader's format, it would be 30 GB.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -173,6 +173,17 @@ def padded(pixels: Tensor) -> Tensor:
     return F.pad(pixels, (PADDING,) * 4)
 
 
+def cropped(pixels: Tensor, ids: Tensor, tops: Tensor, lefts: Tensor, flips: Tensor) -> Tensor:
+    """uint8 [n, height, width, 3]: the crops at these places, mirrored where `flips` says so, of padded pixels
+    [all, 3, height + 8, width + 8]."""
+    height, width = (side - 2 * PADDING for side in pixels.shape[-2:])
+    rows, columns = torch.arange(height, device=ids.device), torch.arange(width, device=ids.device)
+    across = torch.where(flips[:, None], width - 1 - columns, columns)
+    down = (tops[:, None] + rows)[:, :, None]  # [n, height, 1]
+    right = (lefts[:, None] + across)[:, None, :]  # [n, 1, width]
+    return pixels[ids[:, None, None], :, down, right]
+
+
 def normalization(device: torch.device) -> tuple[Tensor, Tensor]:
     """The factor and the offset that normalize a byte; float32 [3, 1, 1] each."""
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
@@ -200,30 +211,14 @@ def classic_transforms(side_pixels: int) -> Callable[[Tensor], Tensor]:
     return prepare
 
 
-def byte_transforms(side_pixels: int) -> Callable[[Tensor], Tensor]:
-    """Version 2 of torchvision's transforms: from bytes [h, w, 3] to bytes [3, side_pixels, side_pixels]."""
-    from torchvision.transforms.v2 import functional
-
-    def prepare(picture: Tensor) -> Tensor:
-        # Dense in memory with the channels last, a picture is resized faster than with each channel by itself.
-        image: Tensor = functional.resize(picture.contiguous().permute(2, 0, 1), [side_pixels, side_pixels])
-        return image
-
-    return prepare
-
-
 class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures by position in the order: the image, and its label, id and mark, int64 [3].
+    """Pictures by position in the order: the image, float32 [3, side, side], and its label, id and mark, int64 [3]."""
 
-    An image is float32 [3, side, side], normalized, by the classic transforms; or uint8 [side, side, 3], a quarter of
-    the bytes, by version 2.
-    """
-
-    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int, uint8: bool = False) -> None:
+    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int) -> None:
         self._pixels = padded(pictures.pixels).permute(0, 2, 3, 1).contiguous()  # [n, height + 8, width + 8, 3]
-        self._labels, self._order, self._uint8 = pictures.labels, order, uint8
+        self._labels, self._order = pictures.labels, order
         self._height, self._width = pictures.pixels.shape[-2:]
-        self._prepare = byte_transforms(side_pixels) if uint8 else classic_transforms(side_pixels)
+        self._prepare = classic_transforms(side_pixels)
 
     def __len__(self) -> int:
         return len(self._order.ids)
@@ -233,16 +228,36 @@ class PreparedPictures(Dataset[tuple[Tensor, Tensor]]):
         id_, top, left = int(order.ids[position]), int(order.tops[position]), int(order.lefts[position])
         picture = self._pixels[id_, top : top + self._height, left : left + self._width]
         image = self._prepare(picture.flip(1) if order.flips[position] else picture)
-        told = torch.tensor([int(self._labels[id_]), id_, int(marks_of(image[None]))])
-        return (image.permute(1, 2, 0) if self._uint8 else image), told
+        return image, torch.tensor([int(self._labels[id_]), id_, int(marks_of(image[None]))])
+
+
+class PreparedPieces(Dataset[tuple[Tensor, Tensor]]):
+    """Pictures by several positions in the order: the images, uint8 [n, side, side, 3], a quarter of the bytes of
+    floats, and their labels, ids and marks, int64 [n, 3]."""
+
+    def __init__(self, pictures: Pictures, order: SampleOrder, side_pixels: int) -> None:
+        from torchvision.transforms.v2.functional import resize  # its import takes a second
+
+        self._pixels, self._labels, self._order = padded(pictures.pixels), pictures.labels, order
+        self._resize = functools.partial(resize, size=[side_pixels, side_pixels])
+
+    def __len__(self) -> int:
+        return len(self._order.ids)
+
+    def __getitems__(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        ids, tops, lefts, flips = (each[list(positions)] for each in self._order)
+        # Dense in memory with the channels last, pictures are resized faster than with each channel by itself.
+        images = self._resize(cropped(self._pixels, ids, tops, lefts, flips).permute(0, 3, 1, 2))
+        return images.permute(0, 2, 3, 1), torch.stack((self._labels[ids], ids, marks_of(images)), 1)
 
 
 def load_pieces(
-    pictures: PreparedPictures, piece: int, workers: int, pinned: bool
+    pictures: PreparedPictures | PreparedPieces, piece: int, workers: int, pinned: bool
 ) -> HostBatches[tuple[Tensor, Tensor]]:
     """Pieces of `piece` images and their numbers [piece, 3], in order, without end: workers never run out."""
     positions = itertools.cycle(range(first, first + piece) for first in range(0, len(pictures) - piece + 1, piece))
-    return HostBatches(pictures, positions, workers, AHEAD, pinned)
+    collate = tuple if isinstance(pictures, PreparedPieces) else None  # such a piece is whole already
+    return HostBatches(pictures, positions, workers, AHEAD, pinned, collate)
 
 
 def take_loaded(
@@ -326,17 +341,11 @@ def image_maker(
 
     Channels beyond the third are zeros.
     """
-    height, width = pictures.pixels.shape[-2:]
-    rows, columns = torch.arange(height, device=device), torch.arange(width, device=device)
-    scale, shift = normalization(device)
+    height, (scale, shift) = pictures.pixels.shape[-2], normalization(device)
 
     def images(pixels: Tensor, ids: Tensor, tops: Tensor, lefts: Tensor, flips: Tensor) -> Tensor:
-        across = torch.where(flips[:, None], width - 1 - columns, columns)
-        down = (tops[:, None] + rows)[:, :, None]  # [n, height, 1]
-        right = (lefts[:, None] + across)[:, None, :]  # [n, 1, width]
-        cropped = pixels[ids[:, None, None], :, down, right]  # [n, height, width, 3]
         # Normalized at its small size: resizing is linear, so that the order changes the time alone.
-        small = cropped.permute(0, 3, 1, 2).float() * scale + shift
+        small = cropped(pixels, ids, tops, lefts, flips).permute(0, 3, 1, 2).float() * scale + shift
         if side_pixels != height:
             small = F.interpolate(small, size=side_pixels, mode="bilinear", align_corners=False)
         return padded_channels(small, channels - 3).to(dtype=dtype, memory_format=layout)

@@ -23,17 +23,15 @@ from workloads.resnet18_training.pictures import (
     PICTURES,
     SIDE_PIXELS,
     Pictures,
-    PreparedPictures,
     byte_sums,
     byte_sums_on_host,
     checked,
-    load_pieces,
     padded,
     sample_order,
     seeded_pictures,
     training_pictures,
 )
-from workloads.resnet18_training.training import BOTTOM, ITEMS, ITEMS_ON_CPU, PictureTrainer, Rung, TrainingLoop
+from workloads.resnet18_training.training import BOTTOM, ITEMS, ITEMS_ON_CPU, PictureTrainer, Rung, TrainingLoop, load
 
 CURVE_ITERATIONS = 20
 SAME = 1e-4  # relative, of every loss: the same arithmetic in the same order, by cuDNN's deterministic algorithms
@@ -137,10 +135,9 @@ def batches_arrive(context: Context, rung: Rung) -> str:
     trainer = PictureTrainer(context, replace(rung.recipe, compiled=False, fused=True), rung.batch)
     pictures = training_pictures(context)
     order = sample_order(context.seed, len(pictures), context.items)
-    prepared = PreparedPictures(pictures, order, rung.side_pixels, rung.uint8)
     sent: list[Tensor] = []
     beside = 0
-    with closing(load_pieces(prepared, rung.piece, rung.workers, rung.pinned)) as pieces:
+    with closing(load(pictures, order, rung)) as pieces:
         each = rung.batch // rung.piece
         with closing(Prefetcher(_summed(pieces, sent), context.device, each)) as prefetcher:
             found = []

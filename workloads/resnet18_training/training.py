@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gpugate.workload import Context, Side
 from workloads.parts.compiled import NHWC
+from workloads.parts.loader import HostBatches
 from workloads.parts.random_inputs import host_generator
 from workloads.parts.resnet_layers import PaddedStem, ParityPool
 from workloads.parts.trainer import Recipe, Trainer, nothing
@@ -26,6 +27,7 @@ from workloads.resnet18_training.pictures import (
     Batch,
     Pictures,
     PreparedPictures,
+    PreparedPieces,
     SampleOrder,
     Source,
     image_maker,
@@ -53,7 +55,7 @@ class Rung:
     workers: int = 0
     pinned: bool = False
     non_blocking: bool = False
-    uint8: bool = False  # torchvision's v2 resizes bytes, bytes cross the bus, and the device normalizes them
+    uint8: bool = False  # torchvision's v2 resizes a piece of bytes at once, and the device normalizes them
     batch: int = 32
     prefetched: bool = False
     resident: bool = False
@@ -89,6 +91,12 @@ CPU_WORKERS = replace(CPU_BOTTOM, workers=2)
 CPU_HALF = replace(CPU_WORKERS, recipe=Recipe(torch.bfloat16))
 CPU_LARGE_BATCH = replace(CPU_HALF, batch=ITEMS_ON_CPU)
 CPU_COMPILED = replace(CPU_LARGE_BATCH, recipe=Recipe(torch.bfloat16, compiled=True))
+
+
+def load(pictures: Pictures, order: SampleOrder, rung: Rung) -> HostBatches[tuple[Tensor, Tensor]]:
+    """The loader of a rung: pieces of images and of their numbers."""
+    prepared = (PreparedPieces if rung.uint8 else PreparedPictures)(pictures, order, rung.side_pixels)
+    return load_pieces(prepared, rung.piece, rung.workers, rung.pinned)
 
 
 def architecture(classes: int) -> nn.Module:
@@ -163,8 +171,7 @@ class TrainingLoop:
         if rung.resident:
             make = self.trainer.compiled(self.make_images_of(pictures))
             return take_resident(pictures, order, rung.batch, make, self.device)
-        prepared = PreparedPictures(pictures, order, rung.side_pixels, rung.uint8)
-        pieces, each = load_pieces(prepared, rung.piece, rung.workers, rung.pinned), rung.batch // rung.piece
+        pieces, each = load(pictures, order, rung), rung.batch // rung.piece
         if rung.prefetched:
             return take_prefetched(pieces, each, rung.batch, self.device)
         return take_loaded(pieces, each, rung.non_blocking, self.device)
