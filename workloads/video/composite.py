@@ -198,17 +198,22 @@ def resizing(pixels: int, samples: int, device: torch.device) -> Tensor:
 def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """Composites NV12 on the GPU where it lies, as `OnDevice` does, but rounds the blur after each direction."""
     cv, (luma_blur, chroma_blur) = cvcuda_operators(), blurs_of(height)
+    # CV-CUDA holds a buffer until it has seen the end of the kernel. Kept until the next call, each one has memory of
+    # its own; dropped at once, its memory would be free for the next buffer on a slow host alone.
+    used: list[Tensor] = []
 
     def blurred(images: Tensor, pixels: int, sigma: float) -> Tensor:  # uint8 [n, h, w, 1] to the same
         stream, border = cvcuda_stream(device), cv.Border.REFLECT101
         half_way, result = (torch.empty(images.shape, dtype=torch.uint8, device=images.device) for _ in range(2))
         for given, out, size in ((images, half_way, (1, pixels)), (half_way, result, (pixels, 1))):
             cv.gaussian_into(as_cvcuda(out), as_cvcuda(given), size, (sigma, sigma), border, stream=stream)
+        used.extend((half_way, result))
         return result
 
     def enlarged(alpha: Tensor, height: int, width: int) -> Tensor:  # [n, h, w] to float32 [n, height, width, 1]
         large, stream = alpha.new_empty(len(alpha), height, width, 1), cvcuda_stream(device)
-        cv.resize_into(as_cvcuda(large), as_cvcuda(alpha.contiguous()[..., None]), cv.Interp.LINEAR, stream=stream)
+        cv.resize_into(as_cvcuda(large), as_cvcuda(alpha[..., None]), cv.Interp.LINEAR, stream=stream)
+        used.append(large)
         return large
 
     def blend(image: Tensor, background: Tensor, share: Tensor, out: Tensor) -> None:  # [n, h, w, c], rounded
@@ -216,8 +221,10 @@ def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor
 
     def composite(nv12: Tensor, logits: Tensor) -> Tensor:
         composites = torch.empty_like(nv12)
+        used.clear()
         with torch.cuda.device_of(nv12):  # type: ignore[no-untyped-call]
             alpha, (luma, chroma), (luma_out, chroma_out) = alpha_of(logits), planes(nv12), planes(composites)
+            alpha = alpha.contiguous()
             apart = chroma.movedim(3, 1).contiguous()  # [n, 2, h, w]: the operator supports no images of two channels
             background = blurred(luma[..., None], *luma_blur)
             blend(luma[..., None], background, enlarged(alpha, height, width), luma_out[..., None])
