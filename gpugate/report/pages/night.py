@@ -9,6 +9,7 @@ from gpugate import units
 from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
+from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes, Flip, Moved, find_flips
 from gpugate.results.run import RunResult
@@ -17,6 +18,7 @@ from gpugate.results.verdict import SEVERITY, outcome_word
 from gpugate.store.nights import night_of
 
 NO_RECORD = "no record"
+COPIES = ("host_to_device_ms", "device_to_host_ms", "device_to_device_ms")
 
 
 def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
@@ -79,6 +81,7 @@ def _case_row(case: CaseResult, now: Summary | None) -> dict[str, Any]:
         "verdict": outcome_word(case.worst),
         "checks": checks_by_outcome(case.verdicts),
         "strip": _speedup_strip(case, now),
+        "bill": _divide_step(case, now),
         "figures": (
             units.ratio(now.speedup.median) if now else "",
             units.interval(now.speedup.low, now.speedup.high) if now else "",
@@ -89,6 +92,26 @@ def _case_row(case: CaseResult, now: Summary | None) -> dict[str, Any]:
             units.milliseconds(then.optimized_ms) if then else "",
         ),
     }
+
+
+def _divide_step(case: CaseResult, now: Summary | None) -> list[tuple[str, float, float]]:
+    """The parts of an optimized step by its bill, each with its beginning and its length in percent; empty without one.
+
+    CPU time counts as far as kernels and copies leave time, and gaps are the rest.
+    """
+    bills = bills_of(case.measurement) if case.measurement is not None else None
+    if bills is None or now is None:
+        return []
+    found = bills.optimized.counters
+    copies_ms = sum(found.get(name, 0.0) for name in COPIES)
+    cpu_ms = 0.0 if found.get("spinning") else found.get("cpu_ms", 0.0)  # threads that wait in a loop do no work
+    times_ms = {"kernels": found.get("kernel_ms", 0.0), "copies": copies_ms, "CPU": cpu_ms}
+    begin, parts = 0.0, []
+    for name, ms in times_ms.items() if any(times_ms.values()) else ():
+        share = round(min(100 * ms / now.optimized_ms.median, 100 - begin), 1)
+        parts += [(name, begin, share)] if share else []
+        begin = round(begin + share, 1)
+    return [*parts, *([("gaps", begin, round(100 - begin, 1))] if parts and begin < 100 else [])]
 
 
 def _speedup_strip(case: CaseResult, now: Summary | None) -> Strip | None:

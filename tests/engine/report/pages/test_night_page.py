@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from gpugate.store.night_files import PAGE
 from tests.engine.commands.test_history_page import HOSTILE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import recorded_night
-from tests.support.stored_runs import MACHINE, STARTED, case, stored
+from tests.support.stored_runs import MACHINE, STARTED, case, measured, stored
 
 NAMES_OF_HTML = [*HOSTILE, '"><img src=x onerror=alert(1)>', "{{ 7*7 }}", "&lt;b&gt;", "</style>"]
 NAMES = st.one_of(st.sampled_from(NAMES_OF_HTML), st.text(min_size=1, max_size=300))
@@ -103,6 +104,24 @@ def test_a_run_without_a_case_has_a_page() -> None:
     assert "Nothing was judged." in empty
     assert "Nothing was measured." in empty
     assert "Every verdict is PASS." not in empty
+
+
+@pytest.mark.parametrize(
+    ("counters", "parts"),
+    [
+        (
+            {"kernel_ms": 5.0, "host_to_device_ms": 1.0, "cpu_ms": 2.0},
+            "kernels 50.0 %, copies 10.0 %, CPU 20.0 %, gaps 20.0 %",
+        ),
+        ({"kernel_ms": 9.0, "cpu_ms": 9.0}, "kernels 90.0 %, CPU 10.0 %"),
+        ({"kernel_ms": 9.0, "cpu_ms": 9.0, "spinning": 1.0}, "kernels 90.0 %, gaps 10.0 %"),
+        ({"kernels": 9.0}, ""),
+    ],
+)
+def test_a_bar_divides_the_step_by_its_bill(counters: dict[str, float], parts: str) -> None:
+    one = case("pass", measurement=measured("tiny/pass/cuda", 3.0, spread=0.0, optimized_counters=counters))
+    page = night_page(RunView(RunResult(MACHINE, STARTED, 0, cases={one.case_id: one})), "").decode()
+    assert re.findall("<title>a step: ([^<]*)", page) == [parts] * bool(parts)
 
 
 # --- places on a scale ------------------------------------------------------------------------------------------------
