@@ -80,7 +80,6 @@ class RunView:
         words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
         words += [f"{failed} failed"] if failed else []
         words += [number_of(len(run.problems), "problem")] if run.problems else []
-        words += [f"exit status {run.exit_status}"] if run.exit_status and not words else []
         kind = "gate" if run.gate else "run without --gate"
         kind += f", shard {run.shard}" if run.shard is not None else ""
         if not outcomes and not failed:
@@ -89,7 +88,10 @@ class RunView:
         cases = number_of(len(outcomes) + failed, "case")
         undecided = outcomes.count(Outcome.UNDECIDED)
         good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
-        return f"{kind}: {', '.join(words)} of {cases}" if words else f"{kind}: {cases}, {good}"
+        if words:
+            return f"{kind}: {', '.join(words)} of {cases}"
+        other = f"; exit status {run.exit_status} has another cause" if run.exit_status else ""
+        return f"{kind}: {cases}, {good}{other}"
 
     @property
     def fault(self) -> str | None:
