@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console, RenderableType
 from rich.text import Text
+from rich.theme import Theme
 
 from gpugate.judging.rules import decide
 from gpugate.machine.environment import describe
@@ -39,7 +40,8 @@ from gpugate.workload import (
 )
 
 WIDTH = 100  # columns in a notebook
-FRAME = "<pre tabindex='0' style='line-height:1.3;overflow-x:auto'>{code}</pre>"
+FRAME = "<pre tabindex='0' style='line-height:1.3;overflow-x:auto;padding:.5em;color:#000;background:#fff'>{code}</pre>"
+ON_WHITE = Theme({"yellow": "#806000", "dim": "#595959"})  # rich's own have a contrast below 4.5 there
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class CallablesCompared:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False)
+        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, theme=ON_WHITE)
         for part in self._parts(WIDTH):
             console.print(part, highlight=False)
         return console.export_html(inline_styles=True, code_format=FRAME)

@@ -22,11 +22,12 @@ from gpugate.commands.trends import build_histories
 from gpugate.report.pages.night import night_page
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
+from gpugate.session.callables import CallablesCompared
 from tests.engine.commands.test_history_page import HOSTILE, renamed
 from tests.support.needed_programs import require
 from tests.support.patience import HANGS_S
 from tests.support.recorded_nights import Faults, recorded_night, simulated_nights
-from tests.support.stored_runs import MACHINE, STARTED, case
+from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, stored
 
 # Each width once and each colour scheme once: a page fits by its width, and is accessible by its colours.
 WINDOWS = pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)], ids=["390-light", "1280-dark"])
@@ -146,15 +147,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A file for each page, by name."""
+    folder = tmp_path_factory.mktemp("pages")
     last, run = recorded_night(2), recorded_night(3, FAULTS, commit="0c3ffab91234")
     hostile = {name: case(f"{number}", 2.8) for number, name in enumerate(HOSTILE)}
     for name, made in hostile.items():
         made.case_id = made.workload = name
+    head = "<!doctype html><html lang=en><title>notebook</title><style>:root {color-scheme: light dark}</style>"
+    compared = CallablesCompared(stored(folder / "run.json", *every_outcome()))._repr_html_()
     contents = {
+        "notebook": f"{head}<main><h1>Notebook</h1>{compared}</main>".encode(),
         "night": night_page(RunView(run), ("2026-11-24", last)),
         "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), "no earlier night"),
     }
-    folder = tmp_path_factory.mktemp("pages")
     for name, content in contents.items():
         (folder / f"{name}.html").write_bytes(content)
     return {name: folder / f"{name}.html" for name in contents}
@@ -168,7 +172,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @WINDOWS
-@pytest.mark.parametrize("name", ["night", "hostile"])
+@pytest.mark.parametrize("name", ["night", "hostile", "notebook"])
 def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:
