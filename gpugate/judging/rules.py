@@ -19,6 +19,7 @@ from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
+from gpugate.units import date_of
 
 Facts = Mapping[str, Fact | None]  # None is left out
 Numbers = dict[str, float | str | None]
@@ -105,6 +106,9 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
             "code": not_slower if one.code_is == "not slower" else None,
         },
         **dict.fromkeys(OF_CODE, duet),
+        ReasonCode.RECORDED_BECAUSE: (
+            {"recorded_on": date_of(record.recorded_at), "why": record.reason} if record is not None else {}
+        ),
         ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
         ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
         ReasonCode.COUNTED: {
@@ -239,6 +243,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
         Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
         Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
+        Rule(lambda one: one.record and one.record.reason, ReasonCode.RECORDED_BECAUSE),
         Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
         Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),

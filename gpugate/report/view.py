@@ -319,7 +319,27 @@ class RunView:
     @property
     def worth(self) -> list[str]:
         """The worth of a run's verdicts, a sentence each."""
-        return [words for words in (self.sharpness, self.comparisons, self.proofs) if words]
+        return [words for words in (self.records, self.sharpness, self.comparisons, self.proofs) if words]
+
+    @cached_property
+    def records(self) -> str | None:
+        """The cases by the date and the reason of their records, the newest first; None where none has a reason.
+
+        `records: norm/all/cpu of 2026-11-29 (exact sums); 3 cases of 2026-11-24 (first night)`.
+        """
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for case in self.cases:
+            if (record := case.remembered) is not None and record.reason:
+                by_reason.setdefault((date_of(record.recorded_at), record.reason), []).append(case.case_id)
+        if not by_reason:
+            return None
+        groups = [
+            f"{ids[0] if len(ids) == 1 else number_of(len(ids), 'case')} of {date} ({reason})"
+            for (date, reason), ids in sorted(by_reason.items(), reverse=True)
+        ]
+        older = len(groups) - MOST_NAMED
+        more = [number_of(older, "older group")] if older > 0 else []
+        return f"records: {'; '.join([*groups[:MOST_NAMED], *more])}"
 
     @cached_property
     def sharpness(self) -> str | None:

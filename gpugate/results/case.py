@@ -46,6 +46,8 @@ class Remembered:
     reference_counters: Counters = field(default_factory=dict, metadata={"exclude_if": lambda value: not value})
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)
     checks: Processes = 1  # of time, that a night makes with the baselines of this machine: each may alarm by chance
+    recorded_at: str = stored_unless("")  # the current record; empty in older runs
+    reason: str = stored_unless("")  # why the current record was made, as its author says
 
     @property
     def wall_tolerance(self) -> float | None:

@@ -303,6 +303,7 @@ class ReasonCode(str, Enum):
         f"{_IN_TURNS}, which decides nothing",
         "no duet was measured",
     )
+    RECORDED_BECAUSE = ("recorded_because", "the record is of {recorded_on} ({why})")
     RECORD_DIFFERS = ("record_differs", "since the record: {differences}")
     # Sweeps.
     KNEE = ("knee", _knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with")

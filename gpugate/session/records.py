@@ -67,6 +67,8 @@ class Records:
             reference_counters=record.reference_counters,
             yardsticks=record.yardsticks,
             checks=2 * sum(len(file.cases) for file in self.files.values()),  # speedup and throughput of each
+            recorded_at=record.recorded_at,
+            reason=record.reason,
         )
 
     def _find_environment_beside(self, record: baseline.Record) -> Environment:

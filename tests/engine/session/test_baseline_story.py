@@ -81,6 +81,7 @@ def test_a_gate_passes_within_the_recorded_spread_and_explains_where_that_is_ask
     assert result.status == 0, result.text
     assert set(tiny.outcomes().values()) == {Outcome.PASS}
     assert "likely cause, against what was recorded: " in result.text
+    assert re.search(r"^records: tiny/quick/cpu of 20\d\d-\d\d-\d\d \(the first\)$", result.text, re.MULTILINE)
     then = history(loaded(tiny).cases["quick/cpu"].current.processes)
     assert tiny.verdict("speedup")["numbers"]["recorded_speedup"] == pytest.approx(then.speedup)
     assert tiny.verdict("throughput")["numbers"]["recorded_ms"] == pytest.approx(then.optimized_ms)
