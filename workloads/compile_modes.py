@@ -7,18 +7,17 @@ code for each length, or code for all of them; and of launches: one by one, or a
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
-from workloads.parts.kept_files import key_of, read_or_make
+from workloads.parts.kept_files import key_of
 from workloads.parts.random_inputs import host_generator
 
 LAYERS = 6
@@ -129,16 +128,13 @@ def ahead_of_time(context: Context) -> Side:
     example = torch.randn(8, width, device=context.device)
     exported = torch.export.export(model, (example,), dynamic_shapes=({0: tokens},))
     machine = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
-    kept = context.cache_dir / f"compile-modes-{key_of(torch.__version__, machine, context.seed, str(exported))}"
-    with tempfile.TemporaryDirectory() as folder:
-        package = Path(folder) / "stack.pt2"
-
-        def compile_package() -> bytes:
-            torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
-            return package.read_bytes()
-
-        package.write_bytes(read_or_make(kept, compile_package))
-        return _side(model, torch._inductor.aoti_load_package(str(package)))
+    key = key_of(torch.__version__, machine, context.seed, str(exported))
+    package = context.cache_dir / f"compile-modes-{key}.pt2"
+    if not package.exists():
+        unfinished = package.with_suffix(f".{os.getpid()}.pt2")
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(unfinished))
+        unfinished.replace(package)
+    return _side(model, torch._inductor.aoti_load_package(str(package)))
 
 
 WHOLE = Limit("graph_breaks", at_most=0)
@@ -149,18 +145,9 @@ ONCE = (WHOLE, Limit("recompilations", at_most=0), Limit("compiled_graphs", at_m
 FUSED = Limit("kernels", at_most_of_reference=0.85)
 
 
-def _rung(
-    name: str,
-    build: Callable[[Context], Side],
-    cuda: float,
-    cpu: float | None,
-    *limits: Limit,
-    why: str = "",
-    needs: Needs = COMPILER,
-) -> Optimization:
-    promises = {"cuda": cuda} if cpu is None else {"cuda": cuda, "cpu": cpu}
-    contract = {"cuda": Contract(limits[:1], limits[1:])}
-    return Optimization(name, build, promises, needs=needs, contract=contract, why=why)
+def _rung(name: str, build: Build, promises: dict[str, float], *limits: Limit, **more: Any) -> Optimization:
+    words = {"needs": COMPILER, "contract": {"cuda": Contract(limits[:1], limits[1:])}, **more}
+    return Optimization(name, build, promises, **words)
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -170,13 +157,13 @@ WORKLOADS: tuple[Workload, ...] = (
         batches,
         {"cuda": size(1280, WIDTH["cuda"]), "cpu": size(40, WIDTH["cpu"])},
         (
-            _rung("default", default, 1.0, 0.8, FUSED, WHOLE, Limit("recompilations", at_most=1)),
-            _rung("static", static, 1.0, 0.8, FUSED, WHOLE, Limit("recompilations", at_most=3)),
-            _rung("dynamic", dynamic, 1.0, 0.8, FUSED, *ONCE),
-            _rung("regional", regional, 0.56, 0.8, FUSED, *ONCE, why=GUARDS),
-            _rung("max-autotune", max_autotune, 0.44, None, FUSED, *ONCE, why=FIRST_LENGTH),
-            _rung("reduce-overhead", reduce_overhead, 1.72, None, Limit("graph_launches", at_least=4, at_most=4)),
-            _rung("ahead-of-time", ahead_of_time, 1.0, None, FUSED, needs=PACKAGER),
+            _rung("default", default, {"cuda": 1.0, "cpu": 0.8}, FUSED, WHOLE, Limit("recompilations", at_most=1)),
+            _rung("static", static, {"cuda": 1.0, "cpu": 0.8}, FUSED, WHOLE, Limit("recompilations", at_most=3)),
+            _rung("dynamic", dynamic, {"cuda": 1.0, "cpu": 0.8}, FUSED, *ONCE),
+            _rung("regional", regional, {"cuda": 0.56, "cpu": 0.8}, FUSED, *ONCE, why=GUARDS),
+            _rung("max-autotune", max_autotune, {"cuda": 0.44}, FUSED, *ONCE, why=FIRST_LENGTH),
+            _rung("reduce-overhead", reduce_overhead, {"cuda": 1.72}, Limit("graph_launches", at_least=4, at_most=4)),
+            _rung("ahead-of-time", ahead_of_time, {"cuda": 1.0}, FUSED, needs=PACKAGER),
         ),
         cold=False,
     ),

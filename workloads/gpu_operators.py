@@ -6,7 +6,7 @@ code makes a pass for each operation. A row fits on a multiprocessor, so a kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
+from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.random_inputs import generator_of
 
@@ -103,30 +103,21 @@ def in_triton(name: str, context: Context) -> Side:
 TRITON = Needs(packages=("triton",), install="pip install triton")
 ONE_KERNEL, FEW_KERNELS = Limit("kernels", at_most=1), Limit("kernels", at_most=3)
 NEAR_A_COPY = Limit("copy_share", at_least=0.7)
+_rung = partial(Optimization, dtype="bfloat16")
 
 
 def _workload(
     name: str, eager: Operator, library: Operator | None, rows: Rows, compiled_gains: float, triton_gains: float
 ) -> Workload:
     """The ladder of one operator, with the speedups that are promised on an H100 or H200."""
-    rungs: Sequence[tuple[str, Build, float, Needs, tuple[Limit, ...]]] = [
-        ("compiled", partial(compiled, eager), compiled_gains, COMPILER, (FEW_KERNELS,)),
-        ("triton", partial(in_triton, eager.__name__), triton_gains, TRITON, (ONE_KERNEL, NEAR_A_COPY)),
-    ]
+    gains = {"sm_90": compiled_gains, "cuda": 0.9}, {"sm_90": triton_gains, "cuda": 0.9}
+    few_kernels, one_kernel = Contract(limits=(FEW_KERNELS,)), Contract(limits=(ONE_KERNEL, NEAR_A_COPY))
     optimizations = [
-        Optimization(
-            rung,
-            build,
-            {"sm_90": gain, "cuda": 0.9},
-            dtype="bfloat16",
-            needs=needs,
-            contract={"cuda": Contract(limits=limits)},
-        )
-        for rung, build, gain, needs, limits in rungs
+        _rung("compiled", partial(compiled, eager), gains[0], needs=COMPILER, contract={"cuda": few_kernels}),
+        _rung("triton", partial(in_triton, eager.__name__), gains[1], needs=TRITON, contract={"cuda": one_kernel}),
     ]
     if library is not None:
-        gains = {"sm_90": 2.7, "cuda": 1.0}
-        optimizations.append(Optimization("library", partial(as_it_is, library), gains, dtype="bfloat16"))
+        optimizations.append(_rung("library", partial(as_it_is, library), {"sm_90": 2.7, "cuda": 1.0}))
     baseline = partial(as_it_is, eager)
     return Workload(f"gpu-operator-{name}", baseline, rows.make, {"cuda": rows.size}, tuple(optimizations))
 

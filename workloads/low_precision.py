@@ -26,13 +26,13 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
+from workloads.llm.quantized import FP8, INT8, round_rows
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.random_inputs import draw
 
 INPUTS, OUTPUTS = {"cuda": 4096, "cpu": 256}, {"cuda": 14_336, "cpu": 512}
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 GROUP = 128  # neighbours with one scale, in four bits
-FP8, LARGEST = torch.float8_e4m3fn, 448.0
 Product = Callable[[Tensor], Tensor]
 
 
@@ -70,21 +70,14 @@ def dense_and_pruned(context: Context) -> Side:
     return _side(lambda x: F.linear(x, weight))
 
 
-def scale_rows(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
-    """The values, the largest one of each row as `largest`, and the scales that undo it: float32, [rows, 1]."""
-    scales = values.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / largest
-    return values.float() / scales, scales
-
-
 def fp8(context: Context) -> Side:
     """Eight-bit floats with a scale for each row of the activations and of the weights."""
-    scaled, weight_scales = scale_rows(weights(context), LARGEST)
-    weight, by_row = scaled.to(FP8), F.ScalingType.RowWise
+    (weight, weight_scales), by_row = round_rows(weights(context), FP8), F.ScalingType.RowWise
 
     def run(x: Tensor) -> Tensor:
-        values, scales = scale_rows(x, LARGEST)
+        values, scales = round_rows(x, FP8)
         product: Tensor = F.scaled_mm(
-            values.to(FP8), weight.t(), scales, by_row, weight_scales.t(), by_row, output_dtype=torch.bfloat16
+            values, weight.t(), scales, by_row, weight_scales.t(), by_row, output_dtype=torch.bfloat16
         )
         return product
 
@@ -93,12 +86,11 @@ def fp8(context: Context) -> Side:
 
 def int8(context: Context) -> Side:
     """Eight-bit integers with the same scales; the sums are 32-bit integers."""
-    scaled, weight_scales = scale_rows(weights(context), 127.0)
-    weight, dtype = scaled.round().to(torch.int8), DTYPE[context.device.type]
+    (weight, weight_scales), dtype = round_rows(weights(context), INT8), DTYPE[context.device.type]
 
     def run(x: Tensor) -> Tensor:
-        values, scales = scale_rows(x, 127.0)
-        sums = torch._int_mm(values.round().to(torch.int8), weight.t())
+        values, scales = round_rows(x, INT8)
+        sums = torch._int_mm(values, weight.t())
         return (sums.float() * scales * weight_scales.t()).to(dtype)
 
     return _side(compile_anew(run, dynamic=False, fullgraph=True))

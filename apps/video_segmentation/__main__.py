@@ -185,7 +185,7 @@ def _run(rung: Rung, asked: argparse.Namespace) -> Run:
     ):
         built = time.perf_counter()
         _through(pipeline, info, asked.quiet)
-    frames = encoder.close().frames
+    frames = encoder.frames
     announced = announced_frames(info)
     if frames < announced:
         gave = f"{source} gave {frames} of its {announced} frames, since it was cut short or is damaged"

@@ -117,7 +117,7 @@ def starts_early(device: torch.device) -> dict[str, bool]:
 
 
 class Matrix(NamedTuple):
-    """Weights [rows, width], and float32 [rows] scales where a value has one byte."""
+    """Weights [rows, width], and float32 [rows, 1] scales where a value has one byte."""
 
     weight: Tensor
     scale: Tensor | None

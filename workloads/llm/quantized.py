@@ -11,12 +11,12 @@ from torch import Tensor, nn
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
 
 
-def round_rows(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The weights in int8 or fp8, and the float32 [rows] scales that undo it."""
+def round_rows(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The values in int8 or fp8, and the float32 [rows, 1] scales that undo it."""
     largest = 127.0 if dtype is INT8 else torch.finfo(dtype).max
-    scale = weight.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / largest
-    scaled = weight.float() / scale
-    return (scaled.round() if dtype is INT8 else scaled).to(dtype), scale[:, 0]
+    scales = values.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12) / largest
+    scaled = values.float() / scales
+    return (scaled.round() if dtype is INT8 else scaled).to(dtype), scales
 
 
 def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module], kept: str = "") -> None:
@@ -38,7 +38,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         weight, scale = round_rows(linear.weight, INT8)
         self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale.to(torch.bfloat16))
+        self.register_buffer("scale", scale[:, 0].to(torch.bfloat16))
 
     def forward(self, x: Tensor) -> Tensor:
         product: Tensor = torch._weight_int8pack_mm(x.flatten(0, -2).to(torch.bfloat16), self.weight, self.scale)
@@ -55,14 +55,11 @@ class Fp8Linear(nn.Module):
         super().__init__()
         weight, scale = round_rows(linear.weight, FP8)
         self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale[None])
+        self.register_buffer("scale", scale.t())
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, by_row = x.flatten(0, -2).float(), F.ScalingType.RowWise
-        scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / torch.finfo(FP8).max
-        product: Tensor = F.scaled_mm(
-            (rows / scale).to(FP8), self.weight.t(), scale, by_row, self.scale, by_row, output_dtype=x.dtype
-        )
+        (rows, scale), by_row = round_rows(x.flatten(0, -2), FP8), F.ScalingType.RowWise
+        product: Tensor = F.scaled_mm(rows, self.weight.t(), scale, by_row, self.scale, by_row, output_dtype=x.dtype)
         return product.reshape(*x.shape[:-1], -1)
 
 

@@ -295,12 +295,8 @@ def composited_in_nv12(make: MakeStage, context: Context) -> Callable[[Tensor], 
     return lambda numbers: run(frames[chosen(numbers)], logits[chosen(numbers)])
 
 
-def composites_agree(make: MakeStage) -> Proof:
+def composites_agree(make: MakeStage, context: Context) -> str:
     """Proves that composites are those of OpenCV, before an encoder takes them."""
-    return Proof("composites agree", partial(_composites_agree, make))
-
-
-def _composites_agree(make: MakeStage, context: Context) -> str:
     numbers = torch.arange(context.items)
     found = rgb_from_nv12(composited_in_nv12(make, context)(numbers), source(context).matrix)
     wanted = composited_by_opencv(context)(numbers)
@@ -323,7 +319,7 @@ OF_ZEROS = f"{PRODUCTS}; nearly all are products with zero, which a CPU minds mo
 
 def _variant(name: str, make: MakeStage, speedup: Mapping[str, float], needs: Needs, why: str) -> Optimization:
     build: Build = partial(in_nv12, make)
-    proofs = (composites_agree(make),)
+    proofs = (Proof("composites agree", partial(composites_agree, make)),)
     return Optimization(name, build, speedup, tolerance=AT_PIXELS, needs=needs, contract=STAYS, proofs=proofs, why=why)
 
 

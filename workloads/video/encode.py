@@ -105,12 +105,8 @@ def compressed_only(frames: int, frame_bytes: int) -> Limit:
     return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)
 
 
-def file_shows(encoder: MakeEncoder) -> Proof:
+def file_shows(encoder: MakeEncoder, context: Context) -> str:
     """Proves that a file has every encoded frame, in order, and that its pictures are like them."""
-    return Proof("file shows them", partial(_file_shows, encoder))
-
-
-def _file_shows(encoder: MakeEncoder, context: Context) -> str:
     theirs = _by_baseline(context)
     words = _written(encoder, context).judge(len(nv12_frames(context)))
     return f"{words} (mp4v {statistics.median(theirs.psnr_db.values()):.1f} dB at {theirs.bit_rate_mbit_s:.1f})"
@@ -189,7 +185,7 @@ def quality(
 def _variant(
     name: str, encoder: MakeEncoder, speedup: Mapping[str, float], why: str, *limits: Limit, **more: Any
 ) -> Optimization:
-    contract, proofs = {"cuda": Contract(limits)}, (file_shows(encoder),)
+    contract, proofs = {"cuda": Contract(limits)}, (Proof("file shows them", partial(file_shows, encoder)),)
     words = {"tolerance": EXACT, "needs": ON_HOST, "contract": contract, "proofs": proofs, "why": why, **more}
     return Optimization(name, partial(build, encoder), speedup, **words)
 

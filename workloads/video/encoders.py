@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -58,13 +58,6 @@ class EncodingError(RuntimeError):
     """An error for a video that cannot be encoded, or not with these frames."""
 
 
-class Encoded(NamedTuple):
-    """A complete file."""
-
-    path: Path
-    frames: int
-
-
 class Encoder(ABC, Generic[_Frames]):
     """Batches of frames in, a file out. Any call may raise the error of an earlier batch; one caller at a time."""
 
@@ -74,7 +67,7 @@ class Encoder(ABC, Generic[_Frames]):
         self.path, self.info = path, info
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
-        self._encoded: Encoded | None = None
+        self._is_complete = False
         self._work = self._encode()
         self._thread = ThreadPoolExecutor(1, f"encode {path.name}")
         try:
@@ -108,18 +101,15 @@ class Encoder(ABC, Generic[_Frames]):
         while self._in_flight:
             self._in_flight.popleft().result()
 
-    def close(self) -> Encoded:
-        """Flushes, and moves the file to its path; a repeated call returns the same."""
-        if self._encoded is None:
-            try:
+    def close(self) -> None:
+        """Flushes, and moves the file of `frames` frames to its path; may be called again."""
+        try:
+            if not self._is_complete:
                 Encoder.settle(self)
                 self._thread.submit(next, self._work, None).result()  # None is sent, and comes back at the end
-            except BaseException:
-                self.abort()
-                raise
-            self._thread.shutdown()
-            self._encoded = Encoded(self.path, self.frames)
-        return self._encoded
+                self._is_complete = True
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Ends without a file; does nothing after `close()`. May be called again."""
@@ -589,7 +579,7 @@ class Recorder:
     def __init__(
         self, make: type[Encoder[Any]], info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path
     ) -> None:
-        self.latest: Encoded | None = None
+        self.latest: Encoder[Any] | None = None
         self._make, self._info, self._device, self._most = make, info, device, frames_per_file
         self._folder = tempfile.TemporaryDirectory(prefix="recording-", dir=folder)
         self._numbers = count()
@@ -627,6 +617,7 @@ class Recorder:
         self._folder.cleanup()
 
     def _close(self, encoder: Encoder[Any]) -> None:
-        before, self.latest = self.latest, encoder.close()
+        encoder.close()
+        before, self.latest = self.latest, encoder
         if before is not None:
             before.path.unlink()

@@ -599,15 +599,11 @@ def _baseline_composites(context: Context) -> Generator[Pixels, None, None]:
 COMPARED_EVERY = 10  # frames of a file, with the encoder's inputs
 
 
-def file_is_whole(rung: Rung) -> Proof:
+def file_is_whole(rung: Rung, context: Context) -> str:
     """Proves that every frame of the clip is in the file, in order, and like the encoder's input.
 
     Each step compares the luma of the composites with the baseline's; the proof compares the colours of the first one.
     """
-    return Proof("file is whole", partial(_file_is_whole, rung))
-
-
-def _file_is_whole(rung: Rung, context: Context) -> str:
     clip, given = source(context), dict[int, Pixels]()  # composites by number, NV12 on the host
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{rung.encoder.suffix}")
@@ -664,24 +660,12 @@ def _from_the_gpu(*engaged: Limit, limits: tuple[Limit, ...] = ()) -> Contract:
     return Contract((Limit("host_to_device_bytes", at_most=2**20), *engaged), (WITHIN_8_GIB, *limits))
 
 
-def _rung(
-    name: str,
-    rung: Rung,
-    speedup: Mapping[str, float],
-    why: str,
-    on_cuda: Contract | None = None,
-    on_sm_90: Contract | None = None,
-    **more: Any,
-) -> Optimization:
-    words = {
-        "dtype": "float16" if rung != ON_CPU else "float32",
-        "needs": VIDEO,
-        "tolerance": EXACT,
-        "contract": {kind: each for kind, each in (("sm_90", on_sm_90), ("cuda", on_cuda)) if each},
-        "proofs": () if rung.encoder is Mp4v and rung != ON_CPU else (file_is_whole(rung),),
-        **more,
-    }
-    return Optimization(name, partial(build, rung), speedup, why=why, **words)
+def _rung(name: str, rung: Rung, speedup: Mapping[str, float], why: str, **more: Any) -> Optimization:
+    dtype = "float16" if rung != ON_CPU else "float32"
+    without_proof = rung.encoder is Mp4v and rung != ON_CPU
+    proofs = () if without_proof else (Proof("file is whole", partial(file_is_whole, rung)),)
+    words = {"dtype": dtype, "needs": VIDEO, "tolerance": EXACT, "proofs": proofs, "why": why, **more}
+    return Optimization(name, partial(build, rung), speedup, **words)
 
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
@@ -711,51 +695,55 @@ LADDER = (
     _rung(
         *("segment-fused", SEGMENT, {"sm_90": 1.05, "cuda": 0.95}, LONGEST_FIRST),
         needs=GPU_STAGES,
-        on_cuda=Contract((*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES)),
+        contract={"cuda": Contract((*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES))},
     ),
     _rung(
         *("composite-gpu", COMPOSITE, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
         compared_with="segment-fused",
         needs=GPU_STAGES,
-        on_cuda=Contract((*TENSOR_CORES, THREE_STAGES, BGR_ONLY)),
+        contract={"cuda": Contract((*TENSOR_CORES, THREE_STAGES, BGR_ONLY))},
         min_speedup_why=SHARED_CORES,
     ),
     _rung(
         *("preprocess-gpu", PREPROCESS, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
         compared_with="composite-gpu",
         needs=GPU_STAGES,
-        on_cuda=Contract((FOUR_STAGES, A_FRAME_GOES_UP_ONCE)),
+        contract={"cuda": Contract((FOUR_STAGES, A_FRAME_GOES_UP_ONCE))},
         min_speedup_why=NOISY_CPU,
     ),
     _rung(
         *("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU),
         compared_with="preprocess-gpu",
-        on_cuda=_from_the_gpu(FOUR_STAGES),
+        contract={"cuda": _from_the_gpu(FOUR_STAGES)},
     ),
     _rung(
         *("nvjpeg", ENCODE, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
         compared_with="nvdec-sessions",
-        on_cuda=Contract((COMPRESSED_ONLY,)),
+        contract={"cuda": Contract((COMPRESSED_ONLY,))},
         min_speedup_why=SHARED_CORES,
     ),
     _rung(
         *("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP),
         compared_with="nvjpeg",
-        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
-        on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
+        contract={
+            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
+            "cuda": _from_the_gpu(COMPRESSED_ONLY),
+        },
     ),
 )
 OPTIMIZED = (
     _rung(
         *("optimized-x264", X264, {"sm_90": 7.4, "cuda": 1.5}, X264_BOUND),
-        on_cuda=_from_the_gpu(NV12_ONLY),
-        on_sm_90=_from_the_gpu(FOUR_STAGES, NV12_ONLY, limits=(H264_WITH_START_UP,)),
+        contract={
+            "sm_90": _from_the_gpu(FOUR_STAGES, NV12_ONLY, limits=(H264_WITH_START_UP,)),
+            "cuda": _from_the_gpu(NV12_ONLY),
+        },
     ),
     _rung(
         *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.95, "cuda": 0.9}, NVIDIAS_LIBRARIES),
         compared_with="optimized-x264",
         needs=WITH_TENSORRT,
-        on_cuda=_from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY),
+        contract={"cuda": _from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY)},
     ),
     Optimization(
         *("x264-alone", partial(x264_alone, X264), {"sm_90": 9.4, "cuda": 0.5}),
@@ -767,24 +755,26 @@ OPTIMIZED = (
     _rung(
         *("of-x264-alone", X264, {"sm_90": 0.75, "cuda": 0.5}, X264_BOUND),
         compared_with="x264-alone",
-        on_cuda=_from_the_gpu(FOUR_STAGES, NV12_ONLY),
+        contract={"cuda": _from_the_gpu(FOUR_STAGES, NV12_ONLY)},
         min_speedup_why=OWN_HOST,
     ),
     _rung(
         *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE),
         compared_with="optimized-nvjpeg",
         needs=WITH_TRITON,
-        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
+        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
     ),
     _rung(
         *("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART),
         needs=WITH_NVENC,
-        on_cuda=_from_the_gpu(COMPRESSED_ONLY),
+        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
     ),
     _rung(
         *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}"),
-        on_cuda=_from_the_gpu(),
-        on_sm_90=_from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
+        contract={
+            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
+            "cuda": _from_the_gpu(),
+        },
         min_speedup_why=SHARED_CORES,
     ),
 )

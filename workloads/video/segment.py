@@ -473,12 +473,8 @@ def intersection_over_union(masks: Tensor, others: Tensor) -> float:
     return int((masks & others).sum()) / union if union else 1.0
 
 
-def masks_agree(build: Build) -> Proof:
+def masks_agree(build: Build, context: Context) -> str:
     """Proves that the masks of the frames of `truth` are the baseline's, and as accurate."""
-    return Proof("masks", partial(_masks_agree, build))
-
-
-def _masks_agree(build: Build, context: Context) -> str:
     frames, true_masks = truth(context)
     wanted, found = _by_baseline(context), _masks(build, context)
     agreement = intersection_over_union(found, wanted)
@@ -530,8 +526,8 @@ def _promised(
     **more: Any,
 ) -> Optimization:
     """At least the speedup `sm_90`, within `limits`, on an H200 or H100 and `cuda` on any GPU, with equal masks."""
-    contract = {"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)}
-    words = {"dtype": "float16", "needs": VOLTA, "contract": contract, "proofs": (masks_agree(build),), **more}
+    contract, proof = {"sm_90": Contract(engaged, limits), "cuda": Contract(engaged)}, partial(masks_agree, build)
+    words = {"dtype": "float16", "needs": VOLTA, "contract": contract, "proofs": (Proof("masks", proof),), **more}
     return Optimization(name, build, {"sm_90": sm_90, "cuda": cuda}, **words)
 
 

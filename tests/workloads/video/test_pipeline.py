@@ -188,7 +188,7 @@ def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_compl
 
 @pytest.mark.parametrize("rung", [ON_CPU, AS_JPEG], ids=["on_cpu", "as_jpeg"])
 def test_a_file_is_whole(rung: Rung, context: Context) -> None:
-    words = file_is_whole(rung).show(context)
+    words = file_is_whole(rung, context)
     middle = r"\S+ dB at least and \S+ dB in the middle of 3, \S+ Mbit/s"
     assert re.fullmatch(rf"24 of 24 frames, {middle}, \S+ dB of the first composite with the baseline's", words)
 
@@ -198,7 +198,7 @@ def test_a_file_without_colours_is_disproved(context: Context) -> None:
     with closing(build(rung, context)) as side:
         assert side.step(torch.ones(8)).all(), "a step sees the luma alone"
     with pytest.raises(DisprovedError, match=r"dB of the first composite with the baseline's: 40 dB are wanted"):
-        file_is_whole(rung).show(context)
+        file_is_whole(rung, context)
 
 
 def test_a_baseline_that_composites_nothing_is_refused(
@@ -221,4 +221,4 @@ def test_a_file_that_lacks_its_end_is_not(context: Context, monkeypatch: pytest.
 
     monkeypatch.setattr(Pipeline, "take", short)
     with pytest.raises(DisprovedError, match=r"16 of 24 frames, .*: all of them are wanted"):
-        file_is_whole(REFERENCE).show(context)
+        file_is_whole(REFERENCE, context)

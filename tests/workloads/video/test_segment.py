@@ -80,7 +80,7 @@ def _thinner(masks: Tensor) -> Tensor:
 def test_other_masks_are_disproved(context, baseline, optimized, reason, monkeypatch):
     monkeypatch.setattr(segment, "baseline", _drawing(_shifted(baseline)))
     with pytest.raises(DisprovedError, match=reason):
-        masks_agree(_drawing(optimized)).show(context)
+        masks_agree(_drawing(optimized), context)
 
 
 def test_the_proof_holds_for_fp16_on_a_cpu(context):
@@ -109,5 +109,5 @@ def test_a_users_video_is_what_is_segmented(context, tmp_path):
     compared, masks = segment.truth(own)
     assert masks is None
     assert len(compared) == 2
-    words = masks_agree(segment.baseline).show(own)
+    words = masks_agree(segment.baseline, own)
     assert words == "IoU 1.0000 with the baseline's over 2 frames"

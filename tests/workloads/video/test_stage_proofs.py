@@ -39,7 +39,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
 
     monkeypatch.setattr(composite, "composited_in_nv12", darker)
     with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 4 frames: 40 dB are wanted$"):
-        composite.composites_agree(composite.OnDevice).show(context)
+        composite.composites_agree(composite.OnDevice, context)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_a_file_that_shows_something_else_is_disproved(
     write = encoders.X264.write  # of the encoder that is no baseline's
     monkeypatch.setattr(encoders.X264, "write", lambda encoder, frames: write(encoder, spoil(frames)))
     with pytest.raises(DisprovedError, match=words):
-        encode.file_shows(encoders.X264).show(context)
+        encode.file_shows(encoders.X264, context)
