@@ -17,7 +17,7 @@ SUITE = "pytest perf_tests"  # a user's own folder has another command
 RECORD = '--update-baselines="..."'
 BASELINES = "--perf-baselines"
 SET = "--perf-set="
-MOST_NAMED = 3  # of cases, else of workloads, by one command: where more lack a baseline, seldom any has one
+MOST_NAMED = 3  # cases by a command for all that were measured
 
 _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.REPEAT: "{again}",
@@ -64,7 +64,7 @@ def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
 
 
 def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
-    return run.command + _selection(list(dict.fromkeys(case_ids)))
+    return run.command + _selection(run, list(dict.fromkeys(case_ids)))
 
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
@@ -86,15 +86,16 @@ def _spans_gpus(verdict: Verdict, run: RunResult) -> bool:
     return case is not None and case.measurement is not None and "ranks" in case.measurement.optimized_counters
 
 
-def _selection(case_ids: Sequence[str]) -> str:
-    """The cases by their ids, by their workloads where they are many; no selection where the workloads are many too."""
-    names = case_ids if len(case_ids) <= MOST_NAMED else [f"{_workload(one)}/" for one in case_ids]
-    named = list(dict.fromkeys(names))
-    return f' -k "{" or ".join(named)}"' if len(named) <= MOST_NAMED else ""
+def _selection(run: RunResult, case_ids: Sequence[str]) -> str:
+    """The option that selects these cases alone; none where they are all that a run of every test measured.
 
-
-def _workload(case_id: str) -> str:
-    return case_id.rsplit("/", 2)[0]
+    `-k` also selects a name that contains another one: brackets, which stand around a parameter, end it on both sides.
+    """
+    measured = {case.case_id for case in run.cases.values() if case.measurement is not None}
+    if not run.narrowed and len(case_ids) > MOST_NAMED and measured.issubset(case_ids):
+        return ""
+    is_ambiguous = {one: any(one in other for other in run.cases.keys() - {one}) for one in run.cases}
+    return f' -k "{" or ".join(f"[{one}]" if is_ambiguous.get(one) else one for one in case_ids)}"'
 
 
 def _own_paths(command: str) -> str:

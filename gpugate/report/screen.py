@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.report.table import style_of
-from gpugate.report.terminal import indent, section
+from gpugate.report.terminal import command_line, indent, section
 from gpugate.report.view import Finding, RunView, describe_absence
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
@@ -90,7 +90,7 @@ def _attention(view: RunView) -> Iterator[list[RenderableType]]:
 
 
 def _finding(found: Finding, cases: str, words: Sequence[str]) -> list[RenderableType]:
-    step = [indent(f"next: {found.next_step}", 4)] if found.next_step else []
+    step = [command_line(f"next: {found.next_step}", 4)] if found.next_step else []
     return [
         _head(found.outcome.value, f"  {found.checks} of {cases}", style_of(found.outcome)),
         *(indent(line, 4) for line in words),

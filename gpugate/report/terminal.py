@@ -53,7 +53,7 @@ def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Re
     system: Literal["standard"] | None = "standard" if colour else None
     console = Console(file=stream, width=width, height=100, force_terminal=colour, color_system=system)
     for part in parts:
-        console.print(_Visible(part), highlight=False)
+        console.print(_Visible(part), highlight=False, crop=False)
     return Rendered("\n".join(_BLANKS_AT_END.sub(r"\1", line) for line in stream.getvalue().splitlines()) + "\n")
 
 
@@ -61,6 +61,11 @@ def section(title: str, paragraphs: Iterable[Sequence[RenderableType]]) -> list[
     """A blank line, the title and the paragraphs; nothing without paragraphs."""
     lines = [line for paragraph in paragraphs for line in paragraph]
     return [Text(), Text(title, style="bold"), *lines] if lines else []
+
+
+def command_line(words: str, columns: int) -> RenderableType:
+    """One line, however narrow the terminal is: a command that is copied must not contain a line's end."""
+    return Text(" " * columns + words, no_wrap=True, overflow="ignore")
 
 
 def indent(words: str, columns: int) -> RenderableType:

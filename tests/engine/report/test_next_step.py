@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpugate.commands.cli import _parser
-from gpugate.report.next_step import describe_next_step
+from gpugate.report.next_step import describe_next_step, describe_recording
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
@@ -44,6 +44,26 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
             result = tiny.run(*words, "--collect-only", "-q")
             assert result.status == 0
             assert set(re.findall(r"::\w+\[(.+?)\]", result.text)) == {CASE}
+
+
+def test_a_command_for_several_cases_selects_these_alone(tiny: TinyProject) -> None:
+    tiny.workload(optimizations=", ".join(PROMISE.replace("quick", name, 1) for name in ("quick", "b", "c")))
+    source = (tiny.path / "tiny.py").read_text(encoding="utf-8")
+    tiny.write(
+        "tiny.py", f"{source}\nfrom dataclasses import replace\nWORKLOADS += (replace(*WORKLOADS, name='very-tiny'),)"
+    )
+    ids = [f"{workload}/{name}/cpu" for workload in ("tiny", "very-tiny") for name in ("quick", "b", "c")]
+    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0)
+    run.cases = {one: replace(stored_runs.case(one), case_id=one) for one in ids}
+
+    def select(wanted: list[str]) -> set[str]:
+        _, *words, _ = shlex.split(describe_recording(run, wanted))
+        return set(re.findall(r"::\w+\[(.+?/cpu)\]", tiny.run(*words, "--collect-only", "-q").text))
+
+    for wanted in (ids[:1], ids[1:], ids):
+        assert select(wanted) == set(wanted)
+    assert "-k" not in describe_recording(run, ids)
+    assert "-k" in describe_recording(replace(run, narrowed=True), ids)
 
 
 def test_a_record_of_other_cores_is_repeated_with_as_many() -> None:
