@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from gpugate.workload import Context, Contract, DeviceKind, Limit, Optimization, Side, Size, Workload
+from workloads.attention import DTYPE, HEAD, HEADS
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.random_inputs import draw
 
-HEADS, HEAD = {"cuda": 16, "cpu": 4}, {"cuda": 128, "cpu": 32}
-DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 PAGE, PART = 128, 8192  # tokens of a page, and of a program of the kernel at most
 CACHED = {"cuda": 262_144, "cpu": 4096}  # tokens of all texts, which have equal shares
 

@@ -30,6 +30,7 @@ from workloads.parts.random_inputs import host_generator
 from workloads.video.arrivals import paint, strip_height
 from workloads.video.frames import (
     LIMITED_RANGE,
+    TAGS,
     Matrix,
     VideoInfo,
     copy_as_nv12,
@@ -65,7 +66,6 @@ CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast", "crf": "23", "x264-params": X264}),
     "hevc": ("libx265", {"preset": "ultrafast", "crf": "26", "x265-params": X265}),
 }
-BT601 = 6  # SMPTE 170M as ISO/IEC 23091-2 numbers matrix, primaries and transfer
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def clip_path(cache_dir: Path, clip: Clip) -> Path:
         stream = container.add_stream(encoder, rate=clip.frames_per_second, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = clip.width, clip.height, "yuv420p"
         coding = stream.codec_context
-        coding.colorspace = coding.color_primaries = coding.color_trc = BT601
+        coding.colorspace = coding.color_primaries = coding.color_trc = TAGS["bt601"]
         coding.color_range = LIMITED_RANGE
         if clip.codec == "hevc":
             coding.codec_tag = "hvc1"  # QuickTime requires this tag in an MP4
@@ -152,7 +152,7 @@ def _coloured(clip: Clip, number: int) -> VideoFrame:
     import av
 
     frame = av.VideoFrame.from_ndarray(rendered(clip, number)[0], "rgb24").reformat(
-        format="yuv420p", dst_colorspace=BT601, dst_color_range=LIMITED_RANGE
+        format="yuv420p", dst_colorspace=TAGS["bt601"], dst_color_range=LIMITED_RANGE
     )
     frame.pts, frame.time_base = number, Fraction(1, clip.frames_per_second)
     return frame

@@ -50,7 +50,7 @@ from workloads.video.clip import (
 )
 from workloads.video.decode import stamps
 from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
-from workloads.video.frames import Matrix, plane, rgb_from_nv12
+from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, plane, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
@@ -164,9 +164,7 @@ def quality(
     Bar codes are read where frames are `numbered`.
     """
     import av
-    from av.video.reformatter import ColorRange, Colorspace
 
-    colours = {"bt601": Colorspace.ITU601, "bt709": Colorspace.ITU709}[matrix]
     frames, psnr, numbers = 0, {}, []
     with av.open(path) as container:
         stream = container.streams.video[0]
@@ -175,7 +173,7 @@ def quality(
             if numbered:
                 numbers.append(int(read_numbers(torch.from_numpy(plane(frame, 0).copy())[None])))
             if frames in originals:
-                nv12 = frame.reformat(format="nv12", dst_colorspace=colours, dst_color_range=ColorRange.MPEG)
+                nv12 = frame.reformat(format="nv12", dst_colorspace=TAGS[matrix], dst_color_range=LIMITED_RANGE)
                 psnr[frames] = psnr_db(nv12.to_ndarray(), originals[frames])
             frames += 1
         seconds = frames / float(stream.average_rate or 1)

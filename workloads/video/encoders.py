@@ -36,15 +36,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.frames import LIMITED_RANGE, Matrix, VideoInfo, replacing_file, replacing_video
+from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, replacing_file, replacing_video
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-# Matrix, primaries and transfer as ITU-T H.273 numbers them; BT.601 is SMPTE 170M's.
-H273_CODE: dict[Matrix, int] = {"bt601": 6, "bt709": 1}
 LEAST_ENCODED_DB = 35.0
 MOST_IN_FLIGHT = 3  # batches
 PRESET, CRF = "veryfast", 23  # of libx264; CRF is its constant rate factor
@@ -211,7 +209,7 @@ def configure(context: VideoCodecContext, info: VideoInfo, threads: int = 0) -> 
     context.width, context.height, context.pix_fmt = info.width, info.height, "nv12"
     context.framerate, context.time_base = info.frames_per_second, 1 / info.frames_per_second
     context.color_range = LIMITED_RANGE
-    context.colorspace = context.color_primaries = context.color_trc = H273_CODE[info.matrix]
+    context.colorspace = context.color_primaries = context.color_trc = TAGS[info.matrix]
     context.options = {"preset": PRESET, "g": "250", "crf": f"{CRF}"}
     # PyAV requests threads that share a frame: slices that cannot be predicted from each other, slower and larger.
     context.thread_type, context.thread_count = "FRAME", threads
@@ -500,7 +498,7 @@ class Nvenc(Encoder[Tensor]):
         from av.bitstream import BitStreamFilterContext
         from av.packet import Packet
 
-        info, code = self.info, H273_CODE[self.info.matrix]
+        info, code = self.info, TAGS[self.info.matrix]
         # A thread without a context would get one of its own, without PyTorch's memory.
         torch.cuda.set_device(self._gpu)
         library: Any = importlib.import_module(PACKAGE)

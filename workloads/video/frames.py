@@ -30,6 +30,8 @@ Matrix = Literal["bt601", "bt709"]
 Plane = NDArray[np.uint8]
 # Matrix coefficients as ISO/IEC 23091-2 numbers them. Untagged (2) is BT.601 at any size, as for swscale and OpenCV.
 MATRICES: dict[int, Matrix] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
+# A tag for matrix, primaries and transfer, by the same numbers; BT.601 is SMPTE 170M's.
+TAGS: dict[Matrix, int] = {"bt601": 6, "bt709": 1}
 LIMITED_RANGE, FULL_RANGE = 1, 2  # as FFmpeg numbers them; luma of limited range is 16..235, chroma 16..240
 PIXELS = ("yuv420p", "nv12")  # FFmpeg's names of 8 bits deep, 4:2:0
 MOST_REORDERED = 16  # frames coded ahead of one that is shown before them, in H.264 and HEVC

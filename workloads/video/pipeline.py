@@ -443,17 +443,10 @@ def build(rung: Rung, context: Context) -> Side:
         built.callback(pipeline.close)  # before the recorder
         closing_all = built.pop_all()
 
-    def next_record() -> Tensor:
-        batch = pipeline.take()
-        if batch is None:
-            raise ValueError("the decoder came to its end, and it is to go round: report this")
-        record: Tensor = batch.on_stream()
-        return record
-
     def step(stamp: Tensor) -> Tensor:
         with on_stream(pipeline.stream):
-            records = [next_record() for _ in range(context.items // BATCH)]
-            return torch.cat(records).to(stamp.device) * stamp[:, None]
+            batches = [cast(Batch, pipeline.take()) for _ in range(context.items // BATCH)]  # the clip goes round
+            return torch.cat([batch.on_stream() for batch in batches]).to(stamp.device) * stamp[:, None]
 
     def checked_step(stamp: Tensor) -> Tensor:
         """A step whose record must be right: the record of a wrong reference would equal that of a wrong side."""
@@ -547,8 +540,12 @@ def composite_grids(context: Context) -> Tensor:
     """
 
     def make() -> bytes:
+        grids, matrix = list[Tensor](), source(context).matrix
+        with closing(_baseline_composites(context)) as batches:
+            while len(grids) < COMPARED_FRAMES and (composited := next(batches, None)) is not None:
+                grids += luma_of_bgr(composited, matrix)
         buffer = io.BytesIO()
-        torch.save(_compute_grids(context), buffer)
+        torch.save(torch.stack(grids[:COMPARED_FRAMES]), buffer)
         return buffer.getvalue()
 
     content = read_or_make(context.cache_dir / FOLDER / f"{_key(context)}.pt", make)
@@ -566,16 +563,6 @@ def _key(context: Context) -> str:
     files = [path.read_bytes() for path in (source(context).path, checkpoint) if path is not None]
     versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return key_of(FORMAT, COMPARED_FRAMES, weights, *files, versions)
-
-
-def _compute_grids(context: Context) -> Tensor:
-    grids, matrix = list[Tensor](), source(context).matrix
-    with closing(_baseline_composites(context)) as batches:
-        for composited in batches:
-            grids += luma_of_bgr(composited, matrix)
-            if len(grids) >= COMPARED_FRAMES:
-                break
-    return torch.stack(grids[:COMPARED_FRAMES])
 
 
 def _baseline_composites(context: Context) -> Generator[Pixels, None, None]:
