@@ -98,7 +98,8 @@ def _gain_on_cached_data(gain: float) -> Limit:
     return Limit("cached_step_ms", at_most_of_reference=1 / gain)
 
 
-# Both sides wait for worker processes, and two runs of one loader differ by up to a tenth: 0.94 to 1.01 on an H200.
+# Both sides wait for worker processes, and two runs of one loader differ by up to a tenth: 0.94 to 1.01 on an H200. In
+# three processes there `pinned` gained 1.08 to 1.41 and `non-blocking` 0.92 to 1.28, each by its interval.
 NO_SLOWER = {"cuda": 0.85}
 # The first rung also proves that the losses of all rungs up to `non-blocking`, which are its own, lead to learning.
 RUNGS = (
@@ -108,11 +109,11 @@ RUNGS = (
         {"sm_90": 1.5, "cuda": 1.2},
         (same(WORKERS), learns(WORKERS)),
     ),
-    _rung("pinned", PINNED, {"sm_90": 1.1, "cuda": 0.97}, (same(PINNED),), ALL_PINNED),
+    _rung("pinned", PINNED, {"sm_90": 1.05, "cuda": 0.97}, (same(PINNED),), ALL_PINNED),
     _rung(
         "non-blocking",
         NON_BLOCKING,
-        {"sm_90": 0.95, "cuda": 0.90},
+        {"cuda": 0.9},
         (same(NON_BLOCKING),),
         ALL_PINNED,
         NO_SYNC,
