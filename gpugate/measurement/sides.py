@@ -190,7 +190,7 @@ def build_side(
     if restore is not None:
         restore([first_input])
     TorchFlags().apply()
-    allocated_bytes, compiler = _allocated_bytes(context.device), CompilerCounters()
+    before_bytes, compiler = allocated_bytes(context.device), CompilerCounters()
     with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
@@ -210,7 +210,7 @@ def build_side(
             if context.device.type == "cuda":
                 if restore is not None:
                     restore([first_input])
-                peak_bytes = _peak_of_step(side, first_input, context.device) - allocated_bytes  # cuda only
+                peak_bytes = _peak_of_step(side, first_input, context.device) - before_bytes  # cuda only
         undo.pop_all()
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     made = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
@@ -243,7 +243,7 @@ def _await_compile_workers() -> None:
         workers.AsyncCompile.wait_pool_ready(WORKERS_START_S)
 
 
-def _allocated_bytes(device: torch.device) -> int:
+def allocated_bytes(device: torch.device) -> int:
     """The device memory of all that is alive: what a closed side left in reference cycles would be freed any time."""
     if device.type != "cuda":
         return 0

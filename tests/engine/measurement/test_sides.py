@@ -1,8 +1,10 @@
 """Building, running and releasing a side: who is blamed, what it cost, and that it is left as it was."""
 
 import copy
+import gc
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpugate.errors import SideError
 from gpugate.measurement.difference import numbers_of
-from gpugate.measurement.sides import BuiltSide, blame, build_side, fingerprint
+from gpugate.measurement.sides import BuiltSide, allocated_bytes, blame, build_side, fingerprint
 from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.workload import Context, Side
 
@@ -224,3 +226,16 @@ def test_memory_that_a_side_never_wrote_holds_no_older_output(dtype: torch.dtype
         expected, output = (numbers_of(side.output_for(inputs)[""]) for side in (reference, lucky))
         assert float((output == expected).double().mean()) < 0.01
         assert float((output - expected).norm() / expected.norm()) > 1e3
+
+
+def test_memory_of_a_closed_side_in_a_reference_cycle_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be freed in the middle of the next side's measurement, whose peak would be too low, or negative."""
+    left = SimpleNamespace()
+    left.itself, alive = left, weakref.ref(left)
+    del left
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 4096)
+    gc.disable()
+    try:
+        assert allocated_bytes(torch.device("cuda")) == 0
+    finally:
+        gc.enable()
