@@ -230,8 +230,8 @@ def test_memory_that_a_side_never_wrote_holds_no_older_output(dtype: torch.dtype
 
 def test_memory_of_a_closed_side_in_a_reference_cycle_is_not_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be freed in the middle of the next side's measurement, whose peak would be too low, or negative."""
-    left = SimpleNamespace()
-    left.itself, alive = left, weakref.ref(left)
+    left = nn.Module()
+    left.__dict__["itself"], alive = left, weakref.ref(left)
     del left
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 4096)
     gc.disable()
