@@ -41,7 +41,7 @@ def _best_ms(timer: HostTimer, run: Callable[[], object], calls: int = 1) -> flo
 def _cpu() -> dict[str, float]:
     timer = HostTimer()
     left, right = torch.randn(2, CPU_MATMUL, CPU_MATMUL)
-    source = torch.randn(CPU_COPY_BYTES // 4)
+    source = left.flatten().repeat(CPU_COPY_BYTES // 4 // left.numel())  # drawing them takes longer
     target = torch.empty_like(source)
     # One product as a matmul and as a convolution: two libraries compute them, and either may be faster on this CPU.
     image, weight = left.view(1, CPU_MATMUL, -1, 32), right.view(CPU_MATMUL, CPU_MATMUL, 1, 1)
@@ -65,7 +65,7 @@ def _cuda(device: torch.device) -> dict[str, float]:  # cuda only
     half = torch.randn(2, CUDA_MATMUL, CUDA_MATMUL, device=device, dtype=torch.bfloat16)
     source = torch.randn(CUDA_COPY_BYTES // 4, device=device)
     target = torch.empty_like(source)
-    pinned = torch.randn(PINNED_COPY_BYTES // 4).pin_memory()
+    pinned = torch.empty(PINNED_COPY_BYTES // 4, pin_memory=True).copy_(source[: PINNED_COPY_BYTES // 4])
     small = torch.randn(32, device=device)
     matmul_ms = _best_ms(timer, lambda: torch.mm(half[0], half[1]), calls=4)
     copy_ms = _best_ms(timer, lambda: target.copy_(source), calls=4)
