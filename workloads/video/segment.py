@@ -169,10 +169,10 @@ def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter
     Raises ValueError, naming the file and the option that named it.
     """
 
-    def build(weights: Mapping[str, Tensor]) -> nn.Module:
-        return without_weights(kind, _classes(kind, weights))
-
-    return read_state_dict(path, f"{option} {path}", ARCHITECTURES[kind].name, build, left_out=AUXILIARY)
+    told, network = f"{option} {path}", ARCHITECTURES[kind].name
+    return read_state_dict(
+        path, told, network, lambda weights: without_weights(kind, _classes(kind, weights)), left_out=AUXILIARY
+    )
 
 
 def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
@@ -262,12 +262,8 @@ def seeded_network(kind: DeviceKind, seed: int) -> nn.Module:
                 module.weight.uniform_(0.5, 1.5)
                 module.bias.normal_(0.3, 0.2)
         for block in coarse.modules():
-            norm = None
-            if isinstance(block, Bottleneck):
-                norm = block.bn3
-            if isinstance(block, InvertedResidual) and block.use_res_connect:
-                norm = block.block[-1][1]
-            if norm is not None:
+            if isinstance(block, Bottleneck) or (isinstance(block, InvertedResidual) and block.use_res_connect):
+                norm = block.bn3 if isinstance(block, Bottleneck) else block.block[-1][1]
                 norm.weight.uniform_(*RESIDUAL_SCALES)
                 norm.bias.zero_()
     return coarse
