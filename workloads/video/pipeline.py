@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -269,7 +269,7 @@ def hand_on(first: int, content: Any) -> Batch:
     return Batch(first, content, torch.cuda.current_stream(content.device).record_event() if on_device else None)
 
 
-IN_FLIGHT = 9  # batches of an overlapped pipeline: three for each stage, which works on one while others wait
+AHEAD = 3  # batches that each stage of an overlapped pipeline is ahead of what the next one was given
 
 
 class Pipeline:
@@ -292,7 +292,7 @@ class Pipeline:
     ) -> None:
         device, self._write, self._decoded = context.device, write, 0
         self._threads: list[ThreadPoolExecutor] = []
-        self._in_flight: deque[Future[Batch | None]] = deque()
+        self._ahead: tuple[deque[Future[Batch | None]], ...] = deque(), deque(), deque()  # of each thread
         self._ended = False
         self._decoder = rung.decode(info.path, device, loop)
         with ExitStack() as built:  # the decoder is closed where a later part fails
@@ -320,17 +320,24 @@ class Pipeline:
             with on_stream(self.stream):
                 decoded = self.decode()
                 return None if decoded is None else self.encode(self.compute(decoded))
-        while len(self._in_flight) < IN_FLIGHT:
-            decoding, computing, encoding = self._threads
-            before = decoding.submit(self._decode_unless_ended)
-            for thread, work in ((computing, self.compute), (encoding, self.encode)):
-                before = thread.submit(_work_on, before, work)
-            self._in_flight.append(before)
         try:
-            return self._in_flight.popleft().result()
+            return self._next_of(2).result()
         except BaseException:
             self.close()
             raise
+
+    def _next_of(self, stage: int) -> Future[Batch | None]:
+        """The next batch of the stage's thread; AHEAD later ones are in work, or done and wait for the next stage.
+
+        After `settle` all of them are done, so every stage has a batch to work on at once.
+        """
+        thread, ahead = self._threads[stage], self._ahead[stage]
+        while len(ahead) <= AHEAD:
+            if stage == 0:
+                ahead.append(thread.submit(self._decode_unless_ended))
+            else:
+                ahead.append(thread.submit(_work_on, self._next_of(stage - 1), (self.compute, self.encode)[stage - 1]))
+        return ahead.popleft()
 
     def _decode_unless_ended(self) -> Batch | None:
         if self._ended:
@@ -362,7 +369,7 @@ class Pipeline:
 
         Between two such moments exactly as many batches were processed as were taken.
         """
-        wait(self._in_flight)
+        wait(chain(*self._ahead))
         self._decoder.settle()
         for stream in self._streams:
             if stream is not None:
@@ -371,7 +378,8 @@ class Pipeline:
     def close(self) -> None:
         for thread in self._threads:
             thread.shutdown(cancel_futures=True)
-        self._in_flight.clear()
+        for ahead in self._ahead:
+            ahead.clear()
         self._decoder.close()
 
     def _segment(self, frames: Tensor) -> Tensor:

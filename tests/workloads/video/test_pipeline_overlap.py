@@ -1,7 +1,7 @@
 """The stages of an overlapped pipeline work at the same time, and a settled one is as far ahead as before."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gpugate.workload import Context, Side
 from tests.support.patience import HANGS_S
 from workloads.video.clip import Clip, clip_path
 from workloads.video.frames import examine
-from workloads.video.pipeline import BATCH, IN_FLIGHT, Batch, Pipeline, Rung
+from workloads.video.pipeline import AHEAD, BATCH, Batch, Pipeline, Rung
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 BATCHES = 20
@@ -66,19 +66,21 @@ def test_stages_work_at_the_same_time(pipeline: Pipeline, monkeypatch: pytest.Mo
 def test_between_two_settled_moments_as_much_is_worked_on_as_is_taken(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worked, encode = list[int](), pipeline.encode
+    worked = {"compute": 0, "encode": 0}
 
-    def note(batch: Batch) -> Batch:
-        worked.append(batch.first)
-        return encode(batch)
+    def count(stage: str, work: Callable[[Batch], Batch]) -> Callable[[Batch], Batch]:
+        def counted(batch: Batch) -> Batch:
+            worked[stage] += 1
+            return work(batch)
 
-    monkeypatch.setattr(pipeline, "encode", note)
-    pipeline.take()
-    pipeline.settle()
-    assert len(worked) == IN_FLIGHT
-    for taken in (3, 1):
-        before = len(worked)
-        for _ in range(taken):
+        return counted
+
+    for stage in worked:
+        monkeypatch.setattr(pipeline, stage, count(stage, getattr(pipeline, stage)))
+    taken = 0
+    for further in (1, 3, 1):
+        for _ in range(further):
             pipeline.take()
         pipeline.settle()
-        assert len(worked) - before == taken
+        taken += further
+        assert worked == {"compute": taken + 2 * AHEAD, "encode": taken + AHEAD}, "each stage has work for the next one"
