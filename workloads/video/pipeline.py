@@ -110,7 +110,7 @@ class Place:
         A stage is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them
         share one interpreter: a single launch leaves it to the others.
         """
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" or not self.context.capture_graphs:
             return work
         self.settle()  # cuda only
         replay = replayed(self.context, work, *(each.clone() for each in examples()))  # cuda only
