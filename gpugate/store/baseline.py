@@ -337,7 +337,9 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
         if unfit and not (other_machine and recording.new_anchor):
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
             remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
-            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): mend that and record again{remedy}")
+            slowed = verdict.code is ReasonCode.REFERENCE_SLOWED
+            mend = "end the other work on this machine, or on a CPU set OMP_NUM_THREADS=1," if slowed else "mend that"
+            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): {mend} and record again{remedy}")
     # After the verdicts: a side that is WRONG is not timed, and a larger budget would not change that.
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")

@@ -333,7 +333,8 @@ def judged(outcome: Outcome, *reasons: Reason) -> RunResult:
         ),
         (
             judged(Outcome.UNDECIDED, Reason(ReasonCode.REFERENCE_SLOWED, {"times": 3.0})),
-            "net/tf32/cuda is UNDECIDED in the check of counters (no result: the reference takes 3 times as",
+            "net/tf32/cuda is UNDECIDED in the check of counters (no result: the reference takes 3 times as long "
+            "beside the optimized side as before that was built): end the other work on this machine, or on a CPU set",
         ),
         (run(replace(case("tf32", 2.0), measurement=None, error="no memory")), "net/tf32/cuda failed (no memory): "),
         (
