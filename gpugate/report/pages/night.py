@@ -39,7 +39,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         light=_light(run),
         rest=_rest(view),
         warned=[*([view.fault] if view.fault else []), *view.problems, *view.warnings],
-        worth=[words for words in (view.comparisons, view.proofs, view.tally) if words],
+        worth=[words for words in (view.records, view.comparisons, view.proofs, view.tally) if words],
         last=last,
         changes=changes,
         code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
