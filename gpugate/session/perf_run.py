@@ -176,7 +176,10 @@ class PerfRun:
         perf = self.opened
         try:
             if perf is not None:
-                self._finish(session, perf, ended_early(session, exitstatus, perf.result.cases))
+                interrupted = ended_early(session, exitstatus, perf.result.cases)
+                self._finish(session, perf, interrupted)
+                if self.options.update_baselines:
+                    self._record(perf, interrupted)
             else:
                 self._finish_without_cases(session)
         except GpugateError as error:
@@ -206,7 +209,7 @@ class PerfRun:
                 run_file.write(path, run)
 
     def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
-        run, recording = perf.result, self.options.update_baselines
+        run = perf.result
         self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes)])
         dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)
         self._lines.extend([] if is_due else dropped)
@@ -214,12 +217,10 @@ class PerfRun:
         if accepted - lacking and lacking - accepted:
             needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
             self._lines.append(f"--allow-missing {needless}: no selected case lacks it; they lack {lacked}")
-        if not interrupted and not recording:
+        if not interrupted and not self.options.update_baselines:
             self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
             self._end_with_fault(session, run)
         self._close_run(session, run, partial(perf.finish, interrupted))
-        if recording:
-            self._record(perf, interrupted)
 
     def _close_run(self, session: pytest.Session, run: RunResult, write: Callable[[], None]) -> None:
         """Writes the run with its exit status, its night, and its line in the store."""
