@@ -7,8 +7,9 @@ code for each length, or code for all of them; and of launches: one by one, or a
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from gpugate.workload import Build, Context, Contract, Limit, Needs, Optimization, Side, Size, Workload
 from workloads.parts.compiled import COMPILER, compile_anew
-from workloads.parts.kept_files import key_of
+from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.random_inputs import host_generator
 
 LAYERS = 6
@@ -128,13 +129,16 @@ def ahead_of_time(context: Context) -> Side:
     example = torch.randn(8, width, device=context.device)
     exported = torch.export.export(model, (example,), dynamic_shapes=({0: tokens},))
     machine = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
-    key = key_of(torch.__version__, machine, context.seed, str(exported))
-    package = context.cache_dir / f"compile-modes-{key}.pt2"
-    if not package.exists():
-        unfinished = package.with_suffix(f".{os.getpid()}.pt2")
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(unfinished))
-        unfinished.replace(package)
-    return _side(model, torch._inductor.aoti_load_package(str(package)))
+    kept = context.cache_dir / f"compile-modes-{key_of(torch.__version__, machine, context.seed, str(exported))}"
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "stack.pt2"
+
+        def compile_package() -> bytes:
+            torch._inductor.aoti_compile_and_package(exported, package_path=str(package))
+            return package.read_bytes()
+
+        package.write_bytes(read_or_make(kept, compile_package))
+        return _side(model, torch._inductor.aoti_load_package(str(package)))
 
 
 WHOLE = Limit("graph_breaks", at_most=0)
