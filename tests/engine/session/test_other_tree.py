@@ -83,15 +83,13 @@ def test_a_worker_that_does_not_fork_finds_the_modules_too(both: OtherTree) -> N
             assert pool.apply(late) == (2, 2)
 
 
-def test_afterwards_no_module_is_left_and_no_bytecode_was_written(both: OtherTree, monkeypatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+def test_afterwards_no_module_is_left(both: OtherTree) -> None:
     with both.importable():
         both.import_module("user").late()
         assert "another_tree.pieces.step" in sys.modules
     assert [name for name in sys.modules if name.startswith("another_tree")] == []
     assert not any(isinstance(one, OtherTree) for one in sys.meta_path)
     assert not any("gpugate-tree-" in folder for folder in sys.path)
-    assert list(Path(both.layout.top).rglob("*.pyc")) == []
 
 
 def test_an_error_names_the_line_of_the_file(both: OtherTree) -> None:
