@@ -6,7 +6,6 @@ leaves. A leak of device memory ends a service after hours, and no timing shows 
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from gpugate.measurement.cold_inputs import HOT_SETS
 from gpugate.measurement.device_timer import HostTimer
 from gpugate.measurement.record import Counters, StepProfile
 from gpugate.measurement.settings import BLOCK_MS
-from gpugate.measurement.sides import BuiltSide, blame, synchronize
+from gpugate.measurement.sides import BuiltSide, allocated_bytes, blame, synchronize
 from gpugate.measurement.trace import FILLING, JOIN, WINDOW, Activity, read_activity
 from gpugate.measurement.warm_up import steps_for
 
@@ -214,47 +213,36 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
     The number is exact where no other memory comes and goes. Memory that is allocated or freed once is no leak; nor is
     memory that the garbage collector or a library's next call frees: CV-CUDA keeps a varying part of the memory that
     its last operators used. Where none of three rounds leaves more allocated, the result is 0. Else a level is the
-    least of three readings, with a collection before each. The level must rise three times, and then over as many
+    least of three readings. The level must rise three times, and then over as many
     rounds again by at least half as much: the memory of a library can rise by chance, but does not go on.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
+
+    def read(rounds: int) -> list[int]:
+        """Reads the allocated bytes before the rounds, and after every round."""
+        readings = [allocated_bytes(side.device)]
+        for _ in range(rounds):
+            side.run_steps(inputs, steps)
+            readings.append(allocated_bytes(side.device))
+        return readings
+
+    def measure_rises() -> list[int]:
+        """Measures LEVELS levels, and returns the bytes by which each one exceeds the one before it."""
+        readings = read(LEVELS * LOOKS - 1)
+        levels = [min(readings[first : first + LOOKS]) for first in range(0, len(readings), LOOKS)]
+        return [after - before for before, after in pairwise(levels)]
+
     with blame(side.name, "being watched for growing memory"):
-        readings = _readings(side, inputs, steps, ROUNDS, lambda: 0)
-        if all(after <= before for before, after in pairwise(readings)):
+        if all(after <= before for before, after in pairwise(read(ROUNDS))):
             return 0.0
-        rises = _measure_rises(side, inputs, steps)
+        rises = measure_rises()
         if min(rises) <= 0:
             return 0.0
-        later = _measure_rises(side, inputs, steps)
+        later = measure_rises()
     if sum(later) < LASTING * len(later) * statistics.median(rises):
         return 0.0
     return statistics.median([*rises, *later]) / (LOOKS * steps)
-
-
-def _measure_rises(side: BuiltSide, inputs: Sequence[Any], steps: int) -> list[int]:
-    """Measures LEVELS levels, and returns the bytes by which each one exceeds the one before it."""
-    readings = _readings(side, inputs, steps, LEVELS * LOOKS - 1, gc.collect)
-    levels = [min(readings[first : first + LOOKS]) for first in range(0, len(readings), LOOKS)]
-    return [after - before for before, after in pairwise(levels)]
-
-
-def _readings(side: BuiltSide, inputs: Sequence[Any], steps: int, rounds: int, collect: Callable[[], int]) -> list[int]:
-    """Reads the allocated bytes before `rounds` rounds of `steps` steps each, and after every round."""
-    collect()
-    readings = [_allocated_bytes(side.device)]
-    for _ in range(rounds):
-        side.run_steps(inputs, steps)
-        collect()
-        readings.append(_allocated_bytes(side.device))
-    return readings
-
-
-def _allocated_bytes(device: torch.device) -> int:
-    """Allocates once before it reads: only an allocation frees memory that another stream was still using."""
-    synchronize(device)
-    torch.empty(1, device=device)
-    return torch.cuda.memory_allocated(device)
 
 
 LEAST_ACTIVE = 0.05  # of the time; where the GPU is active for less, kernels do not show what a step does

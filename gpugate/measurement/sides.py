@@ -190,7 +190,8 @@ def build_side(
     if restore is not None:
         restore([first_input])
     TorchFlags().apply()
-    before_bytes, compiler = allocated_bytes(context.device), CompilerCounters()
+    before_bytes = allocated_bytes(context.device) if context.device.type == "cuda" else 0
+    compiler = CompilerCounters()
     with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
@@ -243,12 +244,13 @@ def _await_compile_workers() -> None:
         workers.AsyncCompile.wait_pool_ready(WORKERS_START_S)
 
 
-def allocated_bytes(device: torch.device) -> int:
-    """The device memory of all that is alive: what a closed side left in reference cycles would be freed any time."""
-    if device.type != "cuda":
-        return 0
-    gc.collect()  # cuda only
-    return torch.cuda.memory_allocated(device)  # cuda only
+def allocated_bytes(device: torch.device) -> int:  # cuda only
+    """Reads the device memory of all that is alive, without what a closed side left in reference cycles. Only an
+    allocation frees memory that another stream was still using."""
+    gc.collect()
+    synchronize(device)
+    torch.empty(1, device=device)
+    return torch.cuda.memory_allocated(device)
 
 
 def _peak_of_step(side: Side, inputs: Any, device: torch.device) -> int:  # cuda only

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpugate.errors import SideError
-from gpugate.measurement import counters
+from gpugate.measurement import counters, sides
 from gpugate.measurement.counters import (
     LEVELS,
     LOOKS,
@@ -134,7 +134,7 @@ LATER = AGAIN + LEVELS * LOOKS - 1  # rounds, where the memory goes on to rise
 def device(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A device that allocates kilobytes: those that are kept, and those that the garbage collector frees."""
     made = SimpleNamespace(kept=0, garbage=0, step=0)
-    monkeypatch.setattr(counters.gc, "collect", lambda: setattr(made, "garbage", 0) or 0)
+    monkeypatch.setattr(sides.gc, "collect", lambda: setattr(made, "garbage", 0) or 0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000 * (made.kept + made.garbage))
     return made
 
@@ -162,7 +162,7 @@ GROWTH: dict[str, tuple[Callable[[SimpleNamespace], Any], float, int]] = {
     "a leak": (lambda device: 1, 1.0, LATER),
     "allocated once": (lambda device: device.step == 3, 0.0, AGAIN),
     "given back": (lambda device: -1, 0.0, ROUNDS),
-    "garbage": (litter, 0.0, AGAIN),
+    "garbage": (litter, 0.0, ROUNDS),
     "at its first level": (lambda device: device.step in (STEPS, ROUNDS * STEPS + 1), 0.0, AGAIN),
     "at its second level": (lambda device: device.step in (STEPS, (ROUNDS + LOOKS) * STEPS + 1), 0.0, AGAIN),
     **{

@@ -236,6 +236,6 @@ def test_memory_of_a_closed_side_in_a_reference_cycle_is_not_allocated(monkeypat
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 4096)
     gc.disable()
     try:
-        assert allocated_bytes(torch.device("cuda")) == 0
+        assert allocated_bytes(CPU) == 0
     finally:
         gc.enable()
