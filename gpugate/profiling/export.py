@@ -14,11 +14,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import tempfile
-import threading
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -33,10 +30,9 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse, pretty, write_atomically
 
 FOLDER_VARIABLE = "GPUGATE_PROFILED_IN"
-OUTER_PID, INDEX = "outer-pid", "index.json"  # files in it
+INDEX = "index.json"  # a file in it
 REPORT_STEM = "capture"  # of what the profiler writes into the folder
 DOMAIN, STEP = "gpugate", "step"  # of the NVTX ranges; the stages of the workloads are in the same domain
-OUTER_LOOK_S, ORPHAN_S = 1.0, 30.0
 REPORT, EXPORT = ".nsys-rep", ".sqlite"
 SideLabel = Literal["reference", "optimized"]
 EXPORT_AGAIN = "export it again with `nsys export --type sqlite --force-overwrite true`"
@@ -90,20 +86,6 @@ def read_index(folder: Path) -> CaptureIndex:
     """Reads the index of a run; it is empty where the run ended before it wrote anything."""
     path = folder / INDEX
     return from_json(CaptureIndex, parse(path.read_text(encoding="utf-8"))) if path.exists() else CaptureIndex()
-
-
-def end_with_outer_run(folder: Path) -> None:
-    """Ends this run when the outer one, which started the profiler, has been killed."""
-    outer = int((folder / OUTER_PID).read_text(encoding="utf-8"))
-    threading.Thread(target=_end_with, args=(outer,), name="gpugate-outer-run", daemon=True).start()
-
-
-def _end_with(outer: int) -> None:
-    while Path(f"/proc/{outer}").exists():
-        time.sleep(OUTER_LOOK_S)
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(ORPHAN_S)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def safe_name(case_id: str) -> str:

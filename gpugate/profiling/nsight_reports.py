@@ -33,7 +33,6 @@ from gpugate.profiling import export
 from gpugate.profiling.export import (
     EXPORT,
     FOLDER_VARIABLE,
-    OUTER_PID,
     REPORT,
     REPORT_STEM,
     Capture,
@@ -221,7 +220,6 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
 
     Where this process is interrupted, everything is killed: a profiler would make reports for minutes.
     """
-    (folder / OUTER_PID).write_text(str(os.getpid()), encoding="utf-8")
     known = {**environment, FOLDER_VARIABLE: str(folder)}
     try:
         with start_child(program_command(command), env=known, stdin=subprocess.DEVNULL) as process:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,12 +45,10 @@ class ProfilePlugin:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._index: CaptureIndex | None = None  # in a run that a profiler has started
-        from gpugate.profiling.export import FOLDER_VARIABLE, CaptureIndex, end_with_outer_run
+        from gpugate.profiling.export import FOLDER_VARIABLE, CaptureIndex
 
-        folder = os.environ.get(FOLDER_VARIABLE)
-        if folder:
+        if os.environ.get(FOLDER_VARIABLE):
             self._index = CaptureIndex()
-            end_with_outer_run(Path(folder))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

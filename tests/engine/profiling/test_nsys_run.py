@@ -4,10 +4,8 @@ import gzip
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.profiling import export, nsight_reports, profiled_sides
-from gpugate.profiling.export import CaptureIndex, end_with_outer_run, read_index
+from gpugate.profiling.export import CaptureIndex, read_index
 from gpugate.profiling.nsight_reports import isolating_words
 from gpugate.store.codec import from_json
 from tests.support.fake_nsys import INDEX, NVTX, RANGES, FakeNsys
@@ -128,18 +126,7 @@ def test_an_nsys_that_fails_after_all_tests_passed_is_told(
     assert "ERROR: nsys ended with status 3, after all tests had passed" in said
 
 
-def test_a_run_whose_outer_run_was_killed_ends_and_the_next_one_removes_what_it_left(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "600"]) as outer:
-        (tmp_path / "outer-pid").write_text(str(outer.pid))
-        inner = os.fork()
-        if inner == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            end_with_outer_run(tmp_path)
-            time.sleep(600)
-            os._exit(0)
-        assert os.waitpid(inner, os.WNOHANG) == (0, 0), "it runs as long as the outer run"
-        outer.kill()
-    assert os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == -signal.SIGINT
+def test_a_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     (tmp_path / "found/.capturing-1").mkdir(parents=True)
     with nsight_reports.hold_folder(tmp_path / "found", "--nsys") as folder:
         assert [*(tmp_path / "found").glob(".capturing-*")] == [folder]
@@ -150,7 +137,6 @@ def test_a_run_whose_outer_run_was_killed_ends_and_the_next_one_removes_what_it_
 def shared(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the outer run shares with this one."""
     folder = tmp_path_factory.mktemp("shared")
-    (folder / "outer-pid").write_text(str(os.getpid()), encoding="utf-8")
     monkeypatch.setenv("GPUGATE_PROFILED_IN", str(folder))
     return folder
 
