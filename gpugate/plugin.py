@@ -7,24 +7,19 @@ Importing this module imports no torch, no scipy and no sqlite, since every pyte
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpugate.catalogue import catalogue
 from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options
 from gpugate.session.registration import perf_run
-from gpugate.session.selection import parametrize, usage_errors
+from gpugate.session.selection import expects_perf_tests, parametrize, usage_errors
 from gpugate.session.workers import WORKERS, count_workers, start_workers
 
 if TYPE_CHECKING:
-    from gpugate.results.verdict import Verdict
-    from gpugate.session.judged import Judged, JudgedSweep, PerfTests
-
-OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
+    from gpugate.session.judged import Gate, Judged, JudgedSweep, PerfTests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "multi_gpu(n): spans n GPUs or more, on a CPU n processes")
     with usage_errors():
         options = read_options(config)
-        start_workers(config, options.worker, options.device, options.seed, measures=_measures(config))
+        start_workers(config, options.worker, options.device, options.seed, measures=expects_perf_tests(config))
         if options.profiling is not None:
             config.pluginmanager.register(ProfilePlugin(options))
         if options.gate or options.given_paths:
@@ -59,12 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    return count_workers(config.getoption("perf_device")) if _measures(config) else None
-
-
-def _measures(config: pytest.Config) -> bool:
-    """True where perf tests are expected: a workload is known before the collection, or an option is for them alone."""
-    return not catalogue.is_empty or any(config.getoption(name) not in (None, False) for name in OF_PERF_TESTS)
+    return count_workers(config.getoption("perf_device")) if expects_perf_tests(config) else None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -90,7 +80,7 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 
 
 @pytest.fixture
-def gate(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
+def gate(request: pytest.FixtureRequest) -> Gate:
     """Fails or passes by the verdict's outcome and the mode of the session."""
     return partial(_tests(request).gate, request)
 

@@ -1,9 +1,10 @@
-"""Ranges of stored numbers, printed numbers, and parsing of typed ones. Elsewhere a value has its unit in its name."""
+"""Ranges of stored numbers, printed numbers and names. Elsewhere a value has its unit in its name."""
 
 from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -16,6 +17,9 @@ _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
 _YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
 SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
+LONGEST_NAME = 60  # of a kernel in a line of text; files have the names as they are
+HEAD = 20  # characters of a name's beginning that stay where its middle is cut out
+_CASTS = re.compile(r"\((?:bool|char|int|unsigned int|long|unsigned long)\)(?=-?\d)")  # as nsys spells numbers
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,31 @@ def list_names(names: Sequence[str], most: int = 5) -> str:
     """Writes the first `most` names, as in `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def shorten_name(name: str) -> str:
+    """Shortens a kernel's name by its C++ namespaces and casts, and cuts a long name."""
+    return _cut(_bare(name))
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Shortens kernels' names by their ends; where two would be alike, by their middles: tiles differ at the end."""
+    bare = [_bare(name) for name in names]
+    found = [_cut(name) for name in bare]
+    return [
+        f"{whole[:HEAD]}...{whole[HEAD + 3 - LONGEST_NAME :]}" if found.count(name) > 1 and name != whole else name
+        for whole, name in zip(bare, found, strict=True)
+    ]
+
+
+def _bare(name: str) -> str:
+    for noise in ("void ", "at::native::", "(anonymous namespace)::", "<unnamed>::"):
+        name = name.replace(noise, "")
+    return _CASTS.sub("", name)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def format_now() -> str:

@@ -15,11 +15,10 @@ from gpugate.explaining.autopsy import autopsy, optimized_side
 from gpugate.report.terminal import indent, print_parts
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes
-from gpugate.results.run import RunResult
+from gpugate.results.run import RunResult, night_of
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, run_path
-from gpugate.store.nights import night_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

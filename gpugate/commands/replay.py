@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpugate.errors import GpugateError, ReplayError
-from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.report.view import RunView
 from gpugate.results.changes import Flip
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import outcome_word
+from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.units import number_of

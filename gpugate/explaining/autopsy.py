@@ -19,7 +19,6 @@ from gpugate.explaining.state import (
     change,
     first_longer_stage,
     list_changed_parts,
-    shorten_names,
     write_signed,
 )
 from gpugate.measurement.record import Counters, Measurement, StepProfile
@@ -153,7 +152,7 @@ def _lines(then: State, now: State) -> Iterator[str]:
     if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
         yield CLOCKS_UNKNOWN
     moves = list_changed_parts(then, now)
-    names = shorten_names([move.name for move in moves])
+    names = units.shorten_names([move.name for move in moves])
     moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]
     longer = [move for move in moves if abs(move.ms) >= LEAST_MS and not (move.is_new or move.is_gone)]
     both = [f"{move.name} {write_signed(move.ms)}" for move in longer]

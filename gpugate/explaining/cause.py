@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from gpugate import units
-from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, short, write_signed
-from gpugate.measurement.record import OTHERS, Counters, StepProfile
+from gpugate.explaining.state import NOTHING, State, account, change, list_changed_parts, write_signed
+from gpugate.measurement.record import OTHERS, StepProfile
+from gpugate.units import shorten_name
 
 ONE = 0.5  # of a count per step: less is not a call of every step
 FEW = 0.005  # of a step: as good as the same
@@ -16,9 +17,6 @@ MOST = 0.5  # of what a step takes longer
 SOME = 0.25  # of it: a count that bears less is not what made the step longer
 LITTLE = 0.05  # of it: a part that is as much larger than the whole is as good as all of it
 ROUNDING = 0.01  # relative L2 error: bfloat16 rounds by 0.004 at most, and work that is left out costs more
-BUSY = 0.85  # of the time: the device, or the host, does little else
-HALF = 0.5
-FED = 0.9  # of a step's real time that it takes on cached data: what is missing is the data path's
 MOST_PIECES = 3  # of a layer that was split, which are named
 COUNTED = ("copies", "pageable copies", "synchronization", "more kernels")
 COPIES = ("host_to_device_copies", "device_to_host_copies", "device_to_device_copies")
@@ -136,7 +134,7 @@ def _describe_kernels(then: State, now: State) -> str:
     # Libraries take one kernel for another from process to process, so that some come more often and others less.
     wanted = now.more(then, "kernels")
     name = min(more, key=lambda move: abs(move.count - wanted)).name
-    return f"{words}, among them {'short ones' if name == OTHERS else short(name)}"
+    return f"{words}, among them {'short ones' if name == OTHERS else shorten_name(name)}"
 
 
 def _explain_times(then: State, now: State) -> Iterator[Cause]:
@@ -158,7 +156,8 @@ def _after(then: State, now: State) -> Cause | None:
     if not grown or longer_ms <= 0 or more_ms < least * longer_ms:
         return None
     share = _share(more_ms, longer_ms)
-    words = f"finish() adds device work after the last step: {short(name)}, {write_signed(grown[name])} ({share})"
+    most = f"{shorten_name(name)}, {write_signed(grown[name])}"
+    words = f"finish() adds device work after the last step: {most} ({share})"
     return Cause("more work after the steps", words)
 
 
@@ -194,7 +193,7 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
     if term in ("kernels", "operators"):
         most = next((move for move in list_changed_parts(then, now) if (move.ms < 0) == faster), None)
-        words = f", most of all {short(most.name)}, {write_signed(most.ms)}" if most else ""
+        words = f", most of all {shorten_name(most.name)}, {write_signed(most.ms)}" if most else ""
         return Cause("slower kernels", f"{term} take {longer}{words} ({share})")
     if term == "clocks":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
@@ -215,36 +214,5 @@ def _describe_counter(then: State, now: State, counter: str) -> str:
 def list_changed_layers(then: StepProfile, now: StepProfile) -> tuple[list[str], list[str]]:
     """Lists the short names of the engine's layers that are gone, and of those that are new."""
     before, after = {*then.layers}, {*now.layers}
-    gone = [short(name) for name in then.layers if name not in after]
-    return gone, [short(name) for name in now.layers if name not in before]
-
-
-def bottleneck(counters: Counters, step_ms: float) -> str | None:
-    """The bottleneck of one side, such as `kernel-bound: kernels run 92 % of the time`; None without counters.
-
-    The kinds are tried in this order: copies that run nearly all the time, and longer than kernels; a step that is much
-    shorter on cached data; kernels that run nearly all the time; copies that run for half of it and longer than
-    kernels; waiting calls while the device is idle; a host that needs most of a step to enqueue it. `step_ms` is the
-    time of one step without the profiler.
-    """
-    if "kernel_fraction" not in counters:
-        return None
-    kernels, copies = counters["kernel_fraction"], counters.get("copy_fraction", 0.0)
-    efficiency, enqueue_ms = counters.get("data_path_efficiency", 1.0), counters.get("enqueue_ms", 0.0)
-    waits, active = counters.get("synchronizing_calls", 0.0), counters.get("active_fraction", 0.0)
-    copy_bound = f"copy-bound: copies run {units.percent(copies)} of the time, kernels {units.percent(kernels)}"
-    if copies >= BUSY and copies > kernels:
-        return copy_bound
-    if efficiency < FED:
-        return f"data-bound: on cached data a step takes {units.percent(efficiency)} of its time"
-    if kernels >= BUSY:
-        return f"kernel-bound: kernels run {units.percent(kernels)} of the time"
-    if copies >= HALF and copies > kernels:
-        return copy_bound
-    idle = f"the GPU is active {units.percent(active)} of the time"
-    if waits >= 1:
-        return f"sync-bound: {waits:g} waiting {'call' if waits == 1 else 'calls'} per step, {idle}"
-    if enqueue_ms >= HALF * step_ms:
-        times = units.milliseconds(enqueue_ms), units.milliseconds(step_ms)
-        return f"launch-bound: enqueueing to an idle GPU takes {times[0]}, a step {times[1]}, {idle}"
-    return f"host-bound: {idle}"
+    gone = [shorten_name(name) for name in then.layers if name not in after]
+    return gone, [shorten_name(name) for name in now.layers if name not in before]

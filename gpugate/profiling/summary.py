@@ -16,7 +16,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate import units
-from gpugate.explaining.state import shorten_names
 from gpugate.measurement.trace import Event, counters, union
 from gpugate.profiling.export import CapturedSteps
 from gpugate.report.table import Table, columns, plain
@@ -99,7 +98,7 @@ def _name_kernels(found: CapturedSteps) -> list[tuple[str, str, _Work]]:
     different."""
     kernels = _sum_by_name(found.activity.kernels)
     total_ms = sum(kernel.ms for kernel in kernels) or 1.0
-    names = shorten_names([_ARGUMENTS.sub("", kernel.name) for kernel in kernels])
+    names = units.shorten_names([_ARGUMENTS.sub("", kernel.name) for kernel in kernels])
     return [(name, units.percent(one.ms / total_ms), one) for name, one in zip(names, kernels, strict=True)]
 
 

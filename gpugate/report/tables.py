@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from gpugate import units
 from gpugate.counter_names import BILL_WORDS, COMPILER_COUNTERS
-from gpugate.explaining.state import shorten_names
 from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.table import Column, Table, columns
@@ -284,7 +283,7 @@ def _kernel_rows(case: CaseResult, bills: Bills) -> Iterator[tuple[str, ...]]:
     times = bills.reference.kernels_ms, now, recorded
     longest = {name: max(now.get(name, 0.0), recorded.get(name, 0.0)) for name in {**now, **recorded}}
     slowest = sorted(longest.keys() - {OTHERS}, key=lambda name: (-longest[name], name))[:SLOWEST]
-    for name, words in zip(slowest, shorten_names(slowest), strict=True):
+    for name, words in zip(slowest, units.shorten_names(slowest), strict=True):
         yield case.case_id, words, *(units.milliseconds(one[name]) if one.get(name) else "" for one in times)
 
 

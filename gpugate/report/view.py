@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpugate import units
-from gpugate.explaining.cause import bottleneck
 from gpugate.judging.evidence import duet_of
 from gpugate.measurement.derived import whole_run
+from gpugate.report.bottleneck import bottleneck
 from gpugate.report.machine import facts, load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table

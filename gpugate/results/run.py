@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from gpugate.machine.environment import Environment
+from gpugate.counter_names import BILL_TIMES
+from gpugate.machine.environment import Environment, machine_key
 from gpugate.measurement.record import Yardstick
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
@@ -79,6 +80,7 @@ class RunResult:
 # --- a night: a run without samples, as the store keeps it and a history compares it ----------------------------------
 
 UNKNOWN = "unknown"
+_COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
 class Metric(NamedTuple):
@@ -113,10 +115,6 @@ class CaseNight:
     @property
     def optimized_ms(self) -> float:
         return self.metrics["optimized_ms"].value
-
-    @property
-    def reference_ms(self) -> float:
-        return self.metrics["reference_ms"].value
 
     @property
     def anchor_speedup(self) -> float | None:
@@ -177,3 +175,44 @@ class Night:
 def workload_of(case_id: str) -> str:
     """`video/decode` of `video/decode/nvdec/cuda`."""
     return case_id.rsplit("/", 2)[0]
+
+
+def night_of(run: RunResult, name: str = "") -> Night:
+    """The night of a run."""
+    timed = [case for case in run.cases.values() if case.summary is not None]
+    fit = [case for case in timed if case.environment_problem is None]
+    return Night(
+        name=name or run.started_at,
+        started=datetime.datetime.fromisoformat(run.started_at),
+        seed=run.seed,
+        machine=machine_key(run.environment, run.memory_bytes),
+        environment=run.environment,
+        source_hashes=run.source_hashes,
+        provenance=run.provenance or Provenance(),
+        interrupted=run.interrupted,
+        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case, run.gate))) for case in fit},
+        unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),
+    )
+
+
+def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
+    decided = summarize_decider(case)  # whose figures every report has
+    if decided is None or case.measurement is None:
+        return
+    for name in ("speedup", "optimized_ms", "reference_ms"):
+        found = getattr(decided, name)
+        yield name, Metric(found.median, found.low, found.high)
+    cost, remembered = case.measurement.optimized_cost, case.remembered
+    optional: dict[str, float | None] = {
+        "anchor_speedup": remembered.anchor.speedup if remembered else None,
+        "recorded_speedup": remembered.current.speedup if remembered else None,
+        "speedup_tolerance": case.number("speedup_tolerance"),
+        "peak_bytes": cost.peak_bytes,
+        "start_up_s": cost.build_s + cost.first_step_s,
+        "duration_s": case.duration_s or None,
+        "proving_s": case.proving_s or None,
+        "gate": 1.0 if gate else None,  # of a case that no gate judged: absent
+        "needs_host": 1.0 if case.needs_host else None,  # no other case may run on the host
+        **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
+    }
+    yield from ((name, Metric(float(value))) for name, value in optional.items() if value is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,8 @@ from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import cases_of, sweep_of
 from gpugate.workload import Case, SweepCases
+
+Gate = Callable[[Verdict], None]  # the fixture `gate`
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 
 from gpugate.errors import ReplayError
-from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.judging.knee import judge_knee
 from gpugate.machine.environment import differences, machine_key
 from gpugate.results.case import CaseResult
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.series import sweeps
+from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.units import list_names
 
 ALL_GOOD, SOME_BAD = 0, 1  # exit statuses of a merged night, as those of pytest

@@ -26,7 +26,7 @@ from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls
-from gpugate.results.run import RunResult
+from gpugate.results.run import RunResult, night_of
 from gpugate.results.series import sweeps
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
@@ -49,7 +49,7 @@ from gpugate.session.selection import (
 from gpugate.session.workers import REFUSAL, WORKERS, check_worker
 from gpugate.store import run_file
 from gpugate.store.night_files import JUNIT
-from gpugate.store.nights import keep, night_of
+from gpugate.store.nights import keep
 from gpugate.store.store_url import url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder

@@ -25,6 +25,12 @@ GPU_MARK = "gpu"
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
 NO_RECORD: tuple[Counters, Counters] = ({}, {})
+OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
+
+
+def expects_perf_tests(config: pytest.Config) -> bool:
+    """True where a workload is known before the collection, or an option is for perf tests alone."""
+    return not catalogue.is_empty or any(config.getoption(name) not in (None, False) for name in OF_PERF_TESTS)
 
 
 def parametrize(metafunc: pytest.Metafunc) -> bool:

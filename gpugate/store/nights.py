@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.counter_names import BILL_TIMES
 from gpugate.errors import GpugateError, OptionError
-from gpugate.machine.environment import machine_key, machine_name
-from gpugate.results.case import CaseResult, summarize_decider
-from gpugate.results.run import CaseNight, Metric, Night, Provenance, RunResult
+from gpugate.machine.environment import machine_name
+from gpugate.results.run import Night, RunResult, night_of
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import find_root
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from gpugate.store.database import Store  # which imports sqlalchemy
 
 MOST_KEPT = 10  # runs, from whose samples `gpugate accept` records; a case takes about 50 kB
-_COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
 @dataclass(frozen=True)
@@ -40,47 +36,6 @@ def read_night(path: Path) -> Night:
     run = run_file.read(path)
     run_file.refuse_no_night(path, run)
     return night_of(run, path.parent.name if path.name == RUN else path.stem)
-
-
-def night_of(run: RunResult, name: str = "") -> Night:
-    """The night of a run. Raises FormatError for a start that is no time."""
-    timed = [case for case in run.cases.values() if case.summary is not None]
-    fit = [case for case in timed if case.environment_problem is None]
-    return Night(
-        name=name or run.started_at,
-        started=run_file.parse_time(run.started_at),
-        seed=run.seed,
-        machine=machine_key(run.environment, run.memory_bytes),
-        environment=run.environment,
-        source_hashes=run.source_hashes,
-        provenance=run.provenance or Provenance(),
-        interrupted=run.interrupted,
-        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case, run.gate))) for case in fit},
-        unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),
-    )
-
-
-def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
-    decided = summarize_decider(case)  # whose figures every report has
-    if decided is None or case.measurement is None:
-        return
-    for name in ("speedup", "optimized_ms", "reference_ms"):
-        found = getattr(decided, name)
-        yield name, Metric(found.median, found.low, found.high)
-    cost, remembered = case.measurement.optimized_cost, case.remembered
-    optional: dict[str, float | None] = {
-        "anchor_speedup": remembered.anchor.speedup if remembered else None,
-        "recorded_speedup": remembered.current.speedup if remembered else None,
-        "speedup_tolerance": case.number("speedup_tolerance"),
-        "peak_bytes": cost.peak_bytes,
-        "start_up_s": cost.build_s + cost.first_step_s,
-        "duration_s": case.duration_s or None,
-        "proving_s": case.proving_s or None,
-        "gate": 1.0 if gate else None,  # of a case that no gate judged: absent
-        "needs_host": 1.0 if case.needs_host else None,  # no other case may run on the host
-        **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
-    }
-    yield from ((name, Metric(float(value))) for name, value in optional.items() if value is not None)
 
 
 def add_folder(store: Store, folder: Path) -> Added:

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import Measurement
 from gpugate.results.case import Remembered
 from gpugate.results.summary import History
 from gpugate.results.verdict import Verdict
+from gpugate.session.decide_again import decide_again
 from gpugate.store import run_file
 from gpugate.store.baseline import Entry
 from gpugate.workload import Case

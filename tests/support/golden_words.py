@@ -20,12 +20,12 @@ from functools import cache
 from pathlib import Path
 
 from gpugate import __version__
-from gpugate.judging.decide_again import decide_again
 from gpugate.report.pages.night import night_page
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
+from gpugate.session.decide_again import decide_again
 from gpugate.store import run_file
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gpugate import __version__
-from gpugate.judging.decide_again import decide_again
 from gpugate.measurement.record import (
     OTHERS,
     Difference,
@@ -27,6 +26,7 @@ from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
+from gpugate.session.decide_again import decide_again
 from gpugate.store import run_file
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200

@@ -12,10 +12,9 @@ from gpugate.report.view import RunView
 from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes, Flip, Moved, find_flips
-from gpugate.results.run import RunResult
+from gpugate.results.run import RunResult, night_of
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import SEVERITY, outcome_word
-from gpugate.store.nights import night_of
 
 NO_RECORD = "no record"
 COPIES = ("host_to_device_ms", "device_to_host_ms", "device_to_device_ms")

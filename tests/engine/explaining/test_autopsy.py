@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gpugate.explaining.autopsy import IN_TURNS, RECORDED, autopsy, explain, optimized_side, recorded_side
-from gpugate.explaining.cause import bottleneck, likely_cause
-from gpugate.explaining.state import State, account, shorten_names
+from gpugate.explaining.cause import likely_cause
+from gpugate.explaining.state import State, account
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import (
     OTHERS,
@@ -22,6 +22,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import history
 from gpugate.results.verdict import Outcome, Verdict
+from gpugate.units import shorten_names
 from tests.support import stored_runs
 from tests.support.judged_cases import CASE_ID, code
 
@@ -375,46 +376,3 @@ def test_a_layer_that_is_fused_no_more_is_named() -> None:
     assert found.cause == "the engine has more layers, 2 -> 3: first of all, conv + relu became conv and relu"
     assert "new layers: conv; relu" in found.lines
     assert "layers gone: conv + relu" in found.lines
-
-
-# --- what bounds a side -----------------------------------------------------------------------------------------------
-
-
-IDLE = {"kernel_fraction": 0.3, "copy_fraction": 0.1, "active_fraction": 0.35, "enqueue_ms": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("counters", "words"),
-    [
-        ({"data_path_efficiency": 0.31, "kernel_fraction": 0.95}, "data-bound: on cached data a step takes 31 % of"),
-        ({"data_path_efficiency": 0.97, "kernel_fraction": 0.95}, "kernel-bound: kernels run 95 % of the time"),
-        ({"kernel_fraction": 0.84, "copy_fraction": 0.9}, "copy-bound: copies run 90 % of the time, kernels 84 %"),
-        (
-            {"data_path_efficiency": 0.07, "kernel_fraction": 0.07, "copy_fraction": 0.98},
-            "copy-bound: copies run 98 % of the time, kernels 7 %",
-        ),
-        (
-            {"data_path_efficiency": 0.3, "kernel_fraction": 0.2, "copy_fraction": 0.6},
-            "data-bound: on cached data a step takes 30 % of its time",
-        ),
-        (
-            {**IDLE, "synchronizing_calls": 3},
-            "sync-bound: 3 waiting calls per step, the GPU is active 35 % of the time",
-        ),
-        ({**IDLE, "synchronizing_calls": 1}, "sync-bound: 1 waiting call per step, the GPU"),
-        (
-            {**IDLE, "enqueue_ms": 0.5},
-            "launch-bound: enqueueing to an idle GPU takes 0.500 ms, a step 1.00 ms, the GPU is active 35 %",
-        ),
-        ({**IDLE, "synchronizing_calls": 0.4}, "host-bound: the GPU is active 35 % of the time"),
-    ],
-)
-def test_what_bounds_a_step_of_a_millisecond(counters: dict[str, float], words: str) -> None:
-    found = bottleneck(counters, step_ms=1.0)
-    assert found is not None
-    assert found.startswith(words)
-
-
-def test_without_counters_nothing_is_claimed() -> None:
-    assert bottleneck({}, 1.0) is None
-    assert bottleneck({"data_path_efficiency": 0.1}, 1.0) is None

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpugate.results.changes import Changes, Flip, find_flips
-from gpugate.results.run import Provenance
+from gpugate.results.run import Provenance, night_of
 from gpugate.results.verdict import Outcome
-from gpugate.store.nights import night_of
 from tests.support.stored_runs import case, stored
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from gpugate.catalogue import Catalogue
 from gpugate.errors import ReplayError
-from gpugate.judging.decide_again import decide_again, find_changes
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.case import CaseResult
@@ -19,6 +18,7 @@ from gpugate.results.changes import Flip
 from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
+from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.session.merging import NOTHING_MEASURED, ShardRun, check_shard, merge, run_problems
 from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of, plan_case, select_shard
 from gpugate.store import run_file
@@ -224,7 +224,7 @@ def test_a_case_that_cannot_be_decided_is_named(tmp_path: Path, monkeypatch: pyt
         raise KeyError("kernel_launches")
 
     run = stored(tmp_path / "run.json", case("odd"))
-    monkeypatch.setattr("gpugate.judging.decide_again.decide", fail)
+    monkeypatch.setattr("gpugate.session.decide_again.decide", fail)
     with pytest.raises(
         ReplayError, match=r"^tiny/odd/cuda of 2030-.* cannot be decided \(KeyError: 'kernel_launches'\)"
     ):

@@ -11,9 +11,9 @@ import pytest
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
-from gpugate.results.run import Metric, Provenance, RunResult
+from gpugate.results.run import Metric, Provenance, RunResult, night_of
 from gpugate.results.verdict import Outcome, Verdict
-from gpugate.store.nights import find_newest, keep, night_of
+from gpugate.store.nights import find_newest, keep
 from tests.conftest import H200, TWO_CORES
 from tests.support.stored_runs import MACHINE, STARTED, measured, timed
 
