@@ -10,14 +10,12 @@ groups on.
 from __future__ import annotations
 
 import heapq
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpugate.units import Natural
 from gpugate.workload import CaseId, Point
 
-EQUAL_S = 1.0  # of each case, where the duration of none is known
 # From this share of the time on, copies make a case need its host. It was chosen on results/h200/night, in which four
 # GPUs of one host, each with 16 cores, measured side by side; the records are of hosts with one GPU each. The speedups
 # of the 58 pipelines below the share differ from the records by 0.7 standard deviations of a process, in the median.
@@ -49,13 +47,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of a night to plan. `together` is the name of its group: the case itself, or its sweep.
+    """A case of a night to plan.
 
     No other case may run on the host of a `needs_host` case. A case that spans several `gpus` runs when all are free.
     """
 
     case_id: str
-    together: str
     needs_host: bool = False
     gpus: int = 1
 
@@ -69,7 +66,6 @@ class PlannedCase:
 class Group:
     """Cases that one GPU measures: a single case, or all points of a sweep, since its knee needs each of them."""
 
-    name: str
     cases: tuple[str, ...]
     duration_s: float
     alone: bool = False
@@ -105,30 +101,11 @@ def group_name(case_id: str, point: Point | None) -> str:
     return f"{workload}/{point.sweep}/{kind}"
 
 
-def group_cases(cases: Iterable[PlannedCase], known_s: Mapping[str, float]) -> list[Group]:
-    """Groups the cases, in their order. A case without a known duration gets the median of those that have one."""
-    together: dict[str, list[PlannedCase]] = {}
-    for case in cases:
-        together.setdefault(case.together, []).append(case)
-    planned = [case.case_id for group in together.values() for case in group]
-    known = [known_s[case_id] for case_id in planned if case_id in known_s]
-    usual_s = statistics.median(known) if known else EQUAL_S
-    return [
-        Group(
-            name,
-            tuple(case.case_id for case in group),
-            sum(known_s.get(case.case_id, usual_s) for case in group),
-            any(case.alone for case in group),
-        )
-        for name, group in together.items()
-    ]
-
-
 def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]:
     """Divides the groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of groups."""
     shares: list[list[Group]] = [[] for _ in range(count)]
     free_at = [(0.0, number) for number in range(count)]
-    for group in sorted(groups, key=lambda group: (-group.duration_s, group.name)):
+    for group in sorted(groups, key=lambda group: (-group.duration_s, group.cases)):
         busy_s, number = heapq.heappop(free_at)
         shares[number].append(group)
         heapq.heappush(free_at, (busy_s + group.duration_s, number))

@@ -13,7 +13,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.report.visible_text import show_controls
-from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name, needs_host
+from gpugate.results.fleet_plan import Group, PlannedCase, Shard, divide, group_name, needs_host
 from gpugate.workload import Case, SweepCases
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> Plann
         sides = record.reference_counters, record.optimized_counters
     copies = (side.get("copy_fraction") for side in sides)
     alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
-    return PlannedCase(case.id, group_name(case.id, case.optimization.point), alone, case.optimization.needs.gpus)
+    return PlannedCase(case.id, alone, case.optimization.needs.gpus)
 
 
 def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set[pytest.Item]]:
@@ -176,8 +176,10 @@ def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set
     Of more shards than groups of cases, the last ones have no case.
     """
     cases = {case.id: case for item in items for case in cases_of(item)}
-    planned = [plan_case(case) for case in cases.values()]  # without records: a shard has a host of its own
-    groups = group_cases(planned, {})
+    together: dict[str, list[str]] = {}
+    for case_id, case in cases.items():
+        together.setdefault(group_name(case_id, case.optimization.point), []).append(case_id)
+    groups = [Group(tuple(ids), len(ids)) for ids in together.values()]  # each case counts as equally long
     own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
     others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}
     return replace(shard, cases=tuple(cases)), others

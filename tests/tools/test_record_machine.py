@@ -15,10 +15,10 @@ from gpugate.results.fleet_plan import PlannedCase
 from tests.support.stored_runs import case, measured, stored
 from tools.record_machine import GROUP_S, MOST_IN_VAIN, START_S, TRIES, Queue, main, measure_all
 
-SIDE_BY_SIDE = [PlannedCase(f"w/{number}/cuda", f"w/{number}/cuda") for number in range(12)]
+SIDE_BY_SIDE = [PlannedCase(f"w/{number}/cuda") for number in range(12)]
 ALONE = [
-    PlannedCase("host/a/cuda", "host/a/cuda", needs_host=True),
-    PlannedCase("ranks/b/cuda", "ranks/b/cuda", gpus=2),
+    PlannedCase("host/a/cuda", needs_host=True),
+    PlannedCase("ranks/b/cuda", gpus=2),
 ]
 
 

@@ -1,6 +1,7 @@
 """`gpugate plan`: the cases of stored runs on several GPUs."""
 
-import argparse
+import re
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.commands.plan import Planned, add_arguments, make_plan
 from gpugate.results.case import CaseResult
 from gpugate.store.database import open_store
 from gpugate.store.nights import add_folder
@@ -34,15 +34,19 @@ def nights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def plan(*words: str) -> Planned:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return make_plan(parser.parse_args(words))
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command, and returns its output."""
+
+    def run(*words: str) -> str:
+        assert main(["plan", *words]) == 0
+        return capsys.readouterr().out
+
+    return run
 
 
-def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(nights), "--gpus", "2"]) == 0
-    said = capsys.readouterr().out
+def test_the_plan_in_words(nights: Path, plan: Callable[..., str]) -> None:
+    said = plan(str(nights), "--gpus", "2")
     assert [line for line in said.splitlines()[:6] if not line.startswith("-")] == [
         "GPU      time  cases",
         "1       5 min  tiny/a/cuda",
@@ -57,7 +61,7 @@ def test_the_plan_in_words(nights: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_machine(
-    nights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nights: Path, tmp_path: Path, plan: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/store.sqlite"
     with closing(open_store(url)) as store:
@@ -65,9 +69,8 @@ def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_m
     assert plan("--store", url, "--gpus", "2") == plan(str(nights), "--gpus", "2")
     sick = {"environment_problem": "the machine gave 1 instead of 2"}
     night(nights, 2, [timed("a", 1000, **sick), timed("sick", 60, **sick)])
-    assert main(["plan", str(nights), "--gpus", "2"]) == 0
     unfit = "1 case not counted, since the machine was not well (ENV_INVALID): tiny/sick/cuda\n"
-    assert unfit in capsys.readouterr().out
+    assert unfit in plan(str(nights), "--gpus", "2")
     alone = night(tmp_path / "alone", 0, [timed("sick", 60, **sick)])
     assert main(["plan", str(alone), "--gpus", "2"]) == 2
     assert (
@@ -76,17 +79,29 @@ def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_m
     )
 
 
-def test_a_plan_without_durations_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = night(tmp_path, 0, [timed("a", 0), timed("b", 60)])
-    assert main(["plan", str(path), "--gpus", "2"]) == 0
-    said = " ".join(capsys.readouterr().out.split())  # on one line, however wide the terminal is
-    assert "1 case without a known duration: each counts as the others' median" in said
+def test_a_case_without_a_duration_counts_as_the_median_of_the_others(tmp_path: Path, plan: Callable[..., str]) -> None:
+    path = night(tmp_path, 0, [timed("a", 0), timed("b", 60), timed("c", 120), timed("d", 600)])
+    said = plan(str(path), "--gpus", "4")
+    assert "1 case without a known duration: each counts as the others' median" in " ".join(said.split())
+    assert re.search("2 min +tiny/a/cuda", said)
+    unknown = night(tmp_path, 1, [timed("a", 0), timed("b", 0)])
+    assert re.search("1.0 s +tiny/a/cuda", plan(str(unknown), "--gpus", "2"))
 
 
-def test_runs_of_another_machine_do_not_count(nights: Path) -> None:
+def test_a_case_of_several_gpus_runs_alone(tmp_path: Path, plan: Callable[..., str]) -> None:
+    spans = timed("spans", 60)
+    assert spans.measurement is not None
+    counters = {**spans.measurement.optimized_counters, "ranks": 2.0}
+    spans.measurement = replace(spans.measurement, optimized_counters=counters)
+    path = night(tmp_path, 0, [timed("a", 60), spans])
+    assert re.search("alone +60 s +tiny/spans/cuda", plan(str(path), "--gpus", "1"))
+
+
+def test_runs_of_another_machine_do_not_count(nights: Path, plan: Callable[..., str]) -> None:
     night(nights, 2, [timed("x", 1)], environment=replace(MACHINE, device_name="NVIDIA H100"))
     found = plan(str(nights), "--gpus", "1")
-    assert (found.machine, [group.cases for group in found.plan.gpus[0]]) == ("nvidia-h100", [("tiny/x/cuda",)])
+    assert re.search("1 +1.0 s +tiny/x/cuda", found)
+    assert "1 case of nvidia-h100," in found
     unmeasured = [case("skipped", None, skipped="no")]
     night(nights, 3, unmeasured, environment=replace(MACHINE, device_name="NVIDIA A100"))
-    assert plan(str(nights), "--gpus", "1").machine == "nvidia-h100"
+    assert "1 case of nvidia-h100," in plan(str(nights), "--gpus", "1")

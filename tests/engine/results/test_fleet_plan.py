@@ -3,16 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from gpugate.results.fleet_plan import (
-    EQUAL_S,
-    Group,
-    PlannedCase,
-    divide,
-    group_cases,
-    group_name,
-    plan_host,
-    total_s,
-)
+from gpugate.results.fleet_plan import Group, divide, group_name, plan_host, total_s
 from gpugate.workload import Point
 
 FLEETS = 200
@@ -20,14 +11,14 @@ FEWEST_A_GPU = 10  # groups of cases; with fewer of equal length, one GPU has up
 
 
 def groups(*durations_s: float, alone: Sequence[int] = ()) -> list[Group]:
-    """Groups of one case each, named `a`, `b` and so on."""
+    """Groups of one case each, `a`, `b` and so on."""
     names = [chr(ord("a") + number) for number in range(len(durations_s))]
     pairs = zip(names, durations_s, strict=True)
-    return [Group(name, (name,), seconds, number in alone) for number, (name, seconds) in enumerate(pairs)]
+    return [Group((name,), seconds, number in alone) for number, (name, seconds) in enumerate(pairs)]
 
 
 def names(shares: Sequence[Sequence[Group]]) -> list[str]:
-    return ["".join(group.name for group in share) for share in shares]
+    return ["".join(case for group in share for case in group.cases) for share in shares]
 
 
 def seeded_fleet(seed: int) -> tuple[list[Group], int]:
@@ -35,7 +26,7 @@ def seeded_fleet(seed: int) -> tuple[list[Group], int]:
     draw = random.Random(seed)  # noqa: S311  # the same fleets in every run of the tests
     gpus, spread = draw.randint(1, 16), draw.uniform(0.0, 1.2)
     count = gpus * draw.randint(FEWEST_A_GPU, 40) + draw.randint(0, gpus - 1)
-    return [Group(f"{number}", (f"{number}",), 20 * draw.lognormvariate(0, spread)) for number in range(count)], gpus
+    return [Group((f"{number}",), 20 * draw.lognormvariate(0, spread)) for number in range(count)], gpus
 
 
 def test_the_longest_goes_first_to_the_gpu_that_is_free_first() -> None:
@@ -48,7 +39,7 @@ def test_a_seeded_fleet_takes_at_most_a_tenth_longer_than_its_bound() -> None:
     for seed in range(FLEETS):
         found, gpus = seeded_fleet(seed)
         plan = plan_host(found, gpus)
-        assert sorted(group.name for share in plan.gpus for group in share) == sorted(group.name for group in found)
+        assert sorted(group.cases for share in plan.gpus for group in share) == sorted(group.cases for group in found)
         bound_s = max(max(group.duration_s for group in found), total_s(found) / gpus)
         worst = max(worst, plan.makespan_s / bound_s)
     assert 1 <= worst <= 1.1
@@ -60,31 +51,9 @@ def test_cases_that_need_the_host_run_alone_after_the_others() -> None:
     assert (plan.makespan_s, plan.night_s) == (3, 12)
 
 
-def test_the_points_of_a_sweep_stay_together_and_all_need_the_host_where_one_does() -> None:
-    points = [PlannedCase(f"net/batch-{size}/cuda", "net/batch/cuda", size == 8) for size in (8, 16)]
-    known = {"net/batch-8/cuda": 3.0, "net/batch-16/cuda": 5.0, "net/fast/cuda": 1.0}
-    assert group_cases([points[0], PlannedCase("net/fast/cuda", "net/fast/cuda"), points[1]], known) == [
-        Group("net/batch/cuda", ("net/batch-8/cuda", "net/batch-16/cuda"), 8.0, alone=True),
-        Group("net/fast/cuda", ("net/fast/cuda",), 1.0),
-    ]
-
-
-def test_a_case_of_several_gpus_runs_when_all_are_free() -> None:
-    cases = [PlannedCase("ddp/overlap/cuda", "ddp/overlap/cuda", gpus=4), PlannedCase("net/fast/cuda", "net/fast/cuda")]
-    plan = plan_host(group_cases(cases, {}), 2)
-    assert names([*plan.gpus, plan.alone]) == ["net/fast/cuda", "", "ddp/overlap/cuda"]
-
-
 def test_the_name_of_a_group_is_that_of_the_sweeps_test() -> None:
     assert group_name("video/decode/batch-8/cuda", Point("batch", 8)) == "video/decode/batch/cuda"
     assert group_name("video/decode/nvdec/cuda", None) == "video/decode/nvdec/cuda"
-
-
-def test_a_case_without_a_duration_counts_as_the_median_of_the_others_or_as_all_do() -> None:
-    cases = [PlannedCase(name, name) for name in "abcd"]
-    known = {"a": 1.0, "b": 5.0, "c": 9.0, "gone": 1000.0}
-    assert [group.duration_s for group in group_cases(cases, known)] == [1.0, 5.0, 9.0, 5.0]
-    assert total_s(group_cases(cases, {})) == 4 * EQUAL_S
 
 
 def test_equal_input_gives_equal_shares_in_whatever_order_it_comes() -> None:

@@ -15,7 +15,7 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
-from gpugate.results.fleet_plan import PlannedCase, Shard, divide, group_cases, group_name
+from gpugate.results.fleet_plan import Group, PlannedCase, Shard, divide, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.session.decide_again import decide_again, find_changes
@@ -46,8 +46,10 @@ def whole_night(path: Path, *cases: CaseResult, **changed: Any) -> RunResult:
 def split(night: RunResult, count: int, seed: int = 0) -> list[ShardRun]:
     """The shards of a night, with its samples, as `--perf-shard` divides its cases for made-up durations."""
     draw = random.Random(seed)  # noqa: S311  # the same shards in every run of the tests
-    planned = [PlannedCase(case_id, group_name(case_id, one.point)) for case_id, one in night.cases.items()]
-    shares = divide(group_cases(planned, {one.case_id: draw.uniform(1, 9) for one in planned}), count)
+    together: dict[str, list[str]] = {}
+    for case_id, one in night.cases.items():
+        together.setdefault(group_name(case_id, one.point), []).append(case_id)
+    shares = divide([Group(tuple(ids), draw.uniform(1, 9)) for ids in together.values()], count)
     found = []
     for number, share in enumerate(shares, 1):
         own = [case_id for group in share for case_id in group.cases]
@@ -300,11 +302,11 @@ def test_a_case_is_planned_by_its_copies_its_cores_and_its_gpus() -> None:
     catalogue.register(Workload("fed", *sides, both, (replace(one, point=None),), timing="pipeline"))
     catalogue.load()
     assert {plan_case(case) for case in catalogue.cases()} == {
-        PlannedCase("net/one/cuda", "net/batch/cuda"),
-        PlannedCase("net/one/cpu", "net/batch/cpu", needs_host=True),
-        PlannedCase("net/spans/cuda", "net/spans/cuda", gpus=2),
-        PlannedCase("fed/one/cuda", "fed/one/cuda", needs_host=True),
-        PlannedCase("fed/one/cpu", "fed/one/cpu", needs_host=True),
+        PlannedCase("net/one/cuda"),
+        PlannedCase("net/one/cpu", needs_host=True),
+        PlannedCase("net/spans/cuda", gpus=2),
+        PlannedCase("fed/one/cuda", needs_host=True),
+        PlannedCase("fed/one/cpu", needs_host=True),
     }
 
     (fed,) = (case for case in catalogue.cases() if case.id == "fed/one/cuda")
