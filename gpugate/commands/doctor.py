@@ -1,8 +1,5 @@
 """`gpugate doctor`: examines this machine in a child process, and reports whether a gate run here can be trusted.
 
-A driver may hang, and a library may crash: only the child is lost then. It runs this file, and sends the facts, or one
-sentence about a device that does not exist.
-
 A missing baseline is `bad`: a gate fails on NO_BASELINE, so it could not be green. A busy machine is `bad`, with or
 without a GPU: pairs remove drift, not the work of other programs, and a step that is launch-bound or fed by the host
 waits for the same cores. Only the gate reports the workloads without a baseline and those that need what this machine
@@ -12,42 +9,33 @@ lacks, since only the gate knows the selection. The exit status is 0 only where 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal, NamedTuple
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
-from gpugate.machine.environment import Environment, compare, compiler_problem, describe, machine_name
-from gpugate.machine.nvml import foreign_processes, gpu_count
-from gpugate.measurement.record import Yardstick
+from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
 from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns
+from gpugate.session.machine_facts import Facts
 from gpugate.session.options import DEFAULT_BASELINES, device_name, find_baselines
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
 from gpugate.store.baseline import Record
-from gpugate.store.codec import from_json, to_json
+from gpugate.store.codec import from_json
 from gpugate.units import list_names, number_of, yardstick_label, yardstick_value
-
-if TYPE_CHECKING:
-    import torch
 
 NOT_TRUSTWORTHY = 1
 MEASURING_S = 120.0  # mostly the import of torch, from a cold disk
-WARM_UP_S, LOADED_S = 0.5, 1.0  # an idle SM clock takes a while to rise
-LOAD_MATMUL = 4096
 BUSY_SHARE = 0.5  # of the cores that others may use; the load average also counts processes that wait for a disk
 SHOWN = 3  # names or differences in one sentence
 # `absent` is less than a GPU machine has; `bad` makes every verdict doubtful.
@@ -55,24 +43,7 @@ State = Literal["ok", "absent", "bad"]
 Answer = tuple[State, str]  # with the value and, unless the state is ok, the next step
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The machine as the child measured it. Empty on a CPU, and where NVML does not report it: `clock_mhz`,
-    `throttled_by`, `foreign`."""
-
-    environment: Environment
-    load: float  # the load average of the minute before
-    cores: int  # of the whole machine, as `load` is
-    driver_gpus: int  # that the driver shows; torch may see fewer
-    yardsticks: tuple[Mapping[str, float], ...]  # two probes, one after the other
-    quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
-    clock_mhz: tuple[int, ...] = ()  # of the SMs, sampled during one second of matmuls
-    throttled_by: tuple[str, ...] = ()
-    foreign: tuple[int, ...] = ()  # ids of other processes on the GPU
-
-
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the diagnosis."""
 
     name: str
@@ -99,34 +70,24 @@ def run(arguments: argparse.Namespace) -> int:
     device = device_name(arguments.device)
     with Console(stderr=True).status("looking at this machine"):
         findings = diagnose(device, find_baselines(arguments.baselines))
-    print_parts(_list_parts(findings))
-    return NOT_TRUSTWORTHY if list_bad(findings) else 0
+    table = Table("", (Column("", left=True),) * 3, tuple(findings))
+    bad = [finding.name for finding in findings if finding.state == "bad"]
+    sentence = f"would not be trustworthy: {', '.join(bad)}" if bad else "would be trustworthy"
+    end = Text(f"a gate run here {sentence}", style=style_of("bad" if bad else "ok"))
+    print_parts([*table.rich(terminal_columns()), Text(), end])
+    return NOT_TRUSTWORTHY if bad else 0
 
 
 def diagnose(asked: str, baselines_path: Path) -> list[Finding]:
     """Examines the machine for a device `asked`, as `--device` takes it. Raises OptionError where the device does not
     exist."""
-    ended = children.run_module("gpugate.commands.doctor", task=asked, timeout_s=MEASURING_S)
+    ended = children.run_module("gpugate.session.machine_facts", task=asked, timeout_s=MEASURING_S)
     if not ended.messages:
         step = "look after the driver and the memory that is free, or install torch anew"
         return [Finding("machine", "bad", f"the process that examined it {ended.cause}: {step}")]
     if isinstance(ended.messages[0], str):
         raise OptionError(ended.messages[0])
     return list(list_findings(from_json(Facts, ended.messages[0]), asked, baselines_path))
-
-
-def list_bad(findings: Sequence[Finding]) -> list[str]:
-    """The names of the findings that make every verdict doubtful."""
-    return [finding.name for finding in findings if finding.state == "bad"]
-
-
-def _list_parts(findings: Sequence[Finding]) -> list[RenderableType]:
-    """A line for each finding, and a last line that sums up."""
-    rows, bad = tuple((one.name, one.state, one.sentence) for one in findings), list_bad(findings)
-    table = Table("", (Column("", left=True),) * 3, rows)
-    sentence = f"would not be trustworthy: {', '.join(bad)}" if bad else "would be trustworthy"
-    end = Text(f"a gate run here {sentence}", style=style_of("bad" if bad else "ok"))
-    return [*table.rich(terminal_columns()), Text(), end]
 
 
 # --- the findings -----------------------------------------------------------------------------------------------------
@@ -213,7 +174,7 @@ def judge_yardsticks(facts: Facts, records: Mapping[str, Record]) -> Answer:
         return "bad", f"{describe_throttling(facts.quota_throttled)}: raise it, or use fewer threads by OMP_NUM_THREADS"
     exact = [record for record in records.values() if compare(record.environment, facts.environment).kind == "exact"]
     recorded = _highest([record.yardsticks for record in exact])
-    probes, best = [Yardstick(values) for values in facts.yardsticks], _highest(facts.yardsticks)
+    probes, best = facts.yardsticks, _highest([probe.values for probe in facts.yardsticks])
     problems = [fallen_yardstick([probe], recorded or best) for probe in probes]
     if recorded and None not in problems:
         return "bad", f"{problems[-1]} recorded: repeat when the machine is idle and cool"
@@ -231,52 +192,3 @@ def judge_yardsticks(facts: Facts, records: Mapping[str, Record]) -> Answer:
 def _highest(probes: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(chain.from_iterable(probes))
     return {name: max(values[name] for values in probes if name in values) for name in names}
-
-
-# --- the child --------------------------------------------------------------------------------------------------------
-
-
-def measure(asked: str) -> Facts:
-    """Measures the machine for a device `asked`, as `--device` takes it. Raises OptionError where it does not exist."""
-    load = os.getloadavg()[0]
-    from gpugate.measurement.host_counters import OtherWork
-    from gpugate.measurement.yardsticks import probe
-    from gpugate.session.perf_session import choose_device
-
-    device = choose_device(asked)
-    environment, driver_gpus = describe(device), gpu_count()
-    loaded = _load_gpu(device) if device.type == "cuda" else {}
-    with (work := OtherWork()).measure():
-        yardsticks = (probe(device).values, probe(device).values)
-    return Facts(environment, load, os.cpu_count() or 1, driver_gpus, yardsticks, work.throttled, **loaded)
-
-
-def _load_gpu(device: torch.device) -> dict[str, Any]:  # cuda only
-    """Reads SM clocks and throttle reasons during a second of matmuls, and the ids of other processes on the GPU."""
-    import torch
-
-    from gpugate.measurement.device_timer import clock_reader
-
-    left, right = torch.randn(2, LOAD_MATMUL, LOAD_MATMUL, device=device, dtype=torch.bfloat16)
-    read, readings = clock_reader(device), []
-    began = time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < WARM_UP_S + LOADED_S:
-        for _ in range(20):
-            torch.mm(left, right)
-        reading = read()  # while the matmuls run
-        torch.cuda.synchronize(device)
-        if elapsed >= WARM_UP_S:
-            readings.append(reading)
-    return {
-        "clock_mhz": tuple(reading.sm_clock_mhz for reading in readings if reading.sm_clock_mhz is not None),
-        "throttled_by": tuple(sorted({reason for reading in readings for reason in reading.throttled_by})),
-        "foreign": tuple(foreign_processes(device.index or 0)),
-    }
-
-
-if __name__ == "__main__":
-    try:
-        children.parent.send(to_json(measure(children.task)))
-    except OptionError as problem:
-        children.parent.send(str(problem))
-    os._exit(0)  # a library may crash or hang while Python shuts down

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
-from gpugate.results.run import Night, RunResult, night_of
+from gpugate.results.run import RunResult, night_of
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
 from gpugate.store.store_url import find_root
@@ -31,13 +31,6 @@ class Added:
     refused: tuple[str, ...]
 
 
-def read_night(path: Path) -> Night:
-    """Reads the night of a run file. Raises RunFileError where the run cannot be read or is no night."""
-    run = run_file.read(path)
-    run_file.refuse_no_night(path, run)
-    return night_of(run, path.parent.name if path.name == RUN else path.stem)
-
-
 def add_folder(store: Store, folder: Path) -> Added:
     """Adds a night, or each night and each run file in a folder of them.
 
@@ -48,11 +41,12 @@ def add_folder(store: Store, folder: Path) -> Added:
         raise OptionError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     for path in paths:
         try:
-            night = read_night(path)
+            run = run_file.read(path)
+            run_file.refuse_no_night(path, run)
         except GpugateError as error:
             refused.append(str(error))
         else:
-            new += store.add(night)
+            new += store.add(night_of(run, path.parent.name if path.name == RUN else path.stem))
     return Added(new, len(paths) - len(refused) - new, tuple(refused))
 
 

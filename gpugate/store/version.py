@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpugate.errors import CompareError
 from gpugate.machine.children import Ended, run_child
-from gpugate.store.writable_folder import choose_folder, is_running, make_ignored
+from gpugate.store.writable_folder import choose_folder, make_ignored
 from gpugate.units import SHORT_COMMIT, number_of
 
 WORKING_TREE = "."
@@ -80,8 +80,7 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
     cache = choose_folder(cache.parent) / cache.name
     for left in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):  # by processes that were killed
-        process = left.name.split("-")[1]
-        if process.isdecimal() and not is_running(int(process)):
+        if not Path("/proc", left.name.split("-")[1]).exists():
             _remove_worktree(project, left)
     make_ignored(cache.parent)
     cache.mkdir(exist_ok=True)

@@ -65,14 +65,3 @@ def lock_folder(
         finally:
             with suppress(OSError):
                 path.unlink()
-
-
-def is_running(process: int) -> bool:
-    """True for a process of this machine that has not ended."""
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True

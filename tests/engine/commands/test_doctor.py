@@ -10,9 +10,11 @@ import pytest
 
 from gpugate.commands import doctor
 from gpugate.commands.cli import main
-from gpugate.commands.doctor import Facts, Finding, list_findings
+from gpugate.commands.doctor import Finding, list_findings
 from gpugate.machine.children import Ended
 from gpugate.machine.environment import machine_name
+from gpugate.measurement.record import Yardstick
+from gpugate.session.machine_facts import Facts
 from gpugate.store import baseline
 from gpugate.store.baseline import BaselineFile, Entry, Record
 from gpugate.store.codec import to_json
@@ -22,7 +24,13 @@ from tests.support.stored_runs import timed_build
 YARDSTICKS = {"matmul_bf16_tflops": 788.0, "pinned_copy_gb_per_s": 55.0, "launch_latency_us": 2.1}
 SLOW = {**YARDSTICKS, "matmul_bf16_tflops": 500.0}
 LATE = {**YARDSTICKS, "launch_latency_us": 3.0}
-HEALTHY = Facts(H200, 0.5, 16, 1, (YARDSTICKS, YARDSTICKS), clock_mhz=(1965, 1980))
+
+
+def probe(*values: dict[str, float]) -> tuple[Yardstick, ...]:
+    return tuple(map(Yardstick, values))
+
+
+HEALTHY = Facts(H200, 0.5, 16, 1, probe(YARDSTICKS, YARDSTICKS), clock_mhz=(1965, 1980))
 PROCESS = (timed_build(2.0, 1.0, 1),)
 OTHER_DRIVER = replace(H200, driver="999.1")
 
@@ -67,10 +75,15 @@ def test_a_healthy_machine_is_ok_in_every_respect(machine: Path) -> None:
             "bad",
             "throttled in 77 % of the periods of a quota of CPU time: rai",
         ),
-        ({"yardsticks": (SLOW, SLOW)}, "yardsticks", "bad", "500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
-        ({"yardsticks": (SLOW, YARDSTICKS)}, "yardsticks", "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
-        ({"yardsticks": (YARDSTICKS, LATE)}, "yardsticks", "ok", "as recorded"),
-        ({"yardsticks": (LATE, LATE)}, "yardsticks", "bad", "slow host: launches take 1.4 times the recorded time"),
+        ({"yardsticks": probe(SLOW, SLOW)}, "yardsticks", "bad", "500 TFLOP/s instead of 788 TFLOP/s recorded: repeat"),
+        ({"yardsticks": probe(SLOW, YARDSTICKS)}, "yardsticks", "ok", "788 TFLOP/s, pinned copy 55 GB/s; as recorded"),
+        ({"yardsticks": probe(YARDSTICKS, LATE)}, "yardsticks", "ok", "as recorded"),
+        (
+            {"yardsticks": probe(LATE, LATE)},
+            "yardsticks",
+            "bad",
+            "slow host: launches take 1.4 times the recorded",
+        ),
     ],
 )
 def test_each_fact_is_one_finding(machine: Path, changes: dict[str, Any], name: str, state: str, words: str) -> None:
@@ -93,7 +106,7 @@ def test_yardsticks_without_recorded_ones_are_compared_with_each_other(
     machine: Path, probes: tuple[dict[str, float], ...], state: str, words: str
 ) -> None:
     record(machine, environment=OTHER_DRIVER)
-    found = find(machine, "yardsticks", replace(HEALTHY, yardsticks=probes))
+    found = find(machine, "yardsticks", replace(HEALTHY, yardsticks=probe(*probes)))
     assert (found.state, words in found.sentence) == (state, True), found.sentence
 
 
