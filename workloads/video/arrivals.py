@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.frames import LOST_LEVELS, Matrix, luma_of_rgb, planar_frames, plane, planes
+from workloads.video.frames import LOST_LEVELS, Matrix, decoded_frames, luma_of_rgb, planes
 
 DATA_BITS, CHECK_BITS = 16, 4
 CELLS = 1 + DATA_BITS + CHECK_BITS + 1
@@ -97,8 +97,7 @@ GREEN = 1  # of B, G, R
 @functools.lru_cache(maxsize=4)
 def luma_grids(path: Path) -> Tensor:
     """The luma of every frame of the video, in display order: float32 [frames, rows, columns], 0..255."""
-    grids = [_grid(torch.from_numpy(plane(frame, 0))).clone() for frame in planar_frames(path)]
-    return _full_range(torch.stack(grids))
+    return torch.cat([luma_of_nv12(torch.from_numpy(nv12)[None]) for nv12 in decoded_frames(path)])
 
 
 class Arrivals:

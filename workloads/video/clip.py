@@ -1,5 +1,4 @@
-"""Generated clips: a moving scene whose every frame carries its number, coded once and kept in a cache, and a bank of
-its frames, decoded once, for stages that are measured without the stage before them.
+"""Generated clips: a moving scene whose every frame carries its number, coded once and kept in a cache.
 
 The strip with the number counts as foreground, as it looks more like foreground than like background: where a network
 finds it to be foreground, it is never blurred, and elsewhere it stays legible all the same.
@@ -15,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -23,21 +21,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
-from gpugate.workload import TOLERANCE_BY_DTYPE, Context, DeviceKind, Needs, Tolerance
-from workloads.parts.random_inputs import host_generator
+from gpugate.workload import TOLERANCE_BY_DTYPE, Context, DeviceKind, Needs, Size, Tolerance
 from workloads.video.arrivals import paint, strip_height
 from workloads.video.frames import (
     LIMITED_RANGE,
     TAGS,
-    Matrix,
     VideoInfo,
-    copy_as_nv12,
     examine,
-    planar_frames,
     replacing_video,
-    rgb_from_nv12,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +98,18 @@ def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> VideoIn
         return examine(Path(context.settings["video"]))
     clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
     return examine(clip_path(context.cache_dir, clip))
+
+
+def nv12_size(kind: DeviceKind, items: int, times: int = 1) -> Size:
+    """The work on so many frames of the clip: each crosses memory once in NV12, or so many times. It has no FLOPs."""
+    clip = CLIPS[kind]
+    return Size(items, flops=0.0, bytes=float(times * items * clip.width * clip.height * 3 // 2))
+
+
+def one_thread_on_cpu(device: torch.device) -> None:
+    """Limits PyTorch to one thread on a CPU, where it is the device: several threads would compete for shared cores."""
+    if device.type == "cpu":
+        torch.set_num_threads(1)
 
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
@@ -287,64 +291,3 @@ def clouds(random: np.random.Generator, size: tuple[int, ...], cell: float) -> V
     low, high = np.quantile(total[::8, ::8], (0.02, 0.98))
     values: Values = np.clip((total - low) / (high - low), 0, 1)
     return values
-
-
-# --- a bank of frames ------------------------------------------------------------------------------------------------
-
-BANK_FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # 149 MB in NV12 at 1080p, more than fits in L2
-
-
-def nv12_frames(context: Context) -> Tensor:
-    """The first frames of the clip, whole batches of them: uint8 [n, H*3//2, W] on the context's device.
-
-    Raises ValueError for a clip without a whole batch.
-    """
-    return _decoded(source(context).path, BANK_FRAMES[context.device.type]).to(context.device)
-
-
-def bgr_frames(context: Context) -> NDArray[np.uint8]:
-    """The frames of the bank in OpenCV's format: uint8 [n, H, W, 3] on the host."""
-    clip = source(context)
-    return _converted(clip.path, BANK_FRAMES[context.device.type], clip.matrix)
-
-
-def one_thread_on_cpu(device: torch.device) -> None:
-    """Limits PyTorch to one thread on a CPU, where it is the device: several threads would compete for shared cores."""
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-
-
-@functools.lru_cache(maxsize=2)
-def _decoded(path: Path, frames: int) -> Tensor:
-    shown = list(islice(planar_frames(path), frames))
-    if len(shown) < BATCH:
-        raise ValueError(f"{path} has {len(shown)} frames: give a video of {BATCH} or more")
-    decoded = np.empty((len(shown), shown[0].height * 3 // 2, shown[0].width), np.uint8)
-    for frame, nv12 in zip(shown, decoded, strict=True):
-        copy_as_nv12(frame, nv12)
-    return torch.from_numpy(decoded[: len(decoded) // BATCH * BATCH])
-
-
-@functools.lru_cache(maxsize=2)
-def _converted(path: Path, frames: int, matrix: Matrix) -> NDArray[np.uint8]:
-    """Converts frame by frame, since the values between NV12 and RGB take several times as much memory."""
-    return np.stack(
-        [
-            rgb_from_nv12(nv12[None], matrix)[0].flip(0).movedim(0, 2).contiguous().numpy()
-            for nv12 in _decoded(path, frames)
-        ]
-    )
-
-
-def batch_numbers(context: Context, index: int) -> Tensor:
-    """Input set `index`: int64 [items] on the host, consecutive frames of the bank from a random one on."""
-    random = host_generator(context, index)
-    frames = len(_decoded(source(context).path, BANK_FRAMES[context.device.type]))
-    first = torch.randint(frames - context.items + 1, (1,), generator=random)
-    return first + torch.arange(context.items)
-
-
-def chosen(numbers: Tensor) -> slice:
-    """The slice of the bank with these consecutive frames: gathering them would cost more than some stages."""
-    first = int(numbers[0])
-    return slice(first, first + len(numbers))

@@ -33,25 +33,12 @@ from gpugate.workload import (
     Optimization,
     Proof,
     Side,
-    Size,
     Tolerance,
     Workload,
 )
 from workloads.video.arrivals import luma_of_bgr, luma_of_nv12, psnr_db
-from workloads.video.clip import (
-    CLIPS,
-    CVCUDA,
-    GPU,
-    ON_HOST,
-    TRITON,
-    VIDEO_SETTING,
-    batch_numbers,
-    bgr_frames,
-    chosen,
-    nv12_frames,
-    one_thread_on_cpu,
-    source,
-)
+from workloads.video.clip import CVCUDA, GPU, ON_HOST, TRITON, VIDEO_SETTING, nv12_size, one_thread_on_cpu, source
+from workloads.video.decode import batch_numbers, bgr_frames, chosen, nv12_frames
 from workloads.video.frames import planes, rgb_from_nv12
 from workloads.video.preprocess import as_cvcuda, cvcuda_operators, cvcuda_stream, input_size
 
@@ -247,12 +234,6 @@ def in_triton(height: int, width: int, device: torch.device) -> Callable[[Tensor
 # --- the sides, their proof and their promises ------------------------------------------------------------------------
 
 
-def size(kind: DeviceKind) -> Size:
-    """Bytes: each frame read once and written once in NV12. FLOPs: none, as a blur may take many or few."""
-    clip = CLIPS[kind]
-    return Size(items=ITEMS[kind], flops=0.0, bytes=2.0 * ITEMS[kind] * clip.width * clip.height * 3 // 2)
-
-
 @functools.lru_cache(maxsize=2)
 def _logits(height: int, width: int, frames: int, device: torch.device) -> Tensor:
     """float32 [frames, 2, h, w]: a soft disc of foreground that moves from frame to frame."""
@@ -327,7 +308,7 @@ COMPOSITE = Workload(
     name="video/composite",
     baseline=by_opencv,
     inputs=batch_numbers,
-    sizes={kind: size(kind) for kind in ITEMS},
+    sizes={kind: nv12_size(kind, items, times=2) for kind, items in ITEMS.items()},  # read once and written once
     optimizations=(
         _variant("torch-gpu", OnDevice, {"nvidia-h100-80gb-hbm3": 200.0, "sm_90": 175.0, "cuda": 2.0}, GPU, PRODUCTS),
         _variant("triton", in_triton, {"sm_90": 175.0, "cuda": 2.0}, TRITON, IN_TILES),

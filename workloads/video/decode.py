@@ -6,12 +6,12 @@ A step reads the next frames of the clip, round and round, and returns the recor
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -38,19 +38,27 @@ from gpugate.workload import (
     Optimization,
     Proof,
     Side,
-    Size,
     Workload,
 )
 from workloads.parts.random_inputs import host_generator
 from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
-from workloads.video.clip import BATCH, CLIPS, EXACT, HOST, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, is_users, source
+from workloads.video.clip import (
+    BATCH,
+    EXACT,
+    HOST,
+    ON_HOST,
+    VIDEO_ENGINES,
+    VIDEO_SETTING,
+    is_users,
+    nv12_size,
+    source,
+)
 from workloads.video.frames import (
     VideoError,
     VideoInfo,
-    copy_as_nv12,
+    decoded_frames,
     exact,
     examine,
-    planar_frames,
     planes,
     rgb_from_nv12,
 )
@@ -73,26 +81,39 @@ class Decoder(ABC):
     stock_frames = 0
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
-        self.info, self.device, self._loop = examine(path), device, loop
+        self.info, self.device = examine(path), device
+        self._frames = self._turns(loop)
 
     def read(self, frames: int) -> Any:
         """The next `frames` frames, fewer at the end, then 0."""
-        batch = torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self.device)
-        return batch[: self._fill(batch)]
+        batch, filled = self._new_batch(frames), 0
+        for place, decoded in zip(batch, self._frames, strict=False):
+            self._copy(decoded, place)
+            filled += 1
+        return batch[:filled]
 
-    def _fill(self, batch: Any) -> int:
-        for filled, frame in enumerate(batch):
-            if not self._decode_into(frame) and not (self._loop and self._rewound() and self._decode_into(frame)):
-                return filled
-        return len(batch)
+    def _new_batch(self, frames: int) -> Any:
+        return torch.empty(frames, *self.info.nv12_shape, dtype=torch.uint8, device=self.device)
+
+    def _turns(self, loop: bool) -> Iterator[Any]:
+        while True:
+            decoded = None
+            for decoded in self._turn():
+                yield decoded
+            if not loop or decoded is None:
+                return
+            self._rewind()
 
     @abstractmethod
-    def _decode_into(self, frame: Any) -> bool:
-        """Writes the next frame of the clip into `frame`; False after the last."""
+    def _turn(self) -> Iterator[Any]:
+        """The frames of the clip, each valid until the next one."""
 
     @abstractmethod
-    def _rewound(self) -> bool:
-        """Returns to the first frame, and True."""
+    def _copy(self, decoded: Any, place: Any) -> None:
+        """Copies a frame to its place in a batch."""
+
+    def _rewind(self) -> None:  # noqa: B027 (not every decoder has to)
+        """Returns to the first frame, before another turn."""
 
     def settle(self) -> None:  # noqa: B027 (not every decoder decodes ahead)
         """Returns at once: it is not known how far this decoder is ahead."""
@@ -114,20 +135,22 @@ class HostDecoder(Decoder):
         if not self._capture.isOpened():
             raise VideoError(f"{path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")
 
-    def read(self, frames: int) -> NDArray[np.uint8]:
-        batch = np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
-        return batch[: self._fill(batch)]
+    def _new_batch(self, frames: int) -> NDArray[np.uint8]:
+        return np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
 
-    def _decode_into(self, frame: NDArray[np.uint8]) -> bool:
-        decoded, image = self._capture.read(frame)
-        if not decoded:
-            decoded, image = self._capture.read(frame)  # after a damaged packet come frames that were held back
-        return decoded and image.shape == frame.shape
+    def _turn(self) -> Iterator[Any]:
+        while self._capture.grab() or self._capture.grab():  # after a damaged packet come frames that were held back
+            yield self._capture
 
-    def _rewound(self) -> bool:
+    def _copy(self, decoded: Any, place: NDArray[np.uint8]) -> None:
+        _, image = decoded.retrieve(place)
+        if image.shape != place.shape:
+            raise VideoError(f"{self.info.path} changes the size of its pictures: convert it to one size")
+
+    def _rewind(self) -> None:
         import cv2
 
-        return self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
+        self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
 
     def close(self) -> None:
         self._capture.release()
@@ -143,26 +166,15 @@ class HostPlanesDecoder(Decoder):
 
     def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
         super().__init__(path, CPU, loop)
-        self._rewound()
 
-    def _decode_into(self, frame: Any) -> bool:
-        decoded = next(self._frames, None)
-        if decoded is not None:
-            self._copy(decoded, frame)
-        return decoded is not None
+    def _turn(self) -> Iterator[Any]:
+        return decoded_frames(self.info.path)
 
-    def _rewound(self) -> bool:
-        self._frames = self._all_frames()
-        return True
+    def _copy(self, decoded: Any, place: Tensor) -> None:
+        place.copy_(torch.from_numpy(decoded))
 
     def close(self) -> None:
         self._frames = iter(())  # the last reference, which closes the file
-
-    def _all_frames(self) -> Iterator[Any]:
-        return planar_frames(self.info.path)
-
-    def _copy(self, decoded: Any, frame: Tensor) -> None:
-        copy_as_nv12(decoded, frame.numpy())
 
 
 class TorchCodecDecoder(HostPlanesDecoder):
@@ -178,7 +190,7 @@ class TorchCodecDecoder(HostPlanesDecoder):
         super().__init__(path, device, loop)
         self.device = device
 
-    def _all_frames(self) -> Iterator[Any]:
+    def _turn(self) -> Iterator[Any]:
         library = importlib.import_module("torchcodec.decoders")
         demuxer = library.Demuxer(self.info.path, streams="video")
         decoder = demuxer.streams[0].make_decoder(self.device)
@@ -186,12 +198,52 @@ class TorchCodecDecoder(HostPlanesDecoder):
             yield from decoder.decode(packet)
         yield from decoder.drain()
 
-    def _copy(self, decoded: Any, frame: Tensor) -> None:
-        luma, chroma = planes(frame[None])
+    def _copy(self, decoded: Any, place: Tensor) -> None:
+        luma, chroma = planes(place[None])
         y, u, v = decoded.planes
         luma[0].copy_(y)
         chroma[0, ..., 0].copy_(u)
         chroma[0, ..., 1].copy_(v)
+
+
+# --- a bank of frames, decoded once, for stages that are measured without the stage before them -----------------------
+
+BANK_FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # 149 MB in NV12 at 1080p, more than fits in L2
+
+
+def nv12_frames(context: Context) -> Tensor:
+    """The first frames of the clip, whole batches of them: uint8 [n, H*3//2, W] on the context's device."""
+    nv12: Tensor = _bank(HostPlanesDecoder, context)
+    return nv12.to(context.device)
+
+
+def bgr_frames(context: Context) -> NDArray[np.uint8]:
+    """The frames of the bank as OpenCV decodes them: uint8 [n, H, W, 3] on the host."""
+    bgr: NDArray[np.uint8] = _bank(HostDecoder, context)
+    return bgr
+
+
+@functools.lru_cache(maxsize=4)
+def _bank(make: Callable[[Path], Decoder], context: Context) -> Any:
+    path = source(context).path
+    with closing(make(path)) as decoder:
+        bank = decoder.read(BANK_FRAMES[context.device.type])
+    if len(bank) < BATCH:
+        raise ValueError(f"{path} has {len(bank)} frames: give a video of {BATCH} or more")
+    return bank[: len(bank) // BATCH * BATCH]
+
+
+def batch_numbers(context: Context, index: int) -> Tensor:
+    """Input set `index`: int64 [items] on the host, consecutive frames of the bank from a random one on."""
+    frames = len(_bank(HostPlanesDecoder, context))
+    first = torch.randint(frames - context.items + 1, (1,), generator=host_generator(context, index))
+    return first + torch.arange(context.items)
+
+
+def chosen(numbers: Tensor) -> slice:
+    """The slice of the bank with these consecutive frames: gathering them would cost more than some stages."""
+    first = int(numbers[0])
+    return slice(first, first + len(numbers))
 
 
 # --- NVDEC, by PyNvVideoCodec -----------------------------------------------------------------------------------------
@@ -228,7 +280,6 @@ class OneSession(Decoder):  # cuda only
             self._decoder = library.ThreadedDecoder(
                 self._file, BUFFERED_FRAMES, gpu_id=device.index, cuda_stream=self._stream.cuda_stream
             )
-        self._frames: deque[Any] = deque()
 
     def read(self, frames: int) -> Tensor:
         current = torch.cuda.current_stream(self.device)
@@ -238,18 +289,16 @@ class OneSession(Decoder):  # cuda only
         batch.record_stream(current)
         return batch
 
-    def _decode_into(self, frame: Tensor) -> bool:
-        if not self._frames:
-            # The earlier frames are overwritten from now on: they were copied on the stream that overwrites them.
-            self._frames.extend(self._decoder.get_batch_frames(FRAMES_AT_ONCE))
-        if not self._frames:
-            return False
-        frame.copy_(as_tensor(self._frames.popleft(), self._stream))
-        return True
+    def _turn(self) -> Iterator[Any]:
+        # A request overwrites the earlier frames: they were copied on the stream that overwrites them.
+        while frames := self._decoder.get_batch_frames(FRAMES_AT_ONCE):
+            yield from frames
 
-    def _rewound(self) -> bool:
+    def _copy(self, decoded: Any, place: Tensor) -> None:
+        place.copy_(as_tensor(decoded, self._stream))
+
+    def _rewind(self) -> None:
         self._decoder.reconfigure_decoder(self._file)
-        return True
 
     def close(self) -> None:
         self._stream.synchronize()
@@ -283,18 +332,18 @@ class ParallelDecoder(Decoder):  # cuda only
         self._sessions = [Session(info, device, each, slots, room) for each in turns]
         self._order = cycle(self._sessions) if loop else islice(cycle(self._sessions), len(parts))
         self._current = next(self._order)
+        self._frames = self._turn()  # the order of segments goes round itself
 
-    def _decode_into(self, frame: Tensor) -> bool:
-        slot = self._next_slot()
-        if slot is None:
-            return False
+    def _turn(self) -> Iterator[Slot]:
+        return iter(self._next_slot, None)
+
+    def _copy(self, decoded: Slot, place: Tensor) -> None:
         current = torch.cuda.current_stream(self.device)
-        current.wait_event(slot.filled)
-        frame.copy_(slot.frame)
-        slot.frame.record_stream(current)
-        slot.used = current.record_event()
-        self._current.give_back(slot)
-        return True
+        current.wait_event(decoded.filled)
+        place.copy_(decoded.frame)
+        decoded.frame.record_stream(current)
+        decoded.used = current.record_event()
+        self._current.give_back(decoded)
 
     def _next_slot(self) -> Slot | None:
         while (slot := self._current.ready.get()) is None:
@@ -308,9 +357,6 @@ class ParallelDecoder(Decoder):  # cuda only
             self.close()
             raise slot
         return slot
-
-    def _rewound(self) -> bool:
-        return False  # the order of segments goes round itself
 
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
@@ -401,7 +447,7 @@ class Session(threading.Thread):  # cuda only
             annex_b = BitStreamFilterContext(TO_ANNEX_B[self._info.codec], container.streams.video[0])
             for segment in self._turns:
                 coded = coded_frames(self._info, container, annex_b, segment)
-                for frame in decoded_frames(library, decoder, coded, segment):
+                for frame in decoded_segment(library, decoder, coded, segment):
                     slot = self._free.get()
                     if slot is not None:
                         self._room.acquire()  # with a slot in hand: a waiting thread must not occupy the room of others
@@ -418,7 +464,7 @@ class Session(threading.Thread):  # cuda only
         stream.synchronize()
 
 
-def decoded_frames(
+def decoded_segment(
     library: Any, decoder: Any, coded: Iterator[tuple[int, bytes]], segment: range
 ) -> Iterator[Any]:  # cuda only
     """The frames of a segment in display order; a session overwrites their memory at its next packet."""
@@ -487,13 +533,6 @@ MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loo
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
 LEAST_DB = 45.0
-
-
-def size(kind: DeviceKind) -> Size:
-    """Bytes: each frame written once, in NV12. A decoder's operations are no FLOPs."""
-    clip = CLIPS[kind]
-    frame_bytes = clip.width * clip.height * 3 // 2
-    return Size(items=FRAMES[kind], flops=0.0, bytes=float(FRAMES[kind] * frame_bytes))
 
 
 def stamps(context: Context, index: int) -> Tensor:
@@ -572,7 +611,7 @@ OF_TORCHCODEC = [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}
 DECODE = _workload(
     name="video/decode",
     baseline=partial(build, HostDecoder, "h264"),
-    sizes={kind: size(kind) for kind in FRAMES},
+    sizes={kind: nv12_size(kind, frames) for kind, frames in FRAMES.items()},
     optimizations=(
         _variant("nvdec", OneSession, "h264", {H100: 3.3, "sm_90": 2.9, "cuda": 0.1}, ONE_ENGINE),
         _variant(
@@ -586,7 +625,7 @@ DECODE = _workload(
 DECODE_HEVC = _workload(
     name="video/decode-hevc",
     baseline=partial(build, HostDecoder, "hevc"),
-    sizes={"cuda": size("cuda")},
+    sizes={"cuda": nv12_size("cuda", FRAMES["cuda"])},
     optimizations=(
         _variant("nvdec", OneSession, "hevc", {H100: 7.4, "sm_90": 6.5, "cuda": 0.1}, ONE_ENGINE),
         _variant(

@@ -32,25 +32,13 @@ from gpugate.workload import (
     Optimization,
     Proof,
     Side,
-    Size,
     Workload,
 )
 from workloads.video.arrivals import psnr_db, read_numbers
-from workloads.video.clip import (
-    BATCH,
-    CLIPS,
-    EXACT,
-    ON_HOST,
-    VIDEO_ENGINES,
-    VIDEO_SETTING,
-    bgr_frames,
-    is_users,
-    nv12_frames,
-    source,
-)
-from workloads.video.decode import stamps
+from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, is_users, nv12_size, source
+from workloads.video.decode import bgr_frames, nv12_frames, stamps
 from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
-from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, plane, rgb_from_nv12
+from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, planes, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
@@ -60,12 +48,6 @@ TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
 MakeEncoder = type[Encoder[Any]]
 # Per step, which is a whole file, since its end is a part of its cost.
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
-
-
-def size(kind: DeviceKind) -> Size:
-    """Bytes: each frame read once, in NV12. An encoder's operations are no FLOPs."""
-    clip = CLIPS[kind]
-    return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * clip.width * clip.height * 3 // 2))
 
 
 def build(encoder: MakeEncoder, context: Context) -> Side:
@@ -170,11 +152,12 @@ def quality(
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
+            recoded = frame.reformat(format="nv12", dst_colorspace=TAGS[matrix], dst_color_range=LIMITED_RANGE)
+            nv12 = recoded.to_ndarray()
             if numbered:
-                numbers.append(int(read_numbers(torch.from_numpy(plane(frame, 0).copy())[None])))
+                numbers.append(int(read_numbers(planes(torch.from_numpy(nv12)[None])[0])))
             if frames in originals:
-                nv12 = frame.reformat(format="nv12", dst_colorspace=TAGS[matrix], dst_color_range=LIMITED_RANGE)
-                psnr[frames] = psnr_db(nv12.to_ndarray(), originals[frames])
+                psnr[frames] = psnr_db(nv12, originals[frames])
             frames += 1
         seconds = frames / float(stream.average_rate or 1)
     return Quality(frames, 8e-6 * path.stat().st_size / max(seconds, 1e-9), psnr, tuple(numbers))
@@ -203,7 +186,7 @@ ENCODE = Workload(
     name="video/encode",
     baseline=partial(build, Mp4v),
     inputs=stamps,
-    sizes={kind: size(kind) for kind in ITEMS},
+    sizes={kind: nv12_size(kind, items) for kind, items in ITEMS.items()},
     optimizations=(
         _variant("x264-overlapped", X264, X264_GAINS, OWN_THREADS, min_speedup_why=ALL_CORES),
         _variant("nvjpeg", MotionJpeg, JPEG_GAINS, PICTURES, COMPRESSED_ONLY),  # torchvision contains the library

@@ -23,11 +23,9 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
-    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
 Matrix = Literal["bt601", "bt709"]
-Plane = NDArray[np.uint8]
 # Matrix coefficients as ISO/IEC 23091-2 numbers them. Untagged (2) is BT.601 at any size, as for swscale and OpenCV.
 MATRICES: dict[int, Matrix] = {1: "bt709", 2: "bt601", 5: "bt601", 6: "bt601"}
 # A tag for matrix, primaries and transfer, by the same numbers; BT.601 is SMPTE 170M's.
@@ -139,29 +137,16 @@ def exact(rational: Any) -> Fraction:
     return Fraction(rational.numerator, rational.denominator)
 
 
-def planar_frames(path: Path) -> Iterator[VideoFrame]:
-    """The frames in display order, 4:2:0 in three planes; ends where the file is damaged."""
+def decoded_frames(path: Path) -> Iterator[NDArray[np.uint8]]:
+    """The frames in display order, NV12, uint8 [H * 3 // 2, W]; ends where the file is damaged."""
     import av
 
     with av.open(path.absolute()) as container, suppress(av.InvalidDataError):
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
-            yield frame if frame.format.name == "yuv420p" else frame.reformat(format="yuv420p")
-
-
-def plane(frame: VideoFrame, number: int) -> Plane:
-    """uint8 [rows, columns]: Y, U or V, in the frame's own memory."""
-    stored: Any = frame.planes[number]
-    rows: Plane = np.frombuffer(stored, np.uint8).reshape(stored.height, stored.line_size)
-    return rows[:, : stored.width]
-
-
-def copy_as_nv12(frame: VideoFrame, nv12: Plane) -> None:
-    """Copies a frame in three planes into NV12, uint8 [H * 3 // 2, W]."""
-    nv12[: frame.height] = plane(frame, 0)
-    chroma = nv12[frame.height :].reshape(frame.height // 2, frame.width // 2, 2)
-    chroma[..., 0], chroma[..., 1] = plane(frame, 1), plane(frame, 2)
+            # With several threads, swscale would take the cores of the decoder.
+            yield frame.reformat(format="nv12", threads=1).to_ndarray()
 
 
 @contextmanager

@@ -34,20 +34,8 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video.clip import (
-    CLIPS,
-    CVCUDA,
-    GPU,
-    ON_HOST,
-    TRITON,
-    VIDEO_SETTING,
-    batch_numbers,
-    bgr_frames,
-    chosen,
-    nv12_frames,
-    one_thread_on_cpu,
-    source,
-)
+from workloads.video.clip import CLIPS, CVCUDA, GPU, ON_HOST, TRITON, VIDEO_SETTING, one_thread_on_cpu, source
+from workloads.video.decode import batch_numbers, bgr_frames, chosen, nv12_frames
 from workloads.video.frames import Matrix, gains_of
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide

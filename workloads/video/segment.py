@@ -58,7 +58,8 @@ from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD, UNMEASURED_BATCH
 from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
-from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, bgr_frames, is_users, rendered
+from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, is_users, rendered
+from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 
 CLASSES = 2  # background and foreground

@@ -14,7 +14,8 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context, Side
 from tests.support.small_models import clip_on_cpu
 from workloads.video import segment
-from workloads.video.clip import Clip, bgr_frames, clip_path
+from workloads.video.clip import Clip, clip_path
+from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 from workloads.video.segment import foreground, intersection_over_union, masks_agree
 
