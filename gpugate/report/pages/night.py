@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpugate import units
-from gpugate.report.pages.rendering import Scale, Strip, reach_of, render
+from gpugate.report.pages.rendering import render
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
 from gpugate.results.bill import bills_of
@@ -29,7 +29,6 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
     measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
     measured.sort(key=lambda case: not case.verdicts)  # those that nothing judged come last
     rows = [_case_row(case, decided.get(case.case_id)) for case in measured]
-    strips = [row["strip"] for row in rows if row["strip"] is not None]
     failures = _failures(view)
     return render(
         "night.html",
@@ -49,7 +48,6 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         failures=failures,
         links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
         rows=rows,
-        scale=Scale(reach_of(strips)),
         packages=sorted(run.environment.packages.items()),
     )
 
@@ -113,14 +111,18 @@ def _divide_step(case: CaseResult, now: Summary | None) -> list[tuple[str, float
     return [*parts, *([("gaps", begin, round(100 - begin, 1))] if parts and begin < 100 else [])]
 
 
-def _speedup_strip(case: CaseResult, now: Summary | None) -> Strip | None:
-    """The speedup against its record, else against its promise; without either, its interval alone."""
+def _speedup_strip(case: CaseResult, now: Summary | None) -> dict[str, Any] | None:
+    """The speedup against its record, else against its promise; without either, its interval alone. `words` describe
+    the picture to a screen reader."""
     if now is None:
         return None
     found, minimum = now.speedup, case.promise.min_speedup if case.promise else None
     then = case.remembered.current.speedup if case.remembered else minimum
     against = "its record" if case.remembered else "its promise" if then else "itself, since it has no record"
-    return Strip.of_estimate(found, then or found.median, f"speedup against {against}")
+    value, low, high = (one / (then or found.median) - 1 for one in (found.median, found.low, found.high))
+    change, *ends = map(units.signed_percent, (value, low, high))
+    words = f"speedup against {against}: {change} ({'..'.join(ends)})"
+    return {"value": value, "low": low, "high": high, "words": words}
 
 
 def _failures(view: RunView) -> list[dict[str, Any]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -17,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from gpugate import __version__, units
 from gpugate.report.table import STATES
 from gpugate.report.visible_text import show_controls
-from gpugate.statistics.intervals import Estimate
 
 # A browser loads nothing: styles stand in the page itself, pictures are inline SVG.
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -55,9 +52,8 @@ def _environment() -> Environment:
     environment.filters["unbroken"] = lambda words: _UNIT.sub("\N{NO-BREAK SPACE}", words)
     environment.filters["clock"] = lambda started_at: f"{datetime.fromisoformat(started_at):%Y-%m-%d %H:%M}"
     environment.filters["duration"] = units.duration
-    environment.globals["number_of"] = units.number_of
-    environment.globals["state"] = state
-    environment.globals["sign"] = lambda word: SIGNS[state(word)]
+    environment.globals.update(number_of=units.number_of, state=state, sign=lambda word: SIGNS[state(word)])
+    environment.globals.update(place=place, is_beyond=is_beyond, ticks=TICKS)
     return environment
 
 
@@ -68,66 +64,17 @@ def state(word: str) -> str:
 
 # --- the geometry of pictures: places in percent of their width, so that an SVG needs no fixed size
 
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)  # of a scale, by powers of ten
 INSET = 2.0  # percent on either side, in which a mark beyond the scale stands
-LEAST_REACH, MOST_REACH = 0.02, 0.5  # of a scale
-COVERED = 0.95  # of the strips
-TICKS = (0.04, 0.2, 1.0)  # parts of the reach, of which the smallest has no room for words
+REACH = 0.5  # of the scale of shares, such as changes from a record: every night has the same scale
+TICKS = {-0.5: "-50 %", -0.1: "-10 %", -0.02: "", 0.0: "0 %", 0.02: "", 0.1: "+10 %", 0.5: "+50 %"}  # 2 % has no room
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A scale of square roots from -`reach` to +`reach`, of shares such as changes from a record: it shows an interval
-    of 1 % beside one of 40 %."""
-
-    reach: float
-
-    def place(self, share: float) -> float:
-        """Percent of the width; what is beyond the scale is at its end."""
-        inside = max(-1.0, min(1.0, share / self.reach))
-        return round(50 + (50 - INSET) * math.copysign(math.sqrt(abs(inside)), inside), 2)
-
-    def is_beyond(self, share: float) -> bool:
-        return abs(share) > self.reach * (1 + 1e-9)
-
-    @property
-    def ticks(self) -> list[tuple[float, str]]:
-        """Places with their words, such as `-10 %`."""
-        shares = [sign * self.reach * part for sign in (-1, 1) for part in TICKS]
-        least = self.reach * TICKS[1]
-        words = [f"{100 * one:+.3g} %" if abs(one) >= least else "" for one in shares]
-        return [(50.0, "0 %"), *zip(map(self.place, shares), words, strict=True)]
+def place(share: float) -> float:
+    """Percent of the width, by square roots, which show an interval of 1 % beside one of 40 %; what is beyond the scale
+    is at its end."""
+    inside = max(-1.0, min(1.0, share / REACH))
+    return round(50 + (50 - INSET) * math.copysign(math.sqrt(abs(inside)), inside), 2)
 
 
-@dataclass(frozen=True)
-class Strip:
-    """One interval on a scale. The numbers are shares of the value at 0; `words` describe the picture to a screen
-    reader."""
-
-    value: float
-    low: float
-    high: float
-    words: str
-
-    @classmethod
-    def of_estimate(cls, found: Estimate, base: float, against: str) -> Strip:
-        """The change of an estimate from `base`: `speedup against its record: -16.7 % (-17.0 %..-16.3 %)`."""
-        value, low, high = (one / base - 1 for one in (found.median, found.low, found.high))
-        change, ends = units.signed_percent(value), f"{units.signed_percent(low)}..{units.signed_percent(high)}"
-        return cls(value, low, high, f"{against}: {change} ({ends})")
-
-    @property
-    def extent(self) -> float:
-        return max(map(abs, (self.value, self.low, self.high)))
-
-
-def reach_of(strips: Sequence[Strip]) -> float:
-    """The round number up to which a scale contains nearly all of the strips whole."""
-    extents = sorted(strip.extent for strip in strips)
-    wanted = extents[math.ceil(COVERED * len(extents)) - 1] if extents else LEAST_REACH
-    return _round_up(min(max(wanted, LEAST_REACH), MOST_REACH))
-
-
-def _round_up(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in STEPS if step * power >= value * (1 - 1e-9))
+def is_beyond(share: float) -> bool:
+    return abs(share) > REACH

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
-from gpugate.report.pages.rendering import Scale, Strip, reach_of, show_obeyed
+from gpugate.report.pages.rendering import TICKS, is_beyond, place, show_obeyed
 from gpugate.report.view import RunView
 from gpugate.results.autopsy import Autopsy
 from gpugate.results.case import CaseResult
@@ -127,14 +127,7 @@ def test_a_bar_divides_the_step_by_its_bill(counters: dict[str, float], parts: s
 # --- places on a scale ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("share", "place"), [(0.0, 50), (0.2, 98), (-0.2, 2), (0.05, 74), (-9.0, 2)])
-def test_a_share_has_its_place_and_one_beyond_the_scale_stands_at_its_end(share: float, place: float) -> None:
-    assert Scale(0.2).place(share) == pytest.approx(place)
-    assert Scale(0.2).is_beyond(share) is (abs(share) > 0.2)
-
-
-@pytest.mark.parametrize(
-    ("values", "reach"), [([0.03] * 19 + [0.4], 0.05), ([0.03, 0.4], 0.5), ([9.0], 0.5), ([], 0.02)]
-)
-def test_the_reach_contains_nearly_all_strips_whole(values: list[float], reach: float) -> None:
-    assert reach_of([Strip(value, value - 0.01, value + 0.01, "words") for value in values]) == reach
+@pytest.mark.parametrize(("share", "percent"), [(0.0, 50), (0.5, 98), (-0.5, 2), (0.125, 74), (-9.0, 2)])
+def test_a_share_has_its_place_and_one_beyond_the_scale_stands_at_its_end(share: float, percent: float) -> None:
+    assert place(share) == pytest.approx(percent)
+    assert is_beyond(share) is (abs(share) > max(TICKS))
