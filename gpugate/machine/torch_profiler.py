@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
 
 import torch
-from torch.autograd.profiler import profile as cpu_profile
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 # Once attached, CUPTI makes every later kernel launch of the process about 30 % dearer, unless this variable makes it
@@ -22,29 +18,20 @@ DETACH_CALLS, DETACH_PAUSE_S = 20, 0.005
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 
-@contextmanager
-def run_profiler(device: torch.device, record_shapes: bool = False) -> Iterator[profile | cpu_profile]:
-    """Runs PyTorch's profiler, without messages and without its list of events, which takes 50 us of Python each."""
+def run_profiler(device: torch.device, record_shapes: bool = False) -> profile:
+    """Makes PyTorch's profiler, which runs inside of its block, without its list of events: that takes 50 us of Python
+    each. `torch.profiler.profile` adds a schedule to it and messages, and imports torch's compiler: 3 s of a session.
+    """
     if device.type != "cuda":
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # else the profiler warns on stderr that there is no GPU
-    if device.type != "cuda" and not record_shapes:
-        # `torch.profiler.profile` adds a schedule to this profiler, and imports torch's compiler: 3 s of a session.
-        with cpu_profile(use_kineto=True) as profiler:
-            yield profiler
-        return
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with ExitStack() as stack:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*clears events at the end of each cycle")
-            profiler = stack.enter_context(profile(activities=activities, record_shapes=record_shapes))
-        yield profiler
+    return profile(use_kineto=True, use_device="cuda" if device.type == "cuda" else None, record_shapes=record_shapes)
 
 
-def profiled_events(profiler: profile | cpu_profile) -> list[dict[str, Any]]:
+def profiled_events(profiler: profile) -> list[dict[str, Any]]:
     """All events of a finished profile, as its trace has them."""
     with tempfile.TemporaryDirectory(prefix="gpugate-trace-") as folder:
         path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
+        profiler.export_chrome_trace(str(path))  # type: ignore[no-untyped-call]
         content: dict[str, list[dict[str, Any]]] = json.loads(path.read_bytes())
     return content["traceEvents"]
 
