@@ -22,8 +22,7 @@ from gpugate.errors import SideError
 
 DEFAULT_S = 300.0
 BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
-GRACE_S = 30.0  # time for the side to be closed after the first error, and after the second
-MOST_ERRORS = 2  # before the process is ended
+GRACE_S = 30.0  # for the call to end by the error, before the process is ended
 SHOWN_FRAMES, SHOWN_THREADS = 3, 8
 _SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 1
 _PACKAGE = str(Path(__file__).parents[1])
@@ -43,9 +42,8 @@ class TimeLimit:
     side: str
     doing: str
     seconds: float
-    due_s: float  # by monotonic(): the time of the next error or, after MOST_ERRORS errors, of the end of the process
-    signals_sent: int = 0
-    errors_raised: int = 0
+    due_s: float  # by monotonic(): the time of the error or, after that, of the end of the process
+    is_over: bool = False
 
 
 class Watch:
@@ -67,8 +65,7 @@ class Watch:
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
         """The signal's handler, in the watched thread."""
         limit = self.limit
-        if limit is not None and limit.errors_raised < limit.signals_sent:
-            limit.errors_raised = limit.signals_sent
+        if limit is not None and limit.is_over:
             raise StepTimeout(_sentence(limit, self.thread))
 
     def _watch(self) -> None:
@@ -82,10 +79,10 @@ class Watch:
                 # No limit is shorter than `seconds`, so a limit that is set meanwhile ends after this wait.
                 wait_s = self.seconds if limit is None else min(self.seconds, limit.due_s - now)
                 continue
-            if limit.signals_sent == MOST_ERRORS:
+            if limit.is_over:
                 self._end_run(SideError(limit.side, limit.doing, StepTimeout(_sentence(limit, self.thread))))
             wait_s = min(self.seconds, GRACE_S)
-            limit.due_s, limit.signals_sent = now + GRACE_S, limit.signals_sent + 1
+            limit.due_s, limit.is_over = now + GRACE_S, True
             signal.pthread_kill(self.thread, _SIGNAL)
 
 
