@@ -45,23 +45,21 @@ class Progress:
 
 @dataclass
 class Spent:
-    """The seconds of a measurement by activity, see `Doing`."""
+    """The seconds of a measurement by activity, see `Doing`, from the preparation on."""
 
     _seconds: dict[str, float] = field(default_factory=dict)
-    _now: tuple[str, float] | None = None
+    _doing: Doing = "preparing"
+    _since_s: float = field(default_factory=perf_counter)
 
     def begin(self, doing: Doing) -> None:
         """Ends the previous activity and begins this one."""
-        self.seconds()
-        self._now = doing, perf_counter()
+        now_s = perf_counter()
+        self._seconds[self._doing] = self._seconds.get(self._doing, 0.0) + now_s - self._since_s
+        self._doing, self._since_s = doing, now_s
 
     def seconds(self) -> Mapping[str, float]:
         """Sums the seconds so far, the present activity included."""
-        now = perf_counter()
-        if self._now is not None:
-            doing, since = self._now
-            self._seconds[doing] = self._seconds.get(doing, 0.0) + now - since
-            self._now = doing, now
+        self.begin(self._doing)
         return {doing: round(seconds, 3) for doing, seconds in self._seconds.items()}
 
 

@@ -178,7 +178,6 @@ def measure(
     measurement without samples.
     """
     spent = Spent()
-    spent.begin("preparing")
     report(Progress(case.id, "preparing"))
     cache = cache or WorkloadCache()
     cache.begin(case.workload.name)
@@ -196,7 +195,12 @@ def measure(
         if settings.prove:
             run.proofs += run_proofs(case, context, lambda proof: run.report_progress("proving", proof))
         if case.size.whole_run_items is not None and not run.proofs:
-            _build_once(run)
+            # The timed start-up is then that of a warm process, as after a proof. The reference's is one already: the
+            # baseline's outputs were computed before.
+            name = case.optimization.name
+            run.report_progress("building", name)
+            build_side(name, case.builder(name), context, inputs.timed[0], inputs.restore).close()
+            release(context.device)
         stopped_because = _sample(run)
         if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
@@ -226,17 +230,6 @@ def run_proofs(case: Case, context: Context, report: Callable[[str], None]) -> l
         found.append(result)
         release(context.device)
     return found
-
-
-def _build_once(run: _Run) -> None:
-    """Builds the optimized side once, so that its timed start-up is that of a warm process, as it is after a proof.
-
-    The reference's start-up is warm already: the baseline's outputs were computed before.
-    """
-    run.report_progress("building", run.case.optimization.name)
-    name = run.case.optimization.name
-    build_side(name, run.case.builder(name), run.context, run.inputs.timed[0], run.inputs.restore).close()
-    release(run.context.device)
 
 
 def _sample(run: _Run) -> StopReason:
