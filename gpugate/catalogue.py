@@ -25,7 +25,6 @@ from gpugate.workload import (
     NAME,
     RANKS,
     Case,
-    Limit,
     Optimization,
     SweepCases,
     Workload,
@@ -134,11 +133,6 @@ class Catalogue:
             for (_, parameter, _), found in groups.items()
         ]
 
-    def clear(self) -> None:
-        self._workloads.clear()
-        self._registered.clear()
-        self._modules.clear()
-
 
 catalogue: Catalogue = Catalogue()
 register: Callable[[Workload], Workload] = catalogue.register
@@ -162,33 +156,36 @@ def _describe_place(folder: Path, workload: Workload) -> str:
 
 def check(workload: Workload) -> None:
     """Raises CatalogueError, in one sentence, for a workload that cannot be measured as declared."""
+    problem = next(_list_problems(workload), None)
+    if problem is not None:
+        raise CatalogueError(problem)
+
+
+def _list_problems(workload: Workload) -> Iterator[str]:
     if not FAMILY_NAME.fits(workload.name):
-        raise CatalogueError(f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_NAME.rule}")
+        yield f"workload name {workload.name!r} fits no test id and no file name: {FAMILY_NAME.rule}"
     if not workload.sizes or not set(workload.sizes) <= set(DEVICE_KINDS):
-        known = sorted(workload.sizes)
-        raise CatalogueError(f"workload {workload.name!r} has sizes for {known}: give 'cuda', 'cpu' or both")
+        yield f"workload {workload.name!r} has sizes for {sorted(workload.sizes)}: give 'cuda', 'cpu' or both"
     for kind, size in workload.sizes.items():
         if size.items < 1 or size.flops < 0 or size.bytes < 0:
             rule = "items must be at least 1, flops and bytes not negative"
-            raise CatalogueError(f"workload {workload.name!r} on {kind} has {size}: {rule}")
+            yield f"workload {workload.name!r} on {kind} has {size}: {rule}"
     names = [BASELINE, *(optimization.name for optimization in workload.optimizations)]
     if len(names) == 1:
-        raise CatalogueError(f"workload {workload.name!r} has no optimization: add one, there is nothing to compare")
+        yield f"workload {workload.name!r} has no optimization: add one, there is nothing to compare"
     for name in names:
         if names.count(name) > 1:
-            raise CatalogueError(f"workload {workload.name!r} has two sides named {name!r}: rename one")
+            yield f"workload {workload.name!r} has two sides named {name!r}: rename one"
     for optimization in workload.optimizations:
-        _check_optimization(workload, optimization)
-    _check_sweeps(workload)
-    if workload.ladder and workload.optimizations[0].compared_with != BASELINE:
-        first = workload.optimizations[0]
-        raise CatalogueError(
-            f"{workload.name}/{first.name} is the first rung of a ladder: compare it with the baseline"
-        )
+        yield from _list_problems_of(workload, optimization)
+    yield from _list_problems_of_sweeps(workload)
+    first = workload.optimizations[0]
+    if workload.ladder and first.compared_with != BASELINE:
+        yield f"{workload.name}/{first.name} is the first rung of a ladder: compare it with the baseline"
 
 
-def _check_sweeps(workload: Workload) -> None:
-    """Checks that the points of one sweep have one reference, and each another value. Raises CatalogueError."""
+def _list_problems_of_sweeps(workload: Workload) -> Iterator[str]:
+    """The points of one sweep have one reference, and each another value."""
     seen: dict[str, dict[int, Optimization]] = {}
     for optimization in workload.optimizations:
         point = optimization.point
@@ -196,62 +193,53 @@ def _check_sweeps(workload: Workload) -> None:
             continue
         where = f"{workload.name}/{optimization.name}"
         if not NAME.fits(point.sweep):
-            raise CatalogueError(f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {NAME.rule}")
+            yield f"{where} is a point of sweep {point.sweep!r}, which fits no test id: {NAME.rule}"
         others = seen.setdefault(point.sweep, {})
-        if point.value in others:
-            twin = others[point.value].name
-            raise CatalogueError(f"{where} is at {point.sweep} {point.value}, as {twin} is: give another value")
-        first = next(iter(others.values()), optimization)
+        twin = others.setdefault(point.value, optimization)
+        if twin is not optimization:
+            yield f"{where} is at {point.sweep} {point.value}, as {twin.name} is: give another value"
+        first = next(iter(others.values()))
         if optimization.compared_with != first.compared_with:
-            raise CatalogueError(
+            yield (
                 f"{where} is compared with {optimization.compared_with}, and {first.name} of the same sweep with "
                 f"{first.compared_with}: compare all points with one side"
             )
-        others[point.value] = optimization
 
 
-def _check_optimization(workload: Workload, optimization: Optimization) -> None:
+def _list_problems_of(workload: Workload, optimization: Optimization) -> Iterator[str]:
     where = f"{workload.name}/{optimization.name}"
     if not NAME.fits(optimization.name):
-        raise CatalogueError(f"optimization name {where!r} fits no test id: {NAME.rule}")
+        yield f"optimization name {where!r} fits no test id: {NAME.rule}"
     if not optimization.min_speedup:
-        raise CatalogueError(f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}")
+        yield f"{where} has no min_speedup: give one per device class, such as {{'cuda': 1.2}}"
     for device_class in (*optimization.min_speedup, *optimization.contract):
         if not _DEVICE_CLASS.fullmatch(device_class):
-            raise CatalogueError(
-                f"{where} names the device class {device_class!r}: use 'nvidia-h200', 'sm_90' etc., 'cuda' or 'cpu'"
-            )
+            yield f"{where} names the device class {device_class!r}: use 'nvidia-h200', 'sm_90' etc., 'cuda' or 'cpu'"
     for device_class, speedup in optimization.min_speedup.items():
         if not (isinstance(speedup, (int, float)) and math.isfinite(speedup) and speedup > 0):
-            raise CatalogueError(f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0")
+            yield f"{where} has min_speedup {speedup!r} on {device_class}: give a number above 0"
     if optimization.needs.gpus not in (1, *RANKS):
-        raise CatalogueError(f"{where} needs {optimization.needs.gpus} GPUs: give 1, 2, 4 or 8")
+        yield f"{where} needs {optimization.needs.gpus} GPUs: give 1, 2, 4 or 8"
     if optimization.compared_with == optimization.name:
-        raise CatalogueError(f"{where} is compared with itself: name the baseline or another optimization")
+        yield f"{where} is compared with itself: name the baseline or another optimization"
     if optimization.compared_with != BASELINE:
         workload.optimization(optimization.compared_with)
     if not isinstance(optimization.tolerance, Mapping):
         step = f"give one for each precision, such as {{{optimization.dtype!r}: Tolerance(0, 0)}}"
-        raise CatalogueError(f"{where} has tolerance {optimization.tolerance!r}: {step}")
+        yield f"{where} has tolerance {optimization.tolerance!r}: {step}"
     if optimization.dtype not in optimization.tolerance:
         known = ", ".join(optimization.tolerance)
-        raise CatalogueError(f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one")
+        yield f"{where} computes in {optimization.dtype!r}, with a tolerance only for {known}: add one"
     allowed = optimization.tolerated
     equal_share = 1.0 if allowed.equal_share is None else allowed.equal_share
     if not (allowed.relative_l2 <= MOST_TOLERATED and allowed.max_error <= 1 and equal_share >= 1 - MOST_TOLERATED):
-        step = (
-            f"give a relative_l2 of at most {MOST_TOLERATED}, a max_error of at most 1, and an equal_share of at least "
-        )
-        raise CatalogueError(f"{where} has {allowed}, which other outputs may meet: {step}{1 - MOST_TOLERATED}")
-    for contract in optimization.contract.values():
-        for limit in (*contract.engaged, *contract.limits):
-            _check_limit(where, limit)
-
-
-def _check_limit(where: str, limit: Limit) -> None:
-    if limit.counter not in COUNTER_NAMES:
-        raise CatalogueError(f"{where} limits the counter {limit.counter!r}: known are {', '.join(COUNTER_NAMES)}")
-    of_reference = limit.at_least_of_reference, limit.at_most_of_reference
-    bounds = [bound for bound in (limit.at_least, limit.at_most, *of_reference) if bound is not None]
-    if not bounds or not all(math.isfinite(bound) for bound in bounds):
-        raise CatalogueError(f"{where} has {limit}, which can never be broken: give it a finite bound")
+        most = f"a relative_l2 of at most {MOST_TOLERATED}, a max_error of at most 1"
+        step = f"give {most}, and an equal_share of at least {1 - MOST_TOLERATED}"
+        yield f"{where} has {allowed}, which other outputs may meet: {step}"
+    for limit in (one for contract in optimization.contract.values() for one in (*contract.engaged, *contract.limits)):
+        if limit.counter not in COUNTER_NAMES:
+            yield f"{where} limits the counter {limit.counter!r}: known are {', '.join(COUNTER_NAMES)}"
+        of_reference = limit.at_least_of_reference, limit.at_most_of_reference
+        bounds = [bound for bound in (limit.at_least, limit.at_most, *of_reference) if bound is not None]
+        if not bounds or not all(math.isfinite(bound) for bound in bounds):
+            yield f"{where} has {limit}, which can never be broken: give it a finite bound"

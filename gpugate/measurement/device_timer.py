@@ -15,11 +15,13 @@ import torch
 
 from gpugate.measurement.record import ClockReading
 
+TimerName = Literal["cuda events", "host clock"]
+
 
 class HostTimer:
     """The monotonic host clock for one call, whose work is over when `run` returns."""
 
-    name: Literal["cuda events", "host clock"] = "host clock"
+    name: TimerName = "host clock"
 
     def __init__(self) -> None:
         self.event_host_ratios: list[float] = []
@@ -36,7 +38,7 @@ class CudaEventTimer(HostTimer):  # cuda only
     The host blocks until the second event: a host that waits in a loop would spend CPU time, which the bill counts.
     """
 
-    name = "cuda events"
+    name: TimerName = "cuda events"
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -129,9 +129,6 @@ def test_workloads_come_by_registration_and_by_module(fresh, make_module) -> Non
     for _ in range(2):
         fresh.load()
         assert sorted(workload.name for workload in fresh.workloads()) == ["by-hand", "by-module"]
-    fresh.clear()
-    fresh.load()
-    assert (list(fresh.workloads()), fresh.cases()) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.catalogue import catalogue
+from gpugate.catalogue import Catalogue, catalogue
 from gpugate.judging import machine_state
 from gpugate.machine.children import Child
 from gpugate.machine.environment import describe, machine_name
@@ -155,7 +155,7 @@ class TinyProject:
     def run(self, *options: str) -> Ended:
         """pytest in this process, which saves importing torch."""
         assert self._pytester is not None
-        catalogue.clear()
+        clear_catalogue()
         result = self._pytester.runpytest_inprocess(*_arguments(self.path, options), no_reraise_ctrlc=True)
         return Ended(int(result.ret), f"{result.stdout.str()}\n{result.stderr.str()}")
 
@@ -279,16 +279,20 @@ def recorded(path: Path) -> TinyProject:
     return project
 
 
+def clear_catalogue() -> None:
+    """Empties the catalogue for the conftest.py files of another project."""
+    vars(catalogue).update(vars(Catalogue()))
+
+
 @contextmanager
 def alone_in_the_catalogue() -> Iterator[None]:
     """The catalogue is empty inside, and afterwards as it was."""
-    was = [copy(vars(catalogue)[name]) for name in vars(catalogue)]
-    catalogue.clear()
+    was = dict(vars(catalogue))
+    clear_catalogue()
     try:
         yield
     finally:
-        for name, value in zip(vars(catalogue), was, strict=True):
-            setattr(catalogue, name, value)
+        vars(catalogue).update(was)
 
 
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.catalogue import catalogue
 from gpugate.commands.cli import main
 from gpugate.commands.compare import (
     NOT_SLOWER,
@@ -41,6 +40,7 @@ from tests.support.tiny_project import (
     Ended,
     TinyProject,
     check_no_traceback,
+    clear_catalogue,
     environment,
 )
 
@@ -106,7 +106,7 @@ class Here(Versions):
         self._said += self._capsys.readouterr().err
         messages: list[object] = []
         taker = DuetTaker(from_json(DuetPlan, json.loads(json.dumps(task))), messages.append)
-        catalogue.clear()
+        clear_catalogue()
         with self._monkeypatch.context() as patch:
             patch.chdir(folder)
             ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
