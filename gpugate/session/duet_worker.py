@@ -56,7 +56,7 @@ class DuetTaker:
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         run = perf_run(session.config)
-        perf, run.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
+        perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
         if perf is None and self.plan.case_ids is not None:
             raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
         if perf is None:

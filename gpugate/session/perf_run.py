@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,7 +66,6 @@ class PerfRun:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self.config, self.options = config, options
-        self.opened: PerfSession | None = None  # once the session measures
         self.tests = PerfTests(config)
         self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
@@ -76,6 +75,11 @@ class PerfRun:
         self._closing = ExitStack()
         self._recorded = False
         config.pluginmanager.register(self.tests)
+
+    @property
+    def opened(self) -> PerfSession | None:
+        """The session that measures; None before its first case is collected, and where nothing is measured."""
+        return self.tests.opened
 
     @property
     def run(self) -> RunResult | None:
@@ -132,7 +136,7 @@ class PerfRun:
                 self._print_line(line)
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.closing.close)
-        self.opened = self.tests.opened = opened
+        self.tests.opened = opened
         if not self.options.gate:
             self._lines.extend(opened.records.describe_unused())
 
@@ -175,66 +179,35 @@ class PerfRun:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened
         try:
-            if perf is not None:
-                interrupted = ended_early(session, exitstatus, perf.result.cases)
-                self._finish(session, perf, interrupted)
-                if self.options.update_baselines:
-                    self._record(perf, interrupted)
-            else:
+            if perf is None:
                 self._finish_without_cases(session)
+            else:
+                perf.finish(ended_early(session, exitstatus, perf.result.cases))
+                self._finish(session, perf)
+                if self.options.update_baselines:
+                    self._record(perf)
         except GpugateError as error:
             self._end_unwritten(session, str(error))
         except KeyboardInterrupt:
             if perf is not None and not self._recorded:
                 perf.finish(interrupted=True)
+                self._write_files(perf.result)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-        self._keep_red(session)
-
-    def _keep_red(self, session: pytest.Session) -> None:
-        """Restores the status of a red gate at the very end, since a hook of another plugin may reset it until then."""
         if self.options.gate and session.exitstatus:
+            # At the very end, since a hook of another plugin may reset the status of a red gate until then.
             self.config.add_cleanup(partial(setattr, session, "exitstatus", session.exitstatus))
 
-    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
-        """Ends the session red, also in the files of its run that can be written."""
-        self._end_red(session, [problem])
-        self._keep_red(session)
-        run = self.run
-        if run is None or run.recording:
-            return
-        run.exit_status = int(session.exitstatus)
-        for path in self.options.run_paths:
-            with suppress(GpugateError):
-                run_file.write(path, run)
-
-    def _finish(self, session: pytest.Session, perf: PerfSession, interrupted: bool) -> None:
-        run = perf.result
-        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes)])
-        dropped, is_due = self._describe_dropped(session, perf), self.options.gate and selects_all(self.config)
-        self._lines.extend([] if is_due else dropped)
+    def _finish(self, session: pytest.Session, perf: PerfSession) -> None:
+        run, dropped = perf.result, self._describe_dropped(session, perf)
+        is_due = self.options.gate and selects_all(self.config)
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due else dropped)])
         lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
         if accepted - lacking and lacking - accepted:
             needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
             self._lines.append(f"--allow-missing {needless}: no selected case lacks it; they lack {lacked}")
-        if not interrupted and not self.options.update_baselines:
-            self._end_red(session, [*self._problems(session, perf), *(dropped if is_due else [])])
-            self._end_with_fault(session, run)
-        self._close_run(session, run, partial(perf.finish, interrupted))
-
-    def _close_run(self, session: pytest.Session, run: RunResult, write: Callable[[], None]) -> None:
-        """Writes the run with its exit status, its night, and its line in the store."""
-        run.exit_status = None if run.recording else int(session.exitstatus)
-        try:
-            write()
-            if self.options.report_path is not None and not self._is_worker:
-                write_night(self.options.report_path, run)
-        finally:  # where no file can be written, the store may have room
-            self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
-
-    def _write_files(self, run: RunResult) -> None:
-        for path in self.options.run_paths:
-            run_file.write(path, run)
+        is_judged = not (run.interrupted or run.recording)
+        self._end(session, run, [*self._problems(session, perf), *(dropped if is_due else [])] if is_judged else [])
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
@@ -246,14 +219,39 @@ class PerfRun:
         elif run is not None:
             run.interrupted = run.interrupted or session.exitstatus not in ENDED
             problems, run.problems = run.problems, []
-            self._end_red(session, [*problems, *(() if run.interrupted else run_problems(run))])
-            if not run.interrupted:
-                self._end_with_fault(session, run)
-            self._close_run(session, run, partial(self._write_files, run))
+            self._end(session, run, [*problems, *(() if run.interrupted else run_problems(run))])
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
         elif self.options.gate and not (self._is_worker or self.config.option.collectonly or session.exitstatus):
             self._end_red(session, [NOTHING_MEASURED])
+
+    def _end(self, session: pytest.Session, run: RunResult, problems: Sequence[str]) -> None:
+        """Decides the exit status, and writes the run with it, its night, and its line in the store."""
+        self._end_red(session, problems)
+        if not run.interrupted:
+            self._end_with_fault(session, run)
+        run.exit_status = None if run.recording else int(session.exitstatus)
+        try:
+            self._write_files(run)
+            if self.options.report_path is not None and not self._is_worker:
+                write_night(self.options.report_path, run)
+        finally:  # where no file can be written, the store may have room
+            self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
+
+    def _write_files(self, run: RunResult) -> None:
+        for path in self.options.run_paths:
+            run_file.write(path, run)
+
+    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
+        """Ends the session red, also in the files of its run that can be written."""
+        self._end_red(session, [problem])
+        run = self.run
+        if run is None or run.recording:
+            return
+        run.exit_status = int(session.exitstatus)
+        for path in self.options.run_paths:
+            with suppress(GpugateError):
+                run_file.write(path, run)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
@@ -296,8 +294,8 @@ class PerfRun:
             return
         session.exitstatus = fault_status(run)
 
-    def _record(self, perf: PerfSession, interrupted: bool) -> None:
-        if interrupted:
+    def _record(self, perf: PerfSession) -> None:
+        if perf.result.interrupted:
             raise BaselineError(NOT_RECORDED)
 
         def print_changes(lines: Sequence[str]) -> None:

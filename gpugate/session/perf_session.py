@@ -166,15 +166,13 @@ class PerfSession:
             run_file.append(path, result, probes, self.result)
 
     def finish(self, interrupted: bool) -> None:
-        """Adds the files of the code and writes the file at last."""
+        """Adds what only the end of the session shows: its time, and the files of all imported code."""
         self.result.interrupted = interrupted
         with suppress(CompareError, OSError):
             if self.result.provenance is not None and self.result.provenance.commit is not None:
-                code = list_code(self.root, self.options.result_paths)  # only now are all modules imported
+                code = list_code(self.root, self.options.result_paths)
                 self.result.provenance = replace(self.result.provenance, files=tuple(sorted(code)))
         self.result.wall_s = self.elapsed_s
-        for path in self.options.run_paths:
-            run_file.write(path, self.result)
 
 
 def choose_device(asked: str, worker: Worker | None = None) -> torch.device:
