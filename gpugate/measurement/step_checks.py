@@ -159,15 +159,11 @@ def _run_stretch(
         size = max(1, byte_size(checked.expected[contents[0]]))
         at_once = max(1, most_held_bytes(side.device) // size)
         for start in range(0, len(given), at_once):
-            stretch = range(start, min(start + at_once, len(given)))
-            # A copy is made in stream order, before a thread or another stream can complete the output, and nothing
-            # waits for it: a step of a timed block does not begin on an idle device either.
-            copies = [side.copy_parts(side.side.step(given[place]), given[place]) for place in stretch]
-            for place, copy in zip(stretch, copies, strict=True):
-                checked.read(copy, contents[place], befores[place])
+            _, copies = _run_block(side, given[start : start + at_once], range(at_once))
+            for place, copy in copies.items():
+                checked.read(copy, contents[start + place], befores[start + place])
         return 0
-    outputs: list[Any] = []
-    _run_block(side, given, outputs)
+    outputs, _ = _run_block(side, given)
     synchronize(side.device)
     end = len(order) - 1
     wanted = [] if side.side.works_ahead else draw.sample(range(end), min(end, MOST_READ))
@@ -177,12 +173,25 @@ def _run_stretch(
     return len(wanted) + 1 - len(readable)
 
 
-def _run_block(side: BuiltSide, given: Sequence[Any], outputs: list[Any]) -> None:
-    """Runs a step on each input and one join, as a timed block does, and adds the outputs as the steps return them."""
-    step = side.side.step
-    for one in given:
-        outputs.append(step(one))
+def _run_block(
+    side: BuiltSide, given: Sequence[Any], copied: Collection[int] = ()
+) -> tuple[list[Any], dict[int, Parts]]:
+    """Runs a step on each input and one join, as a timed block does. Returns the outputs as the steps return them; of a
+    side without a join, copies of the outputs at the places `copied` instead.
+
+    A copy is made in stream order, before a thread, another stream or a later step can change the output, and nothing
+    waits for it: a step of a timed block does not begin on an idle device either.
+    """
+    step, joins = side.side.step, side.side.finish is not nothing_to_join
+    outputs, copies = list[Any](), dict[int, Parts]()
+    for place, one in enumerate(given):
+        output = step(one)
+        if joins:
+            outputs.append(output)
+        elif place in copied:
+            copies[place] = side.copy_parts(output, one)
     side.side.finish()
+    return outputs, copies
 
 
 def _without_overwritten(outputs: Sequence[Any], places: Sequence[int]) -> list[int]:
@@ -296,23 +305,13 @@ class NewInputs:
         return [one for one in made if same_form(one, self.timed[0])] or [self.make(0)]  # which is of that form
 
     def _time(self, side: BuiltSide, given: Sequence[Any]) -> tuple[float, list[tuple[Any, Parts]]]:
-        """Times a block, and copies some of its outputs, each with its input: where no join completes them, as the
-        steps return them, before a later step can overwrite them."""
-        last, outputs, copies = len(given) - 1, list[Any](), dict[int, Parts]()
+        """Times a block, and copies some of its outputs that no later step overwrote, each with its input."""
+        last, ran = len(given) - 1, list[tuple[list[Any], dict[int, Parts]]]()
         places = [last, *self.draw.sample(range(last), min(last, MOST_COMPARED - 1))]
-
-        def run() -> None:
-            if side.side.finish is not nothing_to_join:
-                _run_block(side, given, outputs)
-                return
-            for place, one in enumerate(given):
-                output = side.side.step(one)
-                if place in places:
-                    copies[place] = side.copy_parts(output, one)
-
         with blame(side.name, "running steps on new inputs"), pause_garbage_collection():
             synchronize(side.device)
-            took_ms = self.time_ms(run)
+            took_ms = self.time_ms(lambda: ran.append(_run_block(side, given, places)))
+            ((outputs, copies),) = ran
             for place in _without_overwritten(outputs, places) if outputs else ():
                 copies[place] = side.copy_parts(outputs[place], given[place])
             return took_ms, [(given[place], copies[place]) for place in sorted(copies)]
@@ -358,7 +357,13 @@ def block_work_share(side: BuiltSide, inputs: Sequence[Any], budget_s: float, st
     workers = list_descendants()
 
     def cpu_ms(lengths: Sequence[int]) -> float:
-        return _cpu_ms(side, inputs, lengths, workers)
+        """Measures the CPU time of blocks of these lengths; a block of no steps is a join alone."""
+        with blame(side.name, "running steps in groups and in a block"):
+            side.flags.apply()
+            started_ns = process_time_ns() + worker_cpu_ns(workers)
+            for length in lengths:
+                side.run_steps(inputs, length)
+            return max(0.0, (process_time_ns() + worker_cpu_ns(workers) - started_ns) / 1e6)
 
     most = groups if side.restore is not None else min(fitting, MOST_GROUPS)  # a set is not written to for long
     while 4 * groups <= most and cpu_ms([size] * groups) < TOLD_MS:
@@ -379,21 +384,10 @@ def _share(alone: float, block: float, join: float, wake: float = 0.0) -> float 
 
 def _count_kept(side: BuiltSide, inputs: Sequence[Any]) -> int:
     """Counts the last outputs of a block that share no memory with each other, up to MOST_KEPT."""
-    outputs: list[Any] = []
     count = 2 * MOST_KEPT if side.restore is None else len(inputs)
     with blame(side.name, "running steps in groups and in a block"):
         side.flags.apply()
-        _run_block(side, [inputs[number % len(inputs)] for number in range(count)], outputs)
+        outputs, _ = _run_block(side, [inputs[number % len(inputs)] for number in range(count)])
         synchronize(side.device)
     kept = _without_overwritten(outputs, range(count - 1, max(0, count - MOST_KEPT) - 1, -1))
     return next((number for number, place in enumerate(kept) if place != count - 1 - number), len(kept))
-
-
-def _cpu_ms(side: BuiltSide, inputs: Sequence[Any], lengths: Sequence[int], workers: Collection[int]) -> float:
-    """Measures the CPU time of blocks of these lengths; a block of no steps is a join alone."""
-    with blame(side.name, "running steps in groups and in a block"):
-        side.flags.apply()
-        started = process_time_ns() + worker_cpu_ns(workers)
-        for length in lengths:
-            side.run_steps(inputs, length)
-        return max(0.0, (process_time_ns() + worker_cpu_ns(workers) - started) / 1e6)
