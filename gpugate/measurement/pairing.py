@@ -17,7 +17,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -297,15 +296,7 @@ def find_slowdown(
 
 
 # A stopped worker cannot see that this process was killed. The watcher does, by the end of its input, and resumes them.
-_WATCHER = """
-import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-for worker in {int(line) for line in sys.stdin}:
-    try:
-        os.kill(worker, signal.SIGCONT)
-    except ProcessLookupError:
-        pass
-"""
+_WATCHER = """trap '' INT; while read -r worker; do workers="$workers $worker"; done; kill -s CONT -- $workers"""
 
 
 def stop_workers(workers: Collection[int]) -> None:
@@ -334,5 +325,5 @@ def _signal(workers: Collection[int], number: signal.Signals) -> None:
 @cache
 def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
     """The watcher of the process `pid`: a forked child starts one of its own."""
-    command, none = [sys.executable, "-I", "-S", "-c", _WATCHER], subprocess.DEVNULL
-    return start_apart(command, stdin=subprocess.PIPE, stdout=none, stderr=none)
+    none = subprocess.DEVNULL
+    return start_apart(["sh", "-c", _WATCHER], stdin=subprocess.PIPE, stdout=none, stderr=none)
