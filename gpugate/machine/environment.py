@@ -181,23 +181,23 @@ def _missing(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]
         if not _is_installed(package):
             yield package, f"needs the package {package}: {needs.install or f'install {package}'}"
     if environment.device_kind == "cuda":
-        yield from _missing_on_gpu(needs, environment)
+        has = environment.compute_capability or "0.0"
+        if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
+            wanted = ".".join(str(part) for part in needs.compute_capability)
+            found = f"needs compute capability {wanted} and this GPU has {has}"
+            yield "compute-capability", f"{found}: run it on a newer GPU"
+        if needs.gpus > 1:
+            import torch
+
+            if (visible := torch.cuda.device_count()) < needs.gpus:
+                yield "gpus", f"needs {needs.gpus} GPUs and torch sees {visible}: run it on a machine with more"
     else:
-        yield from _missing_on_cpu(needs)
+        flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
+        for flag in needs.cpu_flags:
+            if flag not in flags:
+                yield flag, f"needs the CPU flag {flag}, which this CPU does not have: run it on one that has it"
     if needs.cpp_compiler and (problem := compiler_problem()):
         yield "c++", f"needs a C++ compiler: {problem}"
-
-
-def _missing_on_gpu(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
-    has = environment.compute_capability or "0.0"
-    if tuple(int(part) for part in has.split(".")) < needs.compute_capability:
-        wanted = ".".join(str(part) for part in needs.compute_capability)
-        yield "compute-capability", f"needs compute capability {wanted} and this GPU has {has}: run it on a newer GPU"
-    if needs.gpus > 1:
-        import torch
-
-        if (visible := torch.cuda.device_count()) < needs.gpus:
-            yield "gpus", f"needs {needs.gpus} GPUs and torch sees {visible}: run it on a machine with more"
 
 
 def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[str, str]]:
@@ -210,13 +210,6 @@ def _missing_engine(needs: Needs, environment: Environment) -> Iterator[tuple[st
             raise SideError(needs.engine.name, "being looked for", error) from error
         if problem is not None:
             yield needs.engine.name, problem
-
-
-def _missing_on_cpu(needs: Needs) -> Iterator[tuple[str, str]]:
-    flags = (_cpuinfo("flags") or _cpuinfo("Features") or "").split()
-    for flag in needs.cpu_flags:
-        if flag not in flags:
-            yield flag, f"needs the CPU flag {flag}, which this CPU does not have: run it on one that has it"
 
 
 def _is_installed(package: str) -> bool:

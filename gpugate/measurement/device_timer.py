@@ -97,11 +97,8 @@ def clock_reader(device: torch.device) -> ReadClock:
     """Returns a function that reads the device's clock, about 20 us a call; on a CPU the function reads nothing."""
     if device.type != "cuda":
         return ClockReading
-    return _nvml_reader(torch.cuda.get_device_properties(device).uuid)  # cuda only
-
-
-def _nvml_reader(uuid: object) -> ReadClock:  # cuda only
-    try:
+    uuid = torch.cuda.get_device_properties(device).uuid  # cuda only
+    try:  # cuda only
         pynvml.nvmlInit()
         # NVML and CUDA may number GPUs differently: the UUID is the same in both.
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())

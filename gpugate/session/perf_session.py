@@ -198,16 +198,6 @@ def choose_device(asked: str, worker: Worker | None = None) -> torch.device:
     return torch.device("cuda", number)  # cuda only
 
 
-def _read_gpu(device: torch.device) -> tuple[str | None, int | None]:
-    """The UUID and the bytes of memory of a GPU."""
-    import torch
-
-    if device.type != "cuda":
-        return None, None
-    properties = torch.cuda.get_device_properties(device)  # cuda only
-    return str(properties.uuid), int(properties.total_memory)
-
-
 def _keep_compiling_quiet() -> None:
     """Detaches pytest from the logger `torch.__trace`: pytest attaches to loggers that do not propagate, and torch then
     logs every compilation there. Failed tests showed hundreds of empty lines."""
@@ -244,6 +234,8 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     Raises OptionError for a device that is not there and for a name in `--perf-set` that no selected workload knows,
     CompareError for an `--against` that is not there, and BaselineError for a file that cannot be trusted.
     """
+    import torch
+
     selected = [case for case in catalogue.cases() if case.id in node_ids]
     if not options.fresh:  # a fresh process has all settings of its parent, and only some of its cases
         _check_settings(options.settings, selected)
@@ -251,7 +243,10 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
             find_commit(options.against, root)
     worker = options.worker
     device = choose_device(options.device, worker)
-    gpu_uuid, memory_bytes = _read_gpu(device)
+    gpu_uuid = memory_bytes = None
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)  # cuda only
+        gpu_uuid, memory_bytes = str(properties.uuid), int(properties.total_memory)  # cuda only
     _keep_compiling_quiet()
     now = format_now()
     seed = secrets.randbits(32) if options.seed is None else options.seed

@@ -53,10 +53,6 @@ class Worker:
         return self.folder / f"{self.name}.json"
 
     @property
-    def own_cores(self) -> tuple[int, ...]:
-        return self.cores if self.place is None else self.shares[self.place]
-
-    @property
     def fewest_cores(self) -> int:
         """The cores that each worker has at least: all of them plan a case by this number, and collect one order."""
         return min(map(len, self.shares), default=len(self.cores))
@@ -78,7 +74,7 @@ class Worker:
             with FileLock(self.folder / "turn.lock"):
                 for place in range(len(self.gpus)) if alone else (self.place,):
                     held.enter_context(FileLock(self.folder / f"case-{place}.lock"))
-            cores = self.cores if alone else self.own_cores
+            cores = self.cores if alone else self.shares[self.place]
             os.sched_setaffinity(0, cores)
             if "OMP_NUM_THREADS" not in os.environ:
                 set_default_threads(len(set(find_first_threads(cores).values())))

@@ -142,7 +142,7 @@ def test_each_worker_has_a_gpu_and_its_share_of_the_cores(
     workers = Workers(["GPU-0", "GPU-1"], seed=7)
     configs = {name: started(workers, monkeypatch, name) for name in ("gw0", "gw1")}
     of_both = [read_worker(one) for one in configs.values()]
-    assert [(one.name, one.seed, one.gpus[one.place], one.own_cores) for one in of_both] == [
+    assert [(one.name, one.seed, one.gpus[one.place], one.shares[one.place]) for one in of_both] == [
         ("gw0", 7, "GPU-0", (0, 1, 4, 5)),
         ("gw1", 7, "GPU-1", (2, 3, 6, 7)),
     ]
