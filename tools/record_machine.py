@@ -30,7 +30,6 @@ from gpugate.results.fleet_plan import PlannedCase
 from gpugate.session.selection import plan_case
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
-from gpugate.store.night_files import find_runs
 from gpugate.store.source_hash import source_hash
 from gpugate.units import number_of
 from gpugate.workload import Case
@@ -205,7 +204,7 @@ def main(words: Sequence[str] | None = None) -> int:
     known.folder.mkdir(parents=True, exist_ok=True)
     parts = known.cases.split(",")
     cases = [case for case in list_cases(known.kind) if any(part in case.id for part in parts)]
-    measured = [_read_seconds(path) for path in find_runs(known.folder)]
+    measured = [_read_seconds(path) for path in sorted(known.folder.glob("*.json"))]
     done = Counter(itertools.chain.from_iterable(measured))
     known_s = {name: seconds for run in measured for name, seconds in run.items()}
     records = _find_records(cases, Machine("", known.machine, ""))

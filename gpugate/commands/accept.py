@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Writes the baselines of all cases that can be recorded, and prints the changes.
 
     The finished cases of an interrupted run count. With `--delete`, the command deletes the record of one case instead.
-    Raises OptionError for an invalid number of processes, RunFileError for a file that is no run, and BaselineError
-    where the runs cannot form one record, or a case was not recorded.
+    Raises OptionError for an invalid number of processes and for a path without a run, RunFileError for a file that is
+    no run, and BaselineError where the runs cannot form one record, or a case was not recorded.
     """
     if arguments.delete is not None:
         if arguments.runs is not None:
@@ -104,13 +104,9 @@ def _delete(baselines: Path, case_id: str) -> None:
 
 
 def _runs(path: Path | None) -> list[RunResult]:
-    if path is not None and not path.exists():
-        step = "give a run of --perf-json, a night, a folder of them, or --case CASE"
-        raise BaselineError(f"{path} does not exist: {step}")
     paths = nights.find_newest(Path.cwd()) if path is None else find_runs(path)
     if not paths:
-        step = "run the tests" if path is None else "write some with --perf-json"
-        raise BaselineError(f"{path or KEPT} contains no run: {step}, each in a process of its own")
+        raise BaselineError(f"{KEPT} contains no run: run the tests, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}
     runs = []
     for file in paths:

@@ -30,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints every run that can be judged, in their order of time, and names on stderr each file that cannot. Raises
-    ReplayError for a path without a run."""
+    OptionError for a path without a run."""
     decided: dict[Path, tuple[RunResult, tuple[Flip, ...]]] = {}
     refused: list[str] = []
-    for path in _list_paths(arguments.path):
+    for path in find_runs(arguments.path):
         try:
             decided[path] = _decide(path)
         except GpugateError as error:
@@ -46,14 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     for sentence in refused:
         print(f"gpugate replay: {sentence}", file=sys.stderr)
     return UNUSABLE if refused else DIFFERENT if different else SAME
-
-
-def _list_paths(path: Path) -> list[Path]:
-    paths = find_runs(path)
-    if not paths:
-        wanted = "the folder that --perf-json wrote runs to, or the one of your nights"
-        raise ReplayError(f"{path} contains no *.json and no night with its {RUN}: give {wanted}")
-    return paths
 
 
 def _decide(path: Path) -> tuple[RunResult, tuple[Flip, ...]]:

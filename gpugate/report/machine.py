@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from gpugate import units
-from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling
+from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling, launch_slowdown
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
@@ -32,15 +32,13 @@ def facts(environment: Environment) -> list[str]:
     return [environment.device_name, *(f"{name} {value}" for name, value in values.items() if value), *cores]
 
 
-def medians(run: RunResult) -> dict[str, float]:
-    """The median of every yardstick of the run, by name; the unit stays in the name."""
-    names = dict.fromkeys(name for probe in run.yardsticks for name in probe.values)
-    return {name: median([probe.values[name] for probe in run.yardsticks if name in probe.values]) for name in names}
-
-
 def yardsticks(run: RunResult) -> list[str]:
     """`matmul bf16 788 TFLOP/s` and so on: the medians of the run's probes."""
-    return [f"{yardstick_label(name)} {yardstick_value(name, value)}" for name, value in medians(run).items()]
+    values: dict[str, list[float]] = {}
+    for probe in run.yardsticks:
+        for name, value in probe.values.items():
+            values.setdefault(name, []).append(value)
+    return [f"{yardstick_label(name)} {yardstick_value(name, median(found))}" for name, found in values.items()]
 
 
 def load(run: RunResult) -> list[str]:
@@ -53,11 +51,10 @@ def _describe_slow_launches(run: RunResult) -> list[str]:
     """`slow host: launches take 1.5 times the recorded 6.5 us`; empty where they do not."""
     records = [case.remembered.yardsticks for case in run.cases.values() if case.remembered is not None]
     recorded = [values[LAUNCH_LATENCY] for values in records if LAUNCH_LATENCY in values]
-    now_us, then_us = medians(run).get(LAUNCH_LATENCY), median(recorded) if recorded else None
-    if now_us is None or then_us is None or now_us <= PROBE_RATIO * then_us:
+    then = {LAUNCH_LATENCY: median(recorded)} if recorded else {}
+    if (times := launch_slowdown(run.yardsticks, then) or 0.0) <= PROBE_RATIO:
         return []
-    recorded_latency = yardstick_value(LAUNCH_LATENCY, then_us)
-    return [f"slow host: launches take {now_us / then_us:.2g} times the recorded {recorded_latency}"]
+    return [f"slow host: launches take {times:.2g} times the recorded {yardstick_value(*then.popitem())}"]
 
 
 def describe_load(measured: Sequence[Measurement]) -> list[str]:

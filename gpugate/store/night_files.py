@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from gpugate.errors import OptionError
+
 RUN = "run.json"  # everything that was measured; until the end with the lines of its cases beside it
 SUMMARY = "summary.md"  # one screen
 PAGE = "night.html"
@@ -16,10 +18,12 @@ def run_path(path: Path) -> Path:
 def find_runs(path: Path) -> list[Path]:
     """The run files in a folder of runs or of nights; of a night its own, and of a file, itself.
 
-    A night that lost its run file has its path here, too, so that whoever reads it names it.
+    A night that lost its run file has its path here, too, so that whoever reads it names it. Raises OptionError where
+    there is none.
     """
     run = run_path(path)
-    if not path.is_dir() or run.is_file():
-        return [run]
     nights = {one.parent / RUN for name in (RUN, PAGE) for one in path.glob(f"*/{name}")}
-    return sorted([*path.glob("*.json"), *nights])
+    found = [run] if run.is_file() else sorted([*path.glob("*.json"), *nights])
+    if not found:
+        raise OptionError(f"{path} contains no run: give a run of --perf-json, a night, or a folder of them")
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpugate.errors import GpugateError, OptionError
+from gpugate.errors import GpugateError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult, night_of
 from gpugate.store import run_file
@@ -37,8 +37,6 @@ def add_folder(store: Store, folder: Path) -> Added:
     Raises OptionError where the folder has none, and StoreError where the store fails.
     """
     paths, refused, new = find_runs(folder), list[str](), 0
-    if not paths or not folder.exists():
-        raise OptionError(f"{folder} contains no nights: give the folder whose directories --perf-report wrote")
     for path in paths:
         try:
             run = run_file.read(path)
