@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -647,20 +647,36 @@ ONE_STAGE, THREE_STAGES, FOUR_STAGES = (
 )
 FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)
 A_FRAME_GOES_UP_ONCE = Limit("host_to_device_bytes", at_most_of_reference=0.75)
+NO_FRAME_GOES_UP = Limit("host_to_device_bytes", at_most=2**20)  # no host has decoded it
 NO_FRAME_COMES_BACK = Limit("kernels", at_most=8), Limit("device_to_host_bytes", at_most=TEST_READS_BYTES)
 
 
-def _from_the_gpu(*engaged: Limit, limits: tuple[Limit, ...] = ()) -> Contract:
-    """The contract of frames that no host has decoded."""
-    return Contract((Limit("host_to_device_bytes", at_most=2**20), *engaged), (WITHIN_8_GIB, *limits))
+def _rung(
+    name: str,
+    rung: Rung,
+    speedup: Mapping[str, float],
+    why: str,
+    *engaged: Limit,
+    on_sm_90: tuple[Limit, ...] = (),
+    **more: Any,
+) -> Optimization:
+    """A rung on a GPU. `engaged` is what shows its stages at work, `on_sm_90` are limits that an H200 has measured."""
+    from_host = rung.decode is HostDecoder
+    limits = () if from_host else (WITHIN_8_GIB,)
+    engaged = engaged if from_host else (NO_FRAME_GOES_UP, *engaged)
+    words = {
+        "dtype": "float16",
+        "needs": GPU_STAGES if from_host else VIDEO,
+        "tolerance": EXACT,
+        "contract": {"sm_90": Contract(engaged, (*limits, *on_sm_90)), "cuda": Contract(engaged, limits)},
+        "proofs": () if rung.encoder is Mp4v else (_whole_file(rung),),
+        **more,
+    }
+    return Optimization(name, partial(build, rung), speedup, why=why, **words)
 
 
-def _rung(name: str, rung: Rung, speedup: Mapping[str, float], why: str, **more: Any) -> Optimization:
-    dtype = "float16" if rung != ON_CPU else "float32"
-    without_proof = rung.encoder is Mp4v and rung != ON_CPU
-    proofs = () if without_proof else (Proof("file is whole", partial(file_is_whole, rung)),)
-    words = {"dtype": dtype, "needs": VIDEO, "tolerance": EXACT, "proofs": proofs, "why": why, **more}
-    return Optimization(name, partial(build, rung), speedup, **words)
+def _whole_file(rung: Rung) -> Proof:
+    return Proof("file is whole", partial(file_is_whole, rung))
 
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
@@ -686,59 +702,40 @@ TWO_CORES = (
     "leaves idle; in the sequential baseline too the network computes on one thread"
 )
 
-LADDER = (
+BELOW = (
     _rung(
         *("segment-fused", SEGMENT, {"sm_90": 1.05, "cuda": 0.95}, LONGEST_FIRST),
-        needs=GPU_STAGES,
-        contract={"cuda": Contract((*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES))},
+        *(*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES),
     ),
     _rung(
         *("composite-gpu", COMPOSITE, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
-        compared_with="segment-fused",
-        needs=GPU_STAGES,
-        contract={"cuda": Contract((*TENSOR_CORES, THREE_STAGES, BGR_ONLY))},
+        *(*TENSOR_CORES, THREE_STAGES, BGR_ONLY),
         min_speedup_why=SHARED_CORES,
     ),
     _rung(
         *("preprocess-gpu", PREPROCESS, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
-        compared_with="composite-gpu",
-        needs=GPU_STAGES,
-        contract={"cuda": Contract((FOUR_STAGES, A_FRAME_GOES_UP_ONCE))},
+        *(FOUR_STAGES, A_FRAME_GOES_UP_ONCE),
         min_speedup_why=NOISY_CPU,
     ),
-    _rung(
-        *("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU),
-        compared_with="preprocess-gpu",
-        contract={"cuda": _from_the_gpu(FOUR_STAGES)},
-    ),
+    _rung("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU, FOUR_STAGES),
     _rung(
         *("nvjpeg", ENCODE, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
-        compared_with="nvdec-sessions",
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
         min_speedup_why=SHARED_CORES,
     ),
-    _rung(
-        *("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP),
-        compared_with="nvjpeg",
-        contract={
-            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY,)),
-            "cuda": _from_the_gpu(COMPRESSED_ONLY),
-        },
-    ),
+    _rung("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP, COMPRESSED_ONLY, on_sm_90=(ALWAYS_BUSY,)),
 )
+LADDER = (BELOW[0], *(replace(rung, compared_with=below.name) for below, rung in pairwise(BELOW)))
 OPTIMIZED = (
     _rung(
-        *("optimized-x264", X264, {"sm_90": 7.4, "cuda": 1.5}, X264_BOUND),
-        contract={
-            "sm_90": _from_the_gpu(FOUR_STAGES, NV12_ONLY, limits=(H264_WITH_START_UP,)),
-            "cuda": _from_the_gpu(NV12_ONLY),
-        },
+        *("optimized-x264", X264, {"sm_90": 7.4, "cuda": 1.5}, X264_BOUND, FOUR_STAGES, NV12_ONLY),
+        on_sm_90=(H264_WITH_START_UP,),
     ),
     _rung(
         *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.95, "cuda": 0.9}, NVIDIAS_LIBRARIES),
+        *(Limit("tensor_core_kernels", at_least=40), NV12_ONLY),
         compared_with="optimized-x264",
         needs=WITH_TENSORRT,
-        contract={"cuda": _from_the_gpu(Limit("tensor_core_kernels", at_least=40), NV12_ONLY)},
     ),
     Optimization(
         *("x264-alone", partial(x264_alone, X264), {"sm_90": 9.4, "cuda": 0.5}),
@@ -748,29 +745,27 @@ OPTIMIZED = (
         why=NO_PIPELINE,
     ),
     _rung(
-        *("of-x264-alone", X264, {"sm_90": 0.75, "cuda": 0.5}, X264_BOUND),
+        *("of-x264-alone", X264, {"sm_90": 0.75, "cuda": 0.5}, X264_BOUND, FOUR_STAGES, NV12_ONLY),
         compared_with="x264-alone",
-        contract={"cuda": _from_the_gpu(FOUR_STAGES, NV12_ONLY)},
         min_speedup_why=OWN_HOST,
     ),
     _rung(
-        *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE),
+        *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE, COMPRESSED_ONLY),
         compared_with="optimized-nvjpeg",
         needs=WITH_TRITON,
-        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
     ),
+    _rung("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART, COMPRESSED_ONLY, needs=WITH_NVENC),
     _rung(
-        *("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART),
-        needs=WITH_NVENC,
-        contract={"cuda": _from_the_gpu(COMPRESSED_ONLY)},
-    ),
-    _rung(
-        *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}"),
-        contract={
-            "sm_90": _from_the_gpu(COMPRESSED_ONLY, limits=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP)),
-            "cuda": _from_the_gpu(),
-        },
+        *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}", COMPRESSED_ONLY),
+        on_sm_90=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP),
         min_speedup_why=SHARED_CORES,
+    ),
+    _rung(
+        *("optimized-on-cpu", ON_CPU, {"cpu": 0.6}, TWO_CORES),
+        dtype="float32",
+        needs=ON_HOST,
+        contract={},
+        proofs=(_whole_file(ON_CPU),),
     ),
 )
 END_TO_END = Workload(
@@ -778,7 +773,7 @@ END_TO_END = Workload(
     baseline=partial(build, REFERENCE),
     inputs=stamps,
     sizes={kind: size(kind) for kind in FRAMES},
-    optimizations=(*LADDER, *OPTIMIZED, _rung("optimized-on-cpu", ON_CPU, {"cpu": 0.6}, TWO_CORES, needs=ON_HOST)),
+    optimizations=(*LADDER, *OPTIMIZED),
     cold=False,  # the inputs are stamps; frames come from a file
     timing="pipeline",
     ladder=True,
