@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from gpugate.workload import (
     TOLERANCE_BY_DTYPE,
     Contract,
@@ -87,48 +89,43 @@ TORCHVISION = replace(AMPERE, packages=("torchvision",), install="pip install 'g
 DECODER = replace(TORCHVISION, engine=Engine("nvjpeg", why_no_jpeg))
 
 
-def _cuda(*limits: Limit) -> dict[str, Contract]:
-    return {"cuda": Contract(engaged=limits)}
-
-
-def _variant(name: str, plan: Plan, min_speedup: Mapping[str, float], **more: Any) -> Optimization:
-    return Optimization(name, partial(build, plan), min_speedup, tolerance=EXACT, **more)
+def _variant(
+    name: str, plan: Plan, min_speedup: Mapping[str, float], *engaged: Limit, why: str = "", **more: Any
+) -> Optimization:
+    """`engaged` are limits that show the plan at work on each GPU; its precision decides which GPUs can do it."""
+    recipe = plan.recipe
+    needs = AMPERE_COMPILER if recipe.compiled else AMPERE if recipe.half is torch.bfloat16 else Needs()
+    words = {
+        "dtype": str(recipe.half or torch.float32).removeprefix("torch."),
+        "needs": needs,
+        "contract": {"cuda": Contract(engaged)} if engaged else {},
+        **more,
+    }
+    return Optimization(name, partial(build, plan), min_speedup, tolerance=EXACT, why=why, **words)
 
 
 VARIANTS = (
     _variant(
-        "pinned",
-        PINNED,
-        {"sm_90": 0.95, "cuda": 0.90},
-        contract=_cuda(PINNED_COPIES),
+        *("pinned", PINNED, {"sm_90": 0.95, "cuda": 0.90}, PINNED_COPIES),
         why="normalizing on the host takes longer than the copy that page-locked memory makes faster, and filling it is"
         " a copy of 138 MB more, in this very process",
     ),
     _variant(
-        "uint8-bus",
-        UINT8_BUS,
-        {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6},
-        contract=_cuda(Limit("host_to_device_bytes", at_most_of_reference=0.3)),
+        *("uint8-bus", UINT8_BUS, {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6}),
+        Limit("host_to_device_bytes", at_most_of_reference=0.3),
         proofs=(repeats(UINT8_BUS), RESUMES),
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",
     ),
     _variant(
-        "amp-bf16",
-        AMP_BF16,
-        {"sm_90": 0.95, "cuda": 0.9},
-        dtype="bfloat16",
+        *("amp-bf16", AMP_BF16, {"sm_90": 0.95, "cuda": 0.9}),
         compared_with="uint8-bus",
-        needs=AMPERE,
         contract={"cuda": Contract((TENSOR_CORES,), (LESS_MEMORY,))},
         proofs=(learns(AMP_BF16),),
         why="convolutions of the reference have tensor cores already, in TF32; a GPU without them only pays for the"
         " conversions",
     ),
     _variant(
-        "amp-fp16",
-        AMP_FP16,
-        {"sm_90": 1.1, "cuda": 0.9},
-        dtype="float16",
+        *("amp-fp16", AMP_FP16, {"sm_90": 1.1, "cuda": 0.9}),
         compared_with="uint8-bus",
         contract={"cuda": Contract((TENSOR_CORES,), (LESS_MEMORY,))},
         proofs=(learns(AMP_FP16),),
@@ -136,69 +133,39 @@ VARIANTS = (
         " fused one besides, to which the scaler leaves its checks",
     ),
     _variant(
-        "prefetcher",
-        PREFETCHER,
-        {"sm_90": 1.0, "cuda": 0.97},
-        dtype="bfloat16",
+        *("prefetcher", PREFETCHER, {"sm_90": 1.0, "cuda": 0.97}),
         compared_with="amp-bf16",
-        needs=AMPERE,
         contract={"cuda": Contract(OVERLAPPED), "sm_90": Contract(OVERLAPPED, (HIDDEN_DATA_PATH,))},
         proofs=(copies_intact(PREFETCHER), repeats(PREFETCHER)),
         why="it can gain no more than the share of a step that reading and copying take",
     ),
     _variant(
-        "cached-uint8",
-        CACHED,
-        {"sm_90": 1.6, "cuda": 0.97},
-        dtype="bfloat16",
+        *("cached-uint8", CACHED, {"sm_90": 1.6, "cuda": 0.97}, ON_THE_DEVICE),
         compared_with="prefetcher",
-        needs=AMPERE,
-        contract=_cuda(ON_THE_DEVICE),
         proofs=(learns(CACHED),),
         why="where the data fits on the GPU no data path is better than none; channels_last saves the convolutions'"
         " transposing",
     ),
     _variant(
-        "compile",
-        COMPILE,
-        {"sm_90": 1.1, "cuda": 0.95},
-        dtype="bfloat16",
+        *("compile", COMPILE, {"sm_90": 1.1, "cuda": 0.95}, Limit("kernels", at_most_of_reference=0.95)),
         compared_with="cached-uint8",
-        needs=AMPERE_COMPILER,
-        contract=_cuda(Limit("kernels", at_most_of_reference=0.95)),
         proofs=(learns(COMPILE),),
         why="the convolutions stay cuDNN's: only what lies between them is fused",
     ),
     _variant(
-        "whole-step-graph",
-        WHOLE_STEP_GRAPH,
-        {"sm_90": 0.97, "cuda": 0.97},
-        dtype="bfloat16",
+        *("whole-step-graph", WHOLE_STEP_GRAPH, {"sm_90": 0.97, "cuda": 0.97}, *ONE_GRAPH_AN_ITERATION),
         compared_with="cached-uint8",
-        needs=AMPERE,
-        contract=_cuda(*ONE_GRAPH_AN_ITERATION),
         proofs=(learns(WHOLE_STEP_GRAPH),),
         why="the kernels of 64 pictures are longer than their launches: the host's time is saved, not the GPU's",
     ),
     _variant(
-        "best",
-        BEST,
-        {"sm_90": 6.7, "cuda": 1.5},
-        dtype="float16",
-        needs=AMPERE_COMPILER,
-        contract=_cuda(TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
+        *("best", BEST, {"sm_90": 6.7, "cuda": 1.5}, TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
         proofs=(learns(BEST),),
     ),
 )
-
-
 ON_THE_GPU = _variant(
-    "nvjpeg",
-    NVJPEG,
-    {"sm_90": 3.5, "cuda": 1.0},
-    dtype="bfloat16",
+    *("nvjpeg", NVJPEG, {"sm_90": 3.5, "cuda": 1.0}, Limit("host_to_device_bytes", at_most_of_reference=0.5)),
     needs=DECODER,
-    contract=_cuda(Limit("host_to_device_bytes", at_most_of_reference=0.5)),
     why="decoding takes its share of the GPU, and the host waits for it; what is decoded on the host is summed up"
     " besides, which names a corrupt file and takes a fifth of the time of decoding",
 )
@@ -230,13 +197,10 @@ SPEEDUP_BY_BATCH = {8: 0.80, 16: 0.88, 32: 0.95, 64: 0.97, 128: 0.75}
 
 
 def _batch_point(batch: int) -> Optimization:
-    plan = replace(CACHED, batch=batch)
     return _variant(
         f"batch-{batch}",
-        plan,
+        replace(CACHED, batch=batch),
         {"sm_90": SPEEDUP_BY_BATCH[batch], "cuda": 0.5},
-        dtype="bfloat16",
-        needs=AMPERE,
         point=Point("batch-size", batch),
         why=ITSELF if batch == REFERENCE_BATCH else BY_BATCH,
     )
