@@ -28,6 +28,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.optim.swa_utils import update_bn
 
 from gpugate.errors import DisprovedError
 from gpugate.workload import (
@@ -55,7 +56,7 @@ from workloads.parts.cudnn_fusion import (
 )
 from workloads.parts.graph_capture import captured
 from workloads.parts.kept_files import key_of, read_or_make
-from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD, UNMEASURED_BATCH
+from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
 from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, is_users, rendered
@@ -63,7 +64,7 @@ from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 
 CLASSES = 2  # background and foreground
-FORMAT = 1  # of the stored file; raise it whenever seeding, calibration or the fit change
+FORMAT = 2  # of the stored file; raise it whenever seeding, calibration or the fit change
 FITTED = "fitted.pt"
 FIT_FRAMES = 12
 FRAMES_AT_ONCE = 4
@@ -194,15 +195,11 @@ def unseen_numbers(clip: Clip) -> tuple[int, ...]:
 
 
 def frames_with_truth(clip: Clip, numbers: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """float32 [n, 3, h, w], resized and normalized as by preprocessing, and bool masks [n, h, w], on `device`."""
-    resize = partial(F.interpolate, size=input_size(clip.height, clip.width), mode="bilinear", align_corners=False)
-    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
-    frames, masks = list[Tensor](), list[Tensor]()
-    for rgb, mask in (rendered(clip, number) for number in numbers):
-        levels = resize(torch.from_numpy(rgb).to(device).movedim(-1, 0)[None].float())[0]
-        frames.append(levels.div(255).sub(mean).div(std))
-        masks.append(resize(torch.from_numpy(mask).to(device)[None, None].float())[0, 0] > 0.5)
-    return torch.stack(frames), torch.stack(masks)
+    """float32 [n, 3, h, w], preprocessed, and bool masks [n, h, w], on `device`."""
+    pictures, drawn = zip(*(rendered(clip, number) for number in numbers), strict=True)
+    shares = torch.from_numpy(np.stack(drawn))[:, None].float()
+    masks = F.interpolate(shares, input_size(clip.height, clip.width), mode="bilinear", align_corners=False)[:, 0] > 0.5
+    return on_host(np.stack(pictures)[..., ::-1], device), masks.to(device)
 
 
 # --- fitted weights ---------------------------------------------------------------------------------------------------
@@ -279,7 +276,8 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
     """
     convs, inputs = [coarse.get_submodule(name) for name in readouts], list[Tensor]()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        calibrate(coarse, frames[:: max(1, len(frames) // FRAMES_AT_ONCE)])
+        with torch.random.fork_rng([frames.device] if frames.is_cuda else []):  # the last layers drop values meanwhile
+            update_bn([frames[:: max(1, len(frames) // FRAMES_AT_ONCE)]], coarse)
         hooks = [conv.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for conv in convs]
         features = []
         for some in torch.split(frames, FRAMES_AT_ONCE):
@@ -298,17 +296,6 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
     for conv, part, bias in zip(convs, parts, [LOGIT * float(intercept), *[0.0] * (len(convs) - 1)], strict=True):
         values = {"weight": torch.stack([-part, part])[:, :, None, None], "bias": torch.tensor([-bias, bias])}
         conv.load_state_dict(values)
-
-
-def calibrate(coarse: nn.Module, frames: Tensor) -> None:
-    """Sets every BatchNorm's statistics to those of `frames` behind all the BatchNorms before it."""
-    for module in coarse.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
-            module.momentum = None  # the plain mean over all its inputs
-            module.train()
-    coarse(frames)
-    coarse.eval()
 
 
 def ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
