@@ -15,6 +15,7 @@ from gpugate.errors import DisprovedError
 from gpugate.workload import Context
 from tests.support.small_models import SmallNet
 from workloads.parts.compiled import NHWC
+from workloads.parts.random_inputs import stamps
 from workloads.parts.trainer import Recipe
 from workloads.resnet18_training import WORKLOADS, proofs, training
 from workloads.resnet18_training.pictures import seeded_pictures
@@ -24,7 +25,6 @@ from workloads.resnet18_training.training import (
     PictureTrainer,
     Rung,
     TrainingLoop,
-    receipts,
 )
 
 FULL, SMALL = WORKLOADS
@@ -76,16 +76,16 @@ CLOSE_TO = {TINY.batch: "bottom", 2 * TINY.batch: "large batch"}
 SAME_BITS = ("workers", "copy stream")
 
 
-def test_a_picture_out_of_its_turn_loses_its_receipt() -> None:
+def test_a_picture_out_of_its_turn_loses_its_stamp() -> None:
     with closing(TrainingLoop(CONTEXT, TINY, PICTURES)) as loop:
         expected = loop._expected.clone()
         expected[[3, 12]] = expected[[12, 3]]
         loop._expected = expected
-        asked = receipts(CONTEXT, 0)
+        asked = stamps(CONTEXT, 0)
         assert (loop.step(asked) == asked).tolist() == [place not in (3, 12) for place in range(16)]
 
 
-def test_a_loss_that_is_no_number_loses_all_receipts() -> None:
+def test_a_loss_that_is_no_number_loses_all_stamps() -> None:
     with closing(TrainingLoop(CONTEXT, TINY, PICTURES)) as loop:
         assert loop.iterate()[0].all()
         with torch.no_grad():

@@ -50,9 +50,9 @@ from workloads.driving.training import (
     Plan,
     build,
     build_by_device,
-    stamps,
 )
 from workloads.parts.compiled import COMPILER
+from workloads.parts.random_inputs import stamps
 
 FRAMES_PER_STEP, FRAMES_PER_STEP_ON_CPU, FRAMES_PER_SWEEP_STEP = 16, 4, 128
 WORKERS, WORKERS_ON_CPU = (0, 2, 4, 8, 16), (0, 2)

@@ -35,7 +35,6 @@ from workloads.driving.loading import (
     resident,
 )
 from workloads.parts.compiled import NHWC
-from workloads.parts.random_inputs import host_generator
 from workloads.parts.resnet_layers import PaddedStem, padded_channels
 from workloads.parts.stages import stage
 from workloads.parts.trainer import Recipe, Trainer
@@ -171,15 +170,6 @@ BEST = Plan("resident", batch=LARGE_BATCH, recipe=BEST_RECIPE, captured=True)
 def frames_of(context: Context) -> Frames:
     rig = FULL_RIG if context.device.type == "cuda" else SMALL_RIG
     return stored_frames(context.cache_dir, rig, FRAMES[context.device.type], context.seed)
-
-
-def stamps(context: Context, index: int) -> Tensor:
-    """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
-
-    The frames of a step are no input: they come from a loader that reads ahead. A step multiplies its record by the
-    stamps, so that it cannot return the record of an earlier step.
-    """
-    return (1 + torch.rand(context.items, generator=host_generator(context, index))).to(context.device)
 
 
 def build_by_device(plan: Plan, context: Context) -> Side:

@@ -23,5 +23,14 @@ def draw(context: Context, index: int, *shape: int) -> Tensor:
     return torch.randn(shape, device=context.device, generator=generator_of(context, index))
 
 
+def stamps(context: Context, index: int) -> Tensor:
+    """Input set `index`: float32 [items] between 1 and 2 on the device, one for each item of the step.
+
+    The items themselves are no input: loaders and decoders read ahead. A step multiplies its record by the stamps, so
+    that it cannot return the record of an earlier step.
+    """
+    return (1 + torch.rand(context.items, generator=host_generator(context, index))).to(context.device)
+
+
 def _seed(context: Context, index: int) -> int:
     return 1_000_003 * context.seed + index

@@ -23,6 +23,7 @@ from functools import partial
 
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Size, Workload
 from workloads.parts.compiled import COMPILER
+from workloads.parts.random_inputs import stamps
 from workloads.resnet18_training.pictures import CIFAR10_SETTING
 from workloads.resnet18_training.proofs import arrives, close, learns, same
 from workloads.resnet18_training.training import (
@@ -46,7 +47,6 @@ from workloads.resnet18_training.training import (
     WHOLE_STEP,
     WORKERS,
     Rung,
-    receipts,
     train,
 )
 
@@ -205,10 +205,10 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         name="resnet18-training",
         baseline=partial(train, rung=BOTTOM),
-        inputs=receipts,
+        inputs=stamps,
         sizes={"cuda": ON_A_GPU},
         optimizations=(*LADDER, WHOLE_LADDER),
-        cold=False,  # the receipts are no data; pictures come from host memory, or from 240 MB of device memory
+        cold=False,  # the stamps are no data; pictures come from host memory, or from 240 MB of device memory
         timing="pipeline",
         ladder=True,
         settings=CIFAR10_SETTING,
@@ -216,7 +216,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         name="resnet18-training-small",
         baseline=partial(train, rung=CPU_BOTTOM),
-        inputs=receipts,
+        inputs=stamps,
         sizes={"cpu": ON_A_CPU},
         optimizations=ON_CPU,
         cold=False,

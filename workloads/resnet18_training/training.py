@@ -1,7 +1,7 @@
 """The rungs of the training of ResNet-18, and the loop that trains by a rung and records which pictures it consumed.
 
-A step gets one random number per item, a receipt. It returns the receipt unchanged for an item that was consumed in its
-place and intact, and negated for any other: an output that is wrong, stale or invented does not match.
+A step gets a stamp for each item. It returns the stamp unchanged for an item that was consumed in its place and intact,
+and negated for any other: an output that is wrong, stale or invented does not match.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.parts.compiled import NHWC
 from workloads.parts.loader import HostBatches
-from workloads.parts.random_inputs import host_generator
 from workloads.parts.resnet_layers import PaddedStem, ParityPool
 from workloads.parts.trainer import Recipe, Trainer, nothing
 from workloads.resnet18_training.pictures import (
@@ -193,10 +192,10 @@ class TrainingLoop:
         self._position = (self._position + self.rung.batch) % len(self._expected)
         return done.sound & (done.ids == expected) & done.loss.isfinite(), done.loss
 
-    def step(self, receipts: Tensor) -> Tensor:
-        """Trains on one picture per receipt, float32 [items]; negates the receipts of pictures that were not right."""
+    def step(self, stamps: Tensor) -> Tensor:
+        """Trains on one picture per stamp, float32 [items]; negates the stamps of pictures that were not right."""
         in_place = [self.iterate()[0] for _ in range(self._items // self.rung.batch)]
-        return torch.where(in_place[0] if len(in_place) == 1 else torch.cat(in_place), receipts, -receipts)
+        return torch.where(in_place[0] if len(in_place) == 1 else torch.cat(in_place), stamps, -stamps)
 
     def cached_step(self) -> None:
         """Trains on the latest batch again and again: the step without the cost of loading and copying."""
@@ -217,11 +216,6 @@ class TrainingLoop:
     def close(self) -> None:
         self.join()
         self.source.close()
-
-
-def receipts(context: Context, index: int) -> Tensor:
-    """Input set `index`: one random number per item, float32 [items], never zero; pictures arrive by the data path."""
-    return torch.rand(context.items, generator=host_generator(context, index)).add_(0.5).to(context.device)
 
 
 def train(context: Context, rung: Rung) -> Side:

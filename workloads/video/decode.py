@@ -40,7 +40,7 @@ from gpugate.workload import (
     Side,
     Workload,
 )
-from workloads.parts.random_inputs import host_generator
+from workloads.parts.random_inputs import host_generator, stamps
 from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
 from workloads.video.clip import (
     BATCH,
@@ -533,15 +533,6 @@ MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loo
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
 LEAST_DB = 45.0
-
-
-def stamps(context: Context, index: int) -> Tensor:
-    """Input set `index`: float32 [items] between 1 and 2 on the device, one per frame of the step.
-
-    The frames of a step are no input: decoders read ahead. A record times its stamps cannot be an earlier record.
-    """
-    generator = host_generator(context, index)
-    return (1 + torch.rand(context.items, generator=generator)).to(context.device)
 
 
 def build(make: MakeDecoder, codec: Codec, context: Context) -> Side:

@@ -34,9 +34,10 @@ from gpugate.workload import (
     Side,
     Workload,
 )
+from workloads.parts.random_inputs import stamps
 from workloads.video.arrivals import psnr_db, read_numbers
 from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, is_users, nv12_size, source
-from workloads.video.decode import bgr_frames, nv12_frames, stamps
+from workloads.video.decode import bgr_frames, nv12_frames
 from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
 from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, planes, rgb_from_nv12
 

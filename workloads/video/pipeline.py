@@ -42,6 +42,7 @@ from gpugate.workload import (
 )
 from workloads.parts.graph_capture import replayed
 from workloads.parts.kept_files import key_of, read_or_make
+from workloads.parts.random_inputs import stamps
 from workloads.parts.stages import stage
 from workloads.video import composite, encoders, preprocess, segment
 from workloads.video.arrivals import COMPOSITED_LEVELS, Arrivals, luma_of_bgr, psnr_db
@@ -58,7 +59,7 @@ from workloads.video.clip import (
     source,
 )
 from workloads.video.composite import LEAST_COMPOSITED_DB
-from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder, stamps
+from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder
 from workloads.video.encode import COMPOSITED_BYTES, compressed_only, quality
 from workloads.video.encoders import Encoder, MotionJpeg, Mp4v, Recorder, why_not
 from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
