@@ -25,7 +25,8 @@ def list_visible_gpus() -> list[str]:
     with _nvml() as nvml:
         if nvml is None:
             return []
-        uuids = [_uuid(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        handles = [_query(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount())]
+        uuids = [str(_query(nvml, nvml.nvmlDeviceGetUUID, handle) or "") for handle in handles]
     return _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -109,11 +110,6 @@ def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
         if handle is not None:
             return handle
     return _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-
-
-def _uuid(nvml: Any, index: int) -> str:
-    handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
-    return str(_query(nvml, nvml.nvmlDeviceGetUUID, handle) or "")
 
 
 def _is_slice(name: str) -> bool:

@@ -195,7 +195,9 @@ def build_side(
     with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
         with blame(name, "being built", BUILD_SHARE):
-            side = _check_side(build(context) if context.ranks is None else context.ranks.build(build, context))
+            side = build(context) if context.ranks is None else context.ranks.build(build, context)
+            if not isinstance(side, Side):
+                raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
             undo.callback(side.close)
             synchronize(context.device)
             flags = TorchFlags.current()
@@ -217,18 +219,6 @@ def build_side(
     made = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
     made.output_bytes = output_bytes
     return made
-
-
-def _check_side(side: object) -> Side:
-    """Returns the side that a build function made. Raises TypeError, naming the mistake, for any other object."""
-    if not isinstance(side, Side):
-        raise TypeError(f"its build function returned {reprlib.repr(side)}: return a gpugate.workload.Side")
-    optional = "cached_step", "expected_step", "layers", "waits_ms"
-    for name in ("step", "finish", "engaged", "close", *optional):
-        given = getattr(side, name)
-        if not (callable(given) or (name in optional and given is None)):
-            raise TypeError(f"{name} of its Side is {reprlib.repr(given)}, which cannot be called: give a function")
-    return side
 
 
 def _await_compile_workers() -> None:

@@ -72,8 +72,7 @@ def test_running_out_of_memory_is_known_by_its_kind_and_by_words_of_libraries(er
     ("side", "sentence"),
     [
         (None, "being built: TypeError: its build function returned None: return a gpugate.workload.Side"),
-        (Side(None), "being built: TypeError: step of its Side is None, which cannot be called: give a function"),
-        (Side(abs, finish=None), "being built: TypeError: finish of its Side is None, which cannot be called: give a"),
+        (Side(None), "running its first step: TypeError: 'NoneType' object is not callable"),
         (Side(abs, engaged=lambda: False), "calling engaged(): TypeError: engaged() returned False: return None where"),
         (Side(abs, engaged=lambda: " "), "calling engaged(): TypeError: engaged() returned ' ': return None where the"),
     ],
