@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +165,10 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
         with run_profiler(device, record_shapes=True) as profiler:
             yield
             synchronize(device)
-        profiler.export_chrome_trace(str(path))
+        trace = path.with_suffix("")
+        profiler.export_chrome_trace(str(trace))  # type: ignore[no-untyped-call]
+        path.write_bytes(gzip.compress(trace.read_bytes()))
+        trace.unlink()
         detach(device)
 
     # A trace shows nothing of a range but its name.
