@@ -166,7 +166,7 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
             yield
             synchronize(device)
         trace = path.with_suffix("")
-        profiler.export_chrome_trace(str(trace))  # type: ignore[no-untyped-call]
+        profiler.export_chrome_trace(str(trace))
         path.write_bytes(gzip.compress(trace.read_bytes()))
         trace.unlink()
         detach(device)
