@@ -94,15 +94,6 @@ _BILLED_TIMES = (
     "involuntary_switches",
 )
 BILLED = frozenset(COUNTER_NAMES) - OF_TIME | frozenset(_BILLED_TIMES)
-BILL_WORDS: Mapping[str, str] = {  # items that a verdict names, and of which a report has the change
-    "kernel_ms": "GPU work",
-    "host_to_device_ms": "copy time to the device",
-    "device_to_host_ms": "copy time to the host",
-    "device_to_device_ms": "copy time within the device",
-    "cpu_ms": "CPU time",
-    "peak_bytes": "peak memory",
-}
-BILL_TIMES = ("kernel_ms", "cpu_ms")  # that histories and comparisons show
 # Counts that repeat exactly. Memsets are none of these: they come with the algorithm that cuDNN happens to pick in a
 # process.
 EXACT = (

@@ -15,7 +15,6 @@ from typing import Any
 
 from rich.text import Text
 
-from gpugate.counter_names import BILL_TIMES, BILL_WORDS
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
@@ -23,6 +22,8 @@ from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import indent, render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
+from gpugate.results.reason import BILL_WORDS
+from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate

@@ -18,13 +18,13 @@ from rich.text import Text
 
 from gpugate import units
 from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Trend
-from gpugate.counter_names import BILL_TIMES, BILL_WORDS
 from gpugate.report.machine import describe_unfit
 from gpugate.report.night import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
-from gpugate.results.run import UNKNOWN, CaseNight, Night
+from gpugate.results.reason import BILL_WORDS
+from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.json_file import with_header, write_atomically
 

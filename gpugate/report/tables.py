@@ -11,12 +11,13 @@ from statistics import median
 from typing import NamedTuple
 
 from gpugate import units
-from gpugate.counter_names import BILL_WORDS, COMPILER_COUNTERS
+from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.table import Column, Table, columns
 from gpugate.results.bill import Bills, bills_of, median_kernels_ms
 from gpugate.results.case import CaseResult, summarize_decider
+from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary

@@ -13,11 +13,18 @@ from enum import Enum
 from typing import Annotated, Any
 
 from gpugate import units
-from gpugate.counter_names import BILL_WORDS
 from gpugate.units import NotFinite
 
 Facts = Mapping[str, Any]
 Words = str | Callable[[Facts], str]
+BILL_WORDS: Mapping[str, str] = {  # items that a verdict names, and of which a report has the change
+    "kernel_ms": "GPU work",
+    "host_to_device_ms": "copy time to the device",
+    "device_to_host_ms": "copy time to the host",
+    "device_to_device_ms": "copy time within the device",
+    "cpu_ms": "CPU time",
+    "peak_bytes": "peak memory",
+}
 LONGEST_NAME = 40  # characters of a kernel's name, whose templates go on for hundreds
 _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
     "purpose": {

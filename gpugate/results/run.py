@@ -10,7 +10,6 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from gpugate.counter_names import BILL_TIMES
 from gpugate.machine.environment import Environment, machine_key
 from gpugate.measurement.record import Yardstick
 from gpugate.results.case import CaseResult, summarize_decider
@@ -80,6 +79,7 @@ class RunResult:
 # --- a night: a run without samples, as the store keeps it and a history compares it ----------------------------------
 
 UNKNOWN = "unknown"
+BILL_TIMES = ("kernel_ms", "cpu_ms")  # that histories and comparisons show
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
