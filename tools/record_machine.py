@@ -26,8 +26,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
-from gpugate.results.fleet_plan import PlannedCase
-from gpugate.session.selection import plan_case
+from gpugate.session.selection import case_needs_host
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
 from gpugate.store.source_hash import source_hash
@@ -49,6 +48,23 @@ TESTS = (
     "test_throughput_is_what_it_was",
     "test_the_optimization_engaged",
 )
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case of a night to plan.
+
+    No other case may run on the host of a `needs_host` case. A case that spans several `gpus` runs when all are free.
+    """
+
+    case_id: str
+    needs_host: bool = False
+    gpus: int = 1
+
+    @property
+    def alone(self) -> bool:
+        """True for a case that runs when no other one does."""
+        return self.needs_host or self.gpus > 1
 
 
 @dataclass
@@ -210,7 +226,10 @@ def main(words: Sequence[str] | None = None) -> int:
     records = _find_records(cases, Machine("", known.machine, ""))
     recorded = {case_id: len(record.processes) for case_id, record in records.items()}
     cores = len(os.sched_getaffinity(0)) // known.gpus
-    planned = [plan_case(case, records.get(case.id), cores) for case in cases]
+    planned = [
+        PlannedCase(case.id, case_needs_host(case, records.get(case.id), cores), case.optimization.needs.gpus)
+        for case in cases
+    ]
     fitting = [case for case in planned if case.gpus <= known.gpus]
     queue = Queue(known.processes, fitting, done, recorded, known_s)
 

@@ -46,23 +46,6 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class PlannedCase:
-    """A case of a night to plan.
-
-    No other case may run on the host of a `needs_host` case. A case that spans several `gpus` runs when all are free.
-    """
-
-    case_id: str
-    needs_host: bool = False
-    gpus: int = 1
-
-    @property
-    def alone(self) -> bool:
-        """True for a case that runs when no other one does."""
-        return self.needs_host or self.gpus > 1
-
-
-@dataclass(frozen=True)
 class Group:
     """Cases that one GPU measures: a single case, or all points of a sweep, since its knee needs each of them."""
 

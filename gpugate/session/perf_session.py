@@ -23,7 +23,7 @@ from gpugate.results.series import rung_number
 from gpugate.session.options import AUTO, DEFAULT_PROCESSES, OFF, Options
 from gpugate.session.records import Records
 from gpugate.session.remembered_proofs import RememberedProofs
-from gpugate.session.selection import plan_case
+from gpugate.session.selection import case_needs_host
 from gpugate.session.time_plan import LAST_START_S, LEAST_GATED_S, DoubtTime, share_time
 from gpugate.store import baseline, run_file
 from gpugate.store.provenance import list_code, read_provenance
@@ -107,7 +107,7 @@ class PerfSession:
         """True in a worker for a case beside which no other one may run on the host."""
         worker = self.options.worker
         cores = 0 if worker is None else worker.fewest_cores
-        return plan_case(case, self.records.find_current(case), cores).needs_host
+        return case_needs_host(case, self.records.find_current(case), cores)
 
     def case_result(self, case: Case) -> CaseResult:
         """The result of this case; a new one holds no measurement yet."""

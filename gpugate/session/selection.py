@@ -13,7 +13,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.report.visible_text import show_controls
-from gpugate.results.fleet_plan import Group, PlannedCase, Shard, divide, group_name, needs_host
+from gpugate.results.fleet_plan import Group, Shard, divide, group_name, needs_host
 from gpugate.workload import Case, SweepCases
 
 if TYPE_CHECKING:
@@ -155,18 +155,17 @@ def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
     return first
 
 
-def plan_case(case: Case, record: Record | None = None, cores: int = 0) -> PlannedCase:
-    """The facts that place a case in a plan. `cores` are those that each GPU has for itself.
+def case_needs_host(case: Case, record: Record | None, cores: int) -> bool:
+    """True for a case beside which no other one may run on the host. `cores` are those that each GPU has for itself.
 
-    A case that was recorded with more cores is planned as one without a record.
+    A case that was recorded with more cores counts as one without a record.
     """
     if record is None or record.environment.cpu_count > cores:
         sides = NO_RECORD
     else:
         sides = record.reference_counters, record.optimized_counters
     copies = (side.get("copy_fraction") for side in sides)
-    alone = needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
-    return PlannedCase(case.id, alone, case.optimization.needs.gpus)
+    return needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
 
 
 def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set[pytest.Item]]:

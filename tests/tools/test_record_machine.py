@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.results.fleet_plan import PlannedCase
 from tests.support.stored_runs import case, measured, stored
-from tools.record_machine import GROUP_S, MOST_IN_VAIN, START_S, TRIES, Queue, main, measure_all
+from tools.record_machine import GROUP_S, MOST_IN_VAIN, START_S, TRIES, PlannedCase, Queue, main, measure_all
 
 SIDE_BY_SIDE = [PlannedCase(f"w/{number}/cuda") for number in range(12)]
 ALONE = [

@@ -15,15 +15,15 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
-from gpugate.results.fleet_plan import Group, PlannedCase, Shard, divide, group_name
+from gpugate.results.fleet_plan import Group, Shard, divide, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.session.merging import NOTHING_MEASURED, ShardRun, check_shard, merge, run_problems
-from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, cases_of, plan_case, select_shard
+from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, case_needs_host, cases_of, select_shard
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
-from gpugate.workload import Case, Needs, Optimization, Point, Size, SweepCases, Workload
+from gpugate.workload import Case, Optimization, Point, Size, SweepCases, Workload
 from tests.support.stored_runs import MACHINE, NO_TENSORRT, RECORDED, case, every_outcome, measured, stored
 
 ORIGIN = Provenance("https://git.example/a.git", "1a2b3c", None, "main", None, "host", "GPU-1", "sha256:1")
@@ -292,28 +292,26 @@ def group_of(item: Any) -> str:
     return str(case.id if point is None else f"{case.workload.name}/{point.sweep}/cpu")
 
 
-def test_a_case_is_planned_by_its_copies_its_cores_and_its_gpus() -> None:
+def test_a_case_needs_the_host_by_its_copies_and_its_cores() -> None:
     sides: Any = (lambda context: None, lambda context, index: None)
     both = {"cpu": Size(1, 1, 1), "cuda": Size(1, 1, 1)}
     one = Optimization("one", sides[0], {"cpu": 1.0, "cuda": 1.0}, point=Point("batch", 8))
-    spans = Optimization("spans", sides[0], {"cuda": 1.0}, needs=Needs(gpus=2))
     catalogue = Catalogue()
-    catalogue.register(Workload("net", *sides, both, (one, spans)))
+    catalogue.register(Workload("net", *sides, both, (one,)))
     catalogue.register(Workload("fed", *sides, both, (replace(one, point=None),), timing="pipeline"))
     catalogue.load()
-    assert {plan_case(case) for case in catalogue.cases()} == {
-        PlannedCase("net/one/cuda"),
-        PlannedCase("net/one/cpu", needs_host=True),
-        PlannedCase("net/spans/cuda", gpus=2),
-        PlannedCase("fed/one/cuda", needs_host=True),
-        PlannedCase("fed/one/cpu", needs_host=True),
+    assert {case.id: case_needs_host(case, None, 16) for case in catalogue.cases()} == {
+        "net/one/cuda": False,
+        "net/one/cpu": True,
+        "fed/one/cuda": True,
+        "fed/one/cpu": True,
     }
 
     (fed,) = (case for case in catalogue.cases() if case.id == "fed/one/cuda")
     for both, needs_host in (((0.24, 0.0), False), ((0.25, 0.0), True), ((0.0, 0.25), True), ((0.0, None), True)):
         record = recorded(*({} if share is None else {"copy_fraction": share} for share in both), cores=16)
-        assert plan_case(fed, record, 16).needs_host is needs_host
-        assert plan_case(fed, record, 15).needs_host, "its record had more cores"
+        assert case_needs_host(fed, record, 16) is needs_host
+        assert case_needs_host(fed, record, 15), "its record had more cores"
 
 
 def recorded(*sides: Counters, cores: int) -> Record:
