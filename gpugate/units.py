@@ -15,7 +15,6 @@ T = TypeVar("T")
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # The unit at the end of a yardstick's name: (suffix, factor to the base unit, base unit of a rate).
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
-_YARDSTICK_DURATIONS = (("_us", "us"), ("_ms", "ms"), ("_s", "s"))
 SHORT_COMMIT = 12  # hexadecimal digits of a commit that a reader sees
 LONGEST_NAME = 60  # of a kernel in a line of text; files have the names as they are
 HEAD = 20  # characters of a name's beginning that stay where its middle is cut out
@@ -127,7 +126,7 @@ def interval(low: float, high: float) -> str:
 
 def yardstick_label(name: str) -> str:
     """Writes a yardstick's name without its unit: `matmul bf16` for `matmul_bf16_tflops`."""
-    for suffix in (*(suffix for suffix, _, _ in YARDSTICK_RATES), *(suffix for suffix, _ in _YARDSTICK_DURATIONS)):
+    for suffix in (*(suffix for suffix, _, _ in YARDSTICK_RATES), "_us"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
 
@@ -137,10 +136,7 @@ def yardstick_value(name: str, value: float) -> str:
     for suffix, factor, unit in YARDSTICK_RATES:
         if name.endswith(suffix):
             return rate(value * factor, unit)
-    for suffix, unit in _YARDSTICK_DURATIONS:
-        if name.endswith(suffix):
-            return f"{value:.3g} {unit}"
-    return f"{value:.4g}"
+    return f"{value:.3g} us" if name.endswith("_us") else f"{value:.4g}"
 
 
 def number_of(number: int, noun: str, plural: str | None = None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from gpugate.errors import OptionError
@@ -18,14 +17,12 @@ EXAMPLE = "postgresql://user@host/gpugate"
 _NAME = re.compile(r"[\w./+-]+")  # in which no secret is
 
 
-def choose_url(
-    given: str | None, root: Path, variables: Mapping[str, str] = os.environ, setting: str = ""
-) -> str | None:
+def choose_url(given: str | None, root: Path, setting: str) -> str | None:
     """The URL of the store; None where it is off. Raises OptionError, naming the option, for what is no URL.
 
     `given` is the value of the option, `root` the folder of the project, and `setting` that of its configuration.
     """
-    named = {"--perf-store": given, VARIABLE: variables.get(VARIABLE), "perf_store": setting}
+    named = {"--perf-store": given, VARIABLE: os.environ.get(VARIABLE), "perf_store": setting}
     name, url = next(((name, url) for name, url in named.items() if url), ("", None))
     if url is None:
         return url_of(root)
