@@ -52,8 +52,6 @@ def resume(path: Path, trainer: DrivingTrainer) -> int:
         if trainer.device.type == "cuda":
             torch.cuda.set_rng_state(run["cuda random"], trainer.device)  # cuda only
         return int(run["position"])
-    except (
-        Exception
-    ) as error:  # what torch raises for a file that is no checkpoint, or of another model, is many things
+    except Exception as error:  # torch raises many errors for a file that is no checkpoint, or of another model
         said = f"checkpoint {path} cannot be read ({' '.join(str(error).split())})"
         raise ValueError(f"{said}: name one of this workload, model and precision") from error

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -166,21 +167,15 @@ def deterministic() -> Iterator[None]:
     for every cuBLAS handle and stream, and a single stream runs here. So operations warn instead of refusing, and all
     warnings count but cuBLAS's.
     """
-    torch_before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    autotuned, workspace = torch.backends.cudnn.benchmark, os.environ.get(WORKSPACE)
-    try:
-        with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            os.environ[WORKSPACE] = WORKSPACE_SIZE
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            torch.backends.cudnn.benchmark = False  # autotuning might choose another algorithm in the next run
-            yield
-    finally:
-        torch.use_deterministic_algorithms(torch_before[0], warn_only=torch_before[1])
-        torch.backends.cudnn.benchmark = autotuned
-        os.environ.pop(WORKSPACE, None)
-        if workspace is not None:
-            os.environ[WORKSPACE] = workspace
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        patch.dict(os.environ, {WORKSPACE: WORKSPACE_SIZE}),
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        torch.use_deterministic_algorithms(True, warn_only=True)  # the engine puts both flags back after a proof
+        torch.backends.cudnn.benchmark = False  # autotuning might choose another algorithm in the next run
+        yield
     unable = sorted({str(each.message).split(maxsplit=1)[0] for each in said if UNABLE in str(each.message)})
     if unable:
         raise DisprovedError(f"deterministic mode leaves {', '.join(unable)} as it is: use another operation")
