@@ -140,7 +140,7 @@ class StreamFile:
         self.path = folder / f"stream-{regime.blocks}x{regime.rows}x{regime.points}-seed{seed}.float32"
         if not self.path.is_file() or self.path.stat().st_size != regime.file_bytes:
             _write(self.path, regime, seed)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = self.path.open("rb", buffering=0)
         self._values = torch.empty(0)
 
     @property
@@ -157,7 +157,7 @@ class StreamFile:
         view = buffer.numpy().data.cast("B")
         offset = number * len(view)
         while view:
-            count = os.preadv(self._descriptor, [view], offset)
+            count = os.preadv(self._file.fileno(), [view], offset)
             if not count:
                 raise EOFError(f"{self.path} ends at byte {offset}: remove it, to have it remade")
             view, offset = view[count:], offset + count
@@ -177,9 +177,7 @@ class StreamFile:
     def close(self) -> None:
         """Closes the file; may be called again, and only when no thread reads."""
         self._values = torch.empty(0)  # the last reference to the mapping is gone
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 @functools.lru_cache(maxsize=16)
