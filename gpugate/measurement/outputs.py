@@ -18,9 +18,9 @@ from gpugate.measurement.pairing import BothSides
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side, release
 from gpugate.parts import Parts, byte_size, bytes_of
-from gpugate.workload import BASELINE, Case, Context, no_engagement_problem
+from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, no_engagement_problem
 
-SAME_BASELINE_L2 = 1e-4  # two builds of the baseline may pick other algorithms, never another model
+SAME_BASELINE_L2 = 1e-4  # two builds of a baseline in FP32 may pick other algorithms, never another model
 EXPECTED_BYTES, EXPECTED_SHARE = 2**28, 0.5  # of the timed sets' outputs, and of the budget to compute them
 
 
@@ -118,9 +118,19 @@ def check_baseline_unchanged(case: Case, context: Context, inputs: Inputs, expec
 def check_same_baseline(case: Case, baseline: BuiltSide, inputs: Inputs, expected: Expected) -> None:
     """Checks like `check_baseline_unchanged`, with a live baseline that was built after the optimization."""
     again = _baseline_output(baseline, inputs.fresh[0])
-    if not _error_of(again, expected.fresh[0]) <= SAME_BASELINE_L2:
-        problem = ValueError("the baseline gives other outputs since then: build from a copy of the model")
+    error, allowed = _error_of(again, expected.fresh[0]), _same_baseline_l2(baseline, again)
+    if not error <= allowed:
+        off = f"the baseline's outputs are now {error:.1e} off its first ones, and {allowed:.0e} is allowed"
+        problem = ValueError(f"{off}: build from a copy of the model")
         raise SpoiledProcessError(case.optimization.name, "being measured", problem)
+
+
+def _same_baseline_l2(baseline: BuiltSide, output: Parts) -> float:
+    """The relative L2 error that other algorithms cause, by the narrowest type of the model's weights and outputs."""
+    weights = [] if baseline.side.model is None else baseline.side.model.parameters()
+    types = {part.dtype for part in (*weights, *output.values()) if isinstance(part, torch.Tensor)}
+    narrow = [TOLERANCE_BY_DTYPE[str(one).removeprefix("torch.")] for one in types & {torch.float16, torch.bfloat16}]
+    return max((one.relative_l2 for one in narrow), default=SAME_BASELINE_L2)
 
 
 def compare_fresh(both: BothSides, inputs: Inputs, expected: Expected) -> tuple[list[Difference], bool]:
