@@ -10,6 +10,7 @@ import torch
 from gpugate.workload import Context
 from workloads import requests, slow_storage, two_layer_net
 from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
+from workloads.llm.quantized import multiply_scaled
 
 CONTEXT = Context(torch.device("cpu"), items=8, seed=3, cache_dir=Path())
 
@@ -32,6 +33,14 @@ def test_idle_threads_are_no_speedup_to_be_proud_of(batches: int, engaged: str |
     side.step(sample_numbers(EXPENSIVE, context, 0))
     assert side.engaged() == engaged
     side.close()
+
+
+def test_a_scaled_product_of_fp8_is_one_graph_for_the_compiler() -> None:
+    with torch.device("meta"):  # a CPU has no kernel for a scale of each row
+        values, weight = (torch.empty(rows, 64, dtype=torch.float8_e4m3fn) for rows in (32, 48))
+        scales, weight_scales = torch.empty(32, 1), torch.empty(1, 48)
+    product = torch.compile(multiply_scaled, backend="eager", fullgraph=True)
+    assert product(values, scales, weight, weight_scales, torch.bfloat16).shape == (32, 48)
 
 
 def test_int8_names_a_layer_that_kept_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:

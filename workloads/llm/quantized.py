@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 INT8, FP8 = torch.int8, torch.float8_e4m3fn
@@ -58,9 +57,17 @@ class Fp8Linear(nn.Module):
         self.register_buffer("scale", scale.t())
 
     def forward(self, x: Tensor) -> Tensor:
-        (rows, scale), by_row = round_rows(x.flatten(0, -2), FP8), F.ScalingType.RowWise
-        product: Tensor = F.scaled_mm(rows, self.weight.t(), scale, by_row, self.scale, by_row, output_dtype=x.dtype)
-        return product.reshape(*x.shape[:-1], -1)
+        rows, scales = round_rows(x.flatten(0, -2), FP8)
+        return multiply_scaled(rows, scales, self.weight, self.scale, x.dtype).reshape(*x.shape[:-1], -1)
+
+
+def multiply_scaled(rows: Tensor, scales: Tensor, weight: Tensor, weight_scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """rows [n, inputs] and weight [outputs, inputs] in fp8, scales [n, 1] and [1, outputs]: [n, outputs] in `dtype`.
+
+    PyTorch's compiler traces this operator; `torch.nn.functional.scaled_mm`, which is public, breaks its graph.
+    """
+    product: Tensor = torch._scaled_mm(rows, weight.t(), scales, weight_scales, out_dtype=dtype)
+    return product
 
 
 def describe_wide_weights(model: nn.Module) -> str | None:
