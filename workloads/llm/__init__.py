@@ -105,11 +105,12 @@ def _rung(
     another one in every step.
     """
     limits = (NO_WAIT,) if share is None else (NO_WAIT, Limit("copy_share", at_least=share))
-    words = {"dtype": "bfloat16", "needs": AMPERE, "contract": {"cuda": Contract(engaged, limits)}, **more}
+    contract = {"cuda": Contract(engaged, limits)}
+    words = {"dtype": "bfloat16", "needs": AMPERE, "contract": contract, "tolerance": TOLERANCE, **more}
     if proved:
         largest = ROUNDING if words["dtype"] == "float32" else TOLERANCE[words["dtype"]].relative_l2
         words["proofs"] = (Proof("agrees-with-fp32", partial(rungs.compare_with_fp32, build, largest)),)
-    return Optimization(name, build, promises, compared_with=below, tolerance=TOLERANCE, **words)
+    return Optimization(name, build, promises, compared_with=below, **words)
 
 
 _on_cpu = partial(_rung, dtype="float32", needs=Needs())
@@ -163,11 +164,12 @@ ON_CPU = (
         bytes=bytes_of_step(SMALL, 4, 1, narrow=SMALL.weights),
     ),
 )
+# In bfloat16, another order of the sums over 8,192 tokens moves the logits of 16 layers by 2 %, and one
+# page in the place of another one by 15 %.
+_long_rung = partial(_rung, tolerance={"bfloat16": Tolerance(relative_l2=6e-2, max_error=1.5e-1)}, share=0.5)
 LONG = (
-    _rung("flash", long_context.flash, {"cuda": 1.3}, BASELINE, *ONE_GRAPH, share=0.5),
-    _rung(
-        *("paged", long_context.paged, {"cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM), needs=TRITON, share=0.5
-    ),
+    _long_rung("flash", long_context.flash, {"cuda": 1.3}, BASELINE, *ONE_GRAPH),
+    _long_rung("paged", long_context.paged, {"cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM, needs=TRITON),
 )
 SPECULATIVE = Optimization(
     "scripted-draft",

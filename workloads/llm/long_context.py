@@ -34,10 +34,14 @@ def tokens(context: Context, index: int) -> Tensor:
 
 
 def earlier_tokens(context: Context, layer: int) -> tuple[Tensor, Tensor]:
-    """Keys and values [texts, kv_heads, tokens, head]: of sizes with which a query prefers a few of the tokens."""
+    """Keys and values [texts, kv_heads, tokens, head]: of sizes with which attention is as large as a layer's input.
+
+    With keys of twice the size, a query prefers 150 of the tokens. Then the rounding of one layer changes the choice of
+    the next one, and bfloat16 is 11 % off FP32 after 16 layers, where it is 2 % off with these.
+    """
     random = generator_of(context, layer)
     size = context.items, shape(context).kv_heads, TOKENS[context.device.type] - 1, shape(context).head
-    keys, values = (torch.randn(size, generator=random, device=context.device) * scale for scale in (2, 8))
+    keys, values = (torch.randn(size, generator=random, device=context.device) * scale for scale in (1, 36))
     return keys.to(dtype(context)), values.to(dtype(context))
 
 
