@@ -166,7 +166,7 @@ WORKLOADS: tuple[Workload, ...] = (
             _rung("dynamic", dynamic, {"cuda": 1.0, "cpu": 0.8}, FUSED, *ONCE),
             _rung("regional", regional, {"cuda": 0.56, "cpu": 0.8}, FUSED, *ONCE, why=GUARDS),
             _rung("max-autotune", max_autotune, {"cuda": 0.44}, FUSED, *ONCE, why=FIRST_LENGTH),
-            _rung("reduce-overhead", reduce_overhead, {"cuda": 1.72}, Limit("graph_launches", at_least=4, at_most=4)),
+            _rung("reduce-overhead", reduce_overhead, {"cuda": 1.4}, Limit("graph_launches", at_least=4, at_most=4)),
             _rung("ahead-of-time", ahead_of_time, {"cuda": 1.0}, FUSED, needs=PACKAGER),
         ),
         cold=False,

@@ -19,7 +19,9 @@ from gpugate.workload import Context, Contract, Limit, Optimization, Side, Size,
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.random_inputs import generator_of
 
-WIDTH, LAYERS = {"cuda": 768, "cpu": 128}, {"cuda": 8, "cpu": 2}
+# Of 61 million parameters on a GPU. In twice as many layers of two thirds of the width, the host's work for each tensor
+# took as long as the kernels of the compiled update: 0.82 and 0.45 ms on an H200.
+WIDTH, LAYERS = {"cuda": 1088, "cpu": 128}, {"cuda": 4, "cpu": 2}
 WIDER = 3  # of the layer between the two products
 BYTES_OF_PARAMETER = 28.0  # FP32: four values read, three written
 
@@ -90,7 +92,7 @@ def _contract(*limits: Limit) -> dict[str, Contract]:
 
 
 ONE_PASS = Limit("kernels", at_most_of_reference=0.5)
-NEAR_A_COPY = Limit("copy_share", at_least=0.7)
+NEAR_A_COPY = Limit("copy_share", at_least=0.5)  # a step of 0.5 ms begins on an idle GPU: 0.54 on an H200
 NO_COPIES = Limit("peak_bytes", at_most_of_reference=0.9)
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
