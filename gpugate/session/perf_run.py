@@ -114,14 +114,11 @@ class PerfRun:
             self._open(one_node_per_case(session.items))
             self._order(session.items)
         except GpugateError as error:
-            self._refuse(session, error)
-
-    def _refuse(self, session: pytest.Session, error: GpugateError) -> None:
-        if not self._is_worker:
-            raise pytest.UsageError(show_controls(str(error))) from None
-        # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
-        self.config.workeroutput[REFUSAL] = str(error)  # type: ignore[attr-defined]
-        session.items.clear()
+            if not self._is_worker:
+                raise pytest.UsageError(show_controls(str(error))) from None
+            # xdist makes an internal error of what a worker raises: every worker refuses, and has no test to run.
+            self.config.workeroutput[REFUSAL] = str(error)  # type: ignore[attr-defined]
+            session.items.clear()
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
