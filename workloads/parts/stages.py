@@ -14,23 +14,13 @@ except ImportError:  # measurements work without it: only a profile shows the st
     nvtx = None
 
 DOMAIN = "gpugate"  # the domain of the steps around the stages
-COLOURS = {
-    "copy": 0xE69F00,
-    "forward": 0x56B4E9,
-    "backward": 0xD55E00,
-    "decode": 0x009E73,
-    "preprocess": 0xF0E442,
-    "segment": 0x0072B2,
-    "composite": 0xCC79A7,
-    "encode": 0x999933,
-}
 # A domain without a profiler has no attributes; a profiler is attached at a process's start or never.
 _LISTENED_TO = nvtx is not None and nvtx.get_domain(DOMAIN).get_event_attributes("stage") is not None
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def stage(name: str, payload: int | None = None) -> AbstractContextManager[object]:
-    """A range on the calling thread, in the colour of its stage; nothing where no profiler is attached.
+    """A range on the calling thread, in a colour by its name; nothing where no profiler is attached.
 
     Launches are asynchronous: trust the range as projected on the GPU, not the host's.
     """
@@ -38,10 +28,6 @@ def stage(name: str, payload: int | None = None) -> AbstractContextManager[objec
         return record_function(name)
     if not _LISTENED_TO:
         return _NOTHING
-    made: AbstractContextManager[object] = nvtx.annotate(name, color=_colour(name), domain=DOMAIN, payload=payload)
+    colour = zlib.crc32(name.encode()) & 0xFFFFFF
+    made: AbstractContextManager[object] = nvtx.annotate(name, color=colour, domain=DOMAIN, payload=payload)
     return made
-
-
-def _colour(name: str) -> int:
-    """The colour of a stage name, equal in every run and for the stages of other workloads."""
-    return COLOURS.get(name) or zlib.crc32(name.encode()) & 0xFFFFFF
