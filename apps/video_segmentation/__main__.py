@@ -35,10 +35,11 @@ from apps.video_segmentation.asked_files import (
 )
 from apps.video_segmentation.stage_clock import StageClock
 from gpugate.workload import Context
+from workloads.parts.kept_files import replacing_file
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY
 from workloads.video import pipeline as rungs
 from workloads.video.clip import BATCH, INSTALL_VIDEO
-from workloads.video.frames import VideoError, VideoInfo, examine, replacing_file
+from workloads.video.frames import VideoError, VideoInfo, examine
 from workloads.video.pipeline import Pipeline, Rung
 
 VARIANTS: Mapping[str, Rung] = {

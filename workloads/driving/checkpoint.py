@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from workloads.driving.training import DrivingTrainer
+from workloads.parts.kept_files import replacing_file
 
 
 def save(path: Path, trainer: DrivingTrainer, position: int) -> None:
@@ -23,17 +24,13 @@ def save(path: Path, trainer: DrivingTrainer, position: int) -> None:
     run |= {"position": position, "cpu random": torch.get_rng_state()}
     if trainer.device.type == "cuda":
         run["cuda random"] = torch.cuda.get_rng_state(trainer.device)  # cuda only
-    unfinished = path.with_name(f".{path.name}")
     try:
-        with unfinished.open("wb") as file:  # torch takes no name that begins with a dot
-            torch.save(run, file)
-        unfinished.replace(path)
+        with replacing_file(path) as unfinished, unfinished.open("wb") as file:
+            torch.save(run, file)  # which takes no name that begins with a dot
     except (OSError, RuntimeError) as error:
         raise OSError(
             f"checkpoint {path} cannot be written ({' '.join(str(error).split())}): make room or name another place"
         ) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def resume(path: Path, trainer: DrivingTrainer) -> int:

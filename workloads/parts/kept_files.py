@@ -6,7 +6,8 @@ import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
@@ -52,6 +53,17 @@ def keep(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     Path(file.name).replace(path)
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """A path to write to: its file becomes `path` when the block ends, and vanishes where the block fails."""
+    partial = path.absolute().with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_or_make(path: Path, make: Callable[[], bytes]) -> bytes:

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workloads.parts.kept_files import replacing_file
+
 LARGEST_POINTS = 2048  # points^1.5 x 128 must stay below 2^24
 RECORD = 3  # numbers per block in a record
 Kernel = Callable[[Tensor], Tensor]
@@ -192,9 +194,8 @@ def _checksums(folder: Path, regime: Regime, seed: int, written_at: int) -> Tens
 
 def _write(path: Path, regime: Regime, seed: int) -> None:
     """Writes whole numbers -128..127, the values of an 8-bit converter, to a file that appears when it is whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with partial.open("wb") as file:
+        with replacing_file(path) as partial, partial.open("wb") as file:
             for number in range(regime.blocks):
                 random = np.random.default_rng((seed, number))
                 block = random.integers(-128, 128, (regime.rows, regime.points), np.int8).astype(np.float32)
@@ -202,9 +203,6 @@ def _write(path: Path, regime: Regime, seed: int) -> None:
             file.flush()
             # A disk may be full only here; and pages written back later would disturb the timed blocks.
             os.fsync(file.fileno())
-        partial.replace(path)
     except OSError as error:
         needs = f"the {regime.file_bytes / 2**20:.0f} MiB of {path} cannot be written ({error.strerror or error})"
         raise OSError(f"{needs}: make room or choose another cache folder") from error
-    finally:
-        partial.unlink(missing_ok=True)

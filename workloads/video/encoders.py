@@ -36,7 +36,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, replacing_file, replacing_video
+from workloads.parts.kept_files import replacing_file
+from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, replacing_video
 
 if TYPE_CHECKING:
     from av.container import OutputContainer

@@ -1,5 +1,4 @@
-"""Video files and their frames: facts of a file, frames as they are coded, NV12 and RGB, and files that appear whole or
-not at all.
+"""Video files and their frames: facts of a file, frames as they are coded, NV12 and RGB.
 
 NV12 is uint8 [n, H*3/2, W]: the luma of a frame, then the rows of its chroma, U and V in turns, one pair for 2 x 2
 pixels. All of it is limited range: luma 16..235, chroma 16..240 (ITU-R BT.601 and BT.709).
@@ -20,6 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from workloads.parts.kept_files import replacing_file
 
 if TYPE_CHECKING:
     from av.container import InputContainer, OutputContainer
@@ -147,17 +148,6 @@ def decoded_frames(path: Path) -> Iterator[NDArray[np.uint8]]:
         for frame in container.decode(stream):
             # With several threads, swscale would take the cores of the decoder.
             yield frame.reformat(format="nv12", threads=1).to_ndarray()
-
-
-@contextmanager
-def replacing_file(path: Path) -> Iterator[Path]:
-    """A path to write to: its file becomes `path` when the block ends, and vanishes where the block fails."""
-    partial = path.absolute().with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextmanager
