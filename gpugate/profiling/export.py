@@ -298,7 +298,7 @@ def require(tool: Literal["nsys", "ncu"]) -> str:
     """The path of nsys or ncu. Raises EnvironmentUnfitError where it is not there."""
     path = find_tool(tool)
     if path is None:
-        raise EnvironmentUnfitError(f"--{tool} found no {tool}: install it, put it on PATH, or try --torch-trace")
+        raise EnvironmentUnfitError(f"no {tool} was found: install it, put it on PATH, or try pytest --torch-trace")
     return path
 
 
@@ -316,7 +316,7 @@ def export_report(path: Path, environment: Mapping[str, str] | None = None) -> P
     """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
 
     nsys gets the variables of `environment`, by default those of this process. Raises ProfileError for a report that
-    does not exist or cannot be exported.
+    does not exist or cannot be exported, and EnvironmentUnfitError without nsys.
     """
     if path.suffix != REPORT:
         return path
@@ -325,9 +325,7 @@ def export_report(path: Path, environment: Mapping[str, str] | None = None) -> P
     sqlite = path.with_suffix(EXPORT)
     if sqlite.is_file() and sqlite.stat().st_size and sqlite.stat().st_mtime >= path.stat().st_mtime:
         return sqlite
-    nsys = find_tool("nsys")
-    if nsys is None:
-        raise ProfileError("nsys was not found: install Nsight Systems, or put its nsys on PATH")
+    nsys = require("nsys")
     try:
         with tempfile.TemporaryDirectory(prefix=".exporting-", dir=path.parent) as folder:
             partial = Path(folder, sqlite.name)  # an export that is cut off must not pass for a whole one

@@ -174,7 +174,7 @@ def test_a_capture_that_is_cut_off_is_not_taken_for_whole(captured: TinyProject,
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("gone", "--nsys found no nsys: install it, put it on PATH, or try --torch-trace"),
+        ("gone", "no nsys was found: install it, put it on PATH, or try pytest --torch-trace"),
         ("not a folder", "cannot be written (File exists): give another folder"),
     ],
 )
