@@ -19,7 +19,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Trend
 from gpugate.report.machine import describe_unfit
-from gpugate.report.night import describe_moves
+from gpugate.report.moves import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table

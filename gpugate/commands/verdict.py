@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpugate.errors import ReplayError
-from gpugate.report.night import prepare_night, write_night
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.session.merging import ShardRun, check_shard, list_red, merge
+from gpugate.session.night_report import prepare_night, write_night
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 from gpugate.store.run_file import RunFileError

@@ -1,4 +1,4 @@
-"""A run on a terminal: on one screen, or under `-v` with every figure and reason. Decides nothing."""
+"""A run on a terminal: on one screen, or under `-v` with every figure and reason; and its screen as Markdown."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from gpugate import units
-from gpugate.report.table import style_of
-from gpugate.report.terminal import command_line, indent, section
+from gpugate.report.table import code_block, plain, style_of
+from gpugate.report.terminal import LOG_COLUMNS, command_line, indent, render_text, section
 from gpugate.report.view import Finding, RunView, describe_absence
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
@@ -50,6 +50,13 @@ def details(view: RunView, width: int) -> list[RenderableType]:
         ),
         *_last_lines(view, []),
     ]
+
+
+def night_summary(view: RunView) -> str:
+    """The headline, and the screen of the run as code, in which no words of a user's error work."""
+    parts = [*(Text(f"ERROR: {problem}", overflow="fold") for problem in view.problems), *screen(view, LOG_COLUMNS)]
+    lines = render_text(parts, LOG_COLUMNS, colour=False)
+    return f"### {view.headline}\n\n{plain(view.run.started_at)}\n\n{code_block(lines)}\n"
 
 
 def _first_lines(view: RunView, width: int) -> list[RenderableType]:

@@ -21,7 +21,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children, treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import limit_time
-from gpugate.report.night import describe_moves, prepare_night, write_night
+from gpugate.report.moves import describe_moves
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
@@ -31,6 +31,7 @@ from gpugate.results.series import sweeps
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import NOTHING_MEASURED, fault_status, run_problems
+from gpugate.session.night_report import prepare_night, write_night
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession, open_session
 from gpugate.session.recording import lock_for_recording, record, warn_about_code

@@ -21,12 +21,12 @@ from gpugate.measurement.record import (
     TimedBuild,
     Yardstick,
 )
-from gpugate.report.night import write_night
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
 from gpugate.session.decide_again import decide_again
+from gpugate.session.night_report import write_night
 from gpugate.store import run_file
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200

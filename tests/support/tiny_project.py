@@ -39,7 +39,7 @@ from tests.support.patience import HANGS_S
 for _name in (
     "gpugate.measurement.run",
     "gpugate.plugin",
-    "gpugate.report.night",
+    "gpugate.session.night_report",
     "gpugate.report.pages.night",
     "gpugate.session.perf_run",
     "filelock",

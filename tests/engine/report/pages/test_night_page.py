@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpugate.report.night import write_night
 from gpugate.report.pages.night import night_page
 from gpugate.report.pages.rendering import TICKS, is_beyond, place, show_obeyed
 from gpugate.report.view import RunView
@@ -19,6 +18,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
+from gpugate.session.night_report import write_night
 from gpugate.store.night_files import PAGE
 from tests.engine.commands.test_history_page import HOSTILE
 from tests.support.read_pages import Page, squeeze

@@ -1,7 +1,7 @@
 """The files of `--perf-report DIR`: the whole run as JSON, its screen as Markdown, and a page.
 
 The page compares the night with the newest earlier one of the same machine beside it. pytest writes `DIR/junit.xml`,
-where its `--junitxml` points. A session also prints the cases that moved since the last run by more than their noise.
+where its `--junitxml` points.
 """
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ import datetime
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from rich.text import Text
-
-from gpugate import units
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.environment import machine_name
-from gpugate.report.screen import screen
-from gpugate.report.table import code_block, plain
-from gpugate.report.terminal import LOG_COLUMNS, render_text
+from gpugate.report.screen import night_summary
 from gpugate.report.view import RunView
-from gpugate.results.changes import Changes, Moved
-from gpugate.results.run import UNKNOWN, Night, RunResult
+from gpugate.results.run import RunResult
 from gpugate.store import run_file
 from gpugate.store.json_file import write_atomically, writing
 from gpugate.store.night_files import JUNIT, PAGE, RUN, SUMMARY
 from gpugate.store.writable_folder import make_ignored
-
-MOST_MOVED = 5  # that moved the furthest; `gpugate history` has all
 
 
 def prepare_night(folder: Path) -> None:
@@ -55,13 +47,6 @@ def write_night(folder: Path, run: RunResult) -> None:
     run_file.write(folder / RUN, run)
 
 
-def night_summary(view: RunView) -> str:
-    """The headline, and the screen of the run as code, in which no words of a user's error work."""
-    parts = [*(Text(f"ERROR: {problem}", overflow="fold") for problem in view.problems), *screen(view, LOG_COLUMNS)]
-    lines = render_text(parts, LOG_COLUMNS, colour=False)
-    return f"### {view.headline}\n\n{plain(view.run.started_at)}\n\n{code_block(lines)}\n"
-
-
 def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:
     """The folder's name and the run of the newest earlier night of this machine beside `folder`, which is of `run`.
 
@@ -85,34 +70,3 @@ def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
     return writing(f"--perf-report {folder}", OptionError, "give a folder that can be")
-
-
-def describe_moves(before: Night, now: Night) -> list[str]:
-    """The lines about the cases that both runs measured; none where they have no case in common."""
-    shared, found = len(now.cases.keys() & before.cases.keys()), Changes(before, now).moved
-    if not shared:
-        return []
-    counts = {
-        f"inside {'its' if shared - len(found) == 1 else 'their'} noise": shared - len(found),
-        "moved less far (gpugate history has all)": len(found[MOST_MOVED:]),
-        "not measured then": len(now.cases) - shared,
-    }
-    rest = "; ".join(f"{units.number_of(count, 'case')} {words}" for words, count in counts.items() if count)
-    branch = f" on {before.provenance.branch}" if before.provenance.branch is not None else ""
-    commit = "an unknown commit" if before.version == UNKNOWN else f"{before.version}{branch}"
-    head = f"since the last run here, {before.started:%Y-%m-%d %H:%M} of {commit}:"
-    if not found:
-        return [f"{head} {rest}"]
-    lines = [f"  {moved.case_id}: {_describe_move(moved)}, outside its noise" for moved in found[:MOST_MOVED]]
-    return [head, *lines, *([f"  {rest}"] if rest else [])]
-
-
-def _describe_move(moved: Moved) -> str:
-    """`speedup 9.31x -> 8.72x (-6.3 %), per step ...`: only what is outside its noise."""
-    changes = (("speedup", moved.speedup, units.ratio), ("per step", moved.per_step_ms, units.milliseconds))
-    words = (
-        f"{name} {written(one.before.median)} -> {written(one.after.median)} ({units.signed_percent(one.share)})"
-        for name, one, written in changes
-        if not one.is_noise
-    )
-    return ", ".join(words)
