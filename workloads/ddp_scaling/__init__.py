@@ -34,12 +34,12 @@ from workloads.ddp_scaling import rungs
 from workloads.ddp_scaling.rungs import Kind
 
 TWO_GPUS = Needs(gpus=2)
-# Of a step, under the profiler: the time for which other ranks may wait for the slowest one. Eight rungs had 0.01 to
-# 0.20 on two H200, and one that the wire bounds 0.31; beside a rank that takes twice its time, it was 0.74. FSDP2
-# gathers weights ahead of their use, so that a rank that is ahead waits in a gather beside its own compute: on two H200
-# the ranks of a ResNet-50 waited for 32 % of a step, while 0.3 % of a step was exposed. Its limit is on the exposed
-# time instead.
-EVEN_RANKS = Limit("rank_lag", at_most=0.45)
+# Of a step, under the profiler: the time for which other ranks may wait for the slowest one. In 25 measurements on two
+# pairs of H200 it was 0.01 to 0.26, and 0.18 to 0.46 where the wire bounds; beside a rank that takes twice its time, it
+# was 0.74. FSDP2 gathers weights ahead of their use, so that a rank that is ahead waits in a gather beside its own
+# compute: on two H200 the ranks of a ResNet-50 waited for 32 % of a step, while 0.3 % of a step was exposed. Its limit
+# is on the exposed time instead.
+EVEN_RANKS = Limit("rank_lag", at_most=0.6)
 NEAR_THE_BUS = Limit("collective_bus_share", at_least=0.3)
 # The limits are on the peak of rank 0, which has the largest shares, in the second step: DDP, which averages gradients
 # from the first one on, then makes its buckets anew. On two H200 it held 0.54 GB more than the reference, as much as
