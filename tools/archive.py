@@ -20,7 +20,8 @@ from tools.machines import ROOT
 
 RESULTS = ROOT / "results"
 ARCHIVES = "trials-*.tar.xz"
-ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", "night/*.json", "slow-host/*.json", "another-host/*.json")
+HOSTS = ("night/*.json", "slow-host/*.json", "another-host/*.json", "runs/catalogue.json")
+ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", *HOSTS)
 
 
 def list_files(folder: Path, pattern: str) -> list[Path]:
