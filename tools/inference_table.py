@@ -17,7 +17,6 @@ from pathlib import Path
 from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.measurement.record import Counters
-from gpugate.report.machine import facts
 from gpugate.report.table import Markdown, Table, columns
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
@@ -64,7 +63,7 @@ def write_page(runs: Sequence[RunResult], sources: Sequence[str]) -> str:
     sides, first = load_sides(runs), runs[0]
     return f"""# What TensorRT saves
 
-`python -m tools.inference_table {" ".join(sources)}` writes this page: {", ".join(facts(first.environment))},
+`python -m tools.inference_table {" ".join(sources)}` writes this page: {", ".join(first.environment.facts)},
 {first.started_at[:10]}. ResNet-50, a step of 128 photographs of 224 x 224. `{DEFAULT}` is PyTorch with its defaults: it
 computes convolutions in TF32. `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
 

@@ -21,7 +21,6 @@ from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Process
-from gpugate.report.machine import facts
 from gpugate.report.table import Column, Markdown, Table
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import RunResult
@@ -302,7 +301,7 @@ class Night:
     def title(self) -> str:
         """`2026-11-26, NVIDIA H200, driver 580.159.04, ...`"""
         first = self.runs[0]
-        return ", ".join([first.started_at[:10], *facts(first.environment)])
+        return ", ".join([first.started_at[:10], *first.environment.facts])
 
     def count(self, case_ids: Iterable[str]) -> int:
         """Counts the cases that the night measured."""

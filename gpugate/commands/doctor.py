@@ -22,7 +22,6 @@ from gpugate.errors import BaselineError, OptionError
 from gpugate.judging.machine_state import PROBE_RATIO, describe_throttling, fallen_yardstick, launch_slowdown
 from gpugate.machine import children
 from gpugate.machine.environment import Environment, compare, compiler_problem, machine_name
-from gpugate.report.machine import facts as describe_machine
 from gpugate.report.next_step import BASELINES, RECORD, SUITE
 from gpugate.report.table import Column, Table, style_of
 from gpugate.report.terminal import print_parts, terminal_columns
@@ -96,7 +95,7 @@ def diagnose(asked: str, baselines_path: Path) -> list[Finding]:
 def list_findings(facts: Facts, asked: str, baselines_path: Path) -> Iterator[Finding]:
     """Yields the findings in the order of reading. A CPU has no findings about clocks and other processes."""
     environment = facts.environment
-    yield Finding("machine", "ok", ", ".join(describe_machine(environment)))
+    yield Finding("machine", "ok", ", ".join(environment.facts))
     yield Finding("GPU", *judge_gpu(environment, facts.driver_gpus, asked))
     try:
         files = baseline.load_all(baselines_path / machine_name(environment))

@@ -20,7 +20,7 @@ from gpugate import __version__
 from gpugate.errors import SideError
 from gpugate.machine.cores import find_quota, find_usable_cores, read_or_empty
 from gpugate.machine.nvml import gpu_facts
-from gpugate.units import Count, Natural, NotNegative, Positive, stored_unless
+from gpugate.units import Count, Natural, NotNegative, Positive, number_of, stored_unless
 from gpugate.workload import DeviceKind, Needs
 
 if TYPE_CHECKING:
@@ -83,6 +83,22 @@ class Environment:
         if self.device_kind == "cpu" or self.compute_capability is None:
             return (self.device_kind,)
         return (machine_name(self), f"sm_{self.compute_capability.replace('.', '')}", "cuda")
+
+    @property
+    def facts(self) -> list[str]:
+        """`NVIDIA H200`, `driver 580.65`, `torch 2.11.0` and so on, without the values that the machine does not
+        report."""
+        values = {
+            "driver": self.driver,
+            "CUDA": self.cuda,
+            "cuDNN": self.cudnn,
+            "torch": self.packages.get("torch"),
+            "Python": self.python,
+            "CPU": self.cpu_model if self.cpu_model != self.device_name else None,
+        }
+        cores, quota = [number_of(self.cpu_count, "core")], self.cpu_quota
+        cores += [] if quota is None else [f"a quota of {quota:g} {'core' if quota == 1 else 'cores'}"]
+        return [self.device_name, *(f"{name} {value}" for name, value in values.items() if value), *cores]
 
 
 @dataclass(frozen=True)

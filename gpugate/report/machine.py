@@ -1,4 +1,4 @@
-"""The machine in words: what it is, and how fast its own ceilings were during the run."""
+"""The machine during a run in words: how fast its own ceilings were, and what else kept it busy."""
 
 from __future__ import annotations
 
@@ -7,29 +7,9 @@ from statistics import median
 
 from gpugate import units
 from gpugate.judging.machine_state import LAUNCH_LATENCY, PROBE_RATIO, describe_throttling, launch_slowdown
-from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Measurement
 from gpugate.results.run import RunResult
 from gpugate.units import yardstick_label, yardstick_value
-
-
-def facts(environment: Environment) -> list[str]:
-    """`NVIDIA H200`, `driver 580.65`, `torch 2.11.0` and so on.
-
-    A value that the machine does not report is left out.
-    """
-    packages = environment.packages
-    values = {
-        "driver": environment.driver,
-        "CUDA": environment.cuda,
-        "cuDNN": environment.cudnn,
-        "torch": packages.get("torch"),
-        "Python": environment.python,
-        "CPU": environment.cpu_model if environment.cpu_model != environment.device_name else None,
-    }
-    cores, quota = [units.number_of(environment.cpu_count, "core")], environment.cpu_quota
-    cores += [] if quota is None else [f"a quota of {quota:g} {'core' if quota == 1 else 'cores'}"]
-    return [environment.device_name, *(f"{name} {value}" for name, value in values.items() if value), *cores]
 
 
 def yardsticks(run: RunResult) -> list[str]:

@@ -13,7 +13,7 @@ from gpugate import units
 from gpugate.judging.evidence import duet_of
 from gpugate.measurement.derived import whole_run
 from gpugate.report.bottleneck import bottleneck
-from gpugate.report.machine import facts, load, yardsticks
+from gpugate.report.machine import load, yardsticks
 from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
@@ -136,7 +136,7 @@ class RunView:
 
     @cached_property
     def machine(self) -> dict[str, list[str]]:
-        return {"machine": facts(self.run.environment), "yardsticks": yardsticks(self.run), "load": load(self.run)}
+        return {"machine": self.run.environment.facts, "yardsticks": yardsticks(self.run), "load": load(self.run)}
 
     @cached_property
     def tally(self) -> str:
