@@ -1,21 +1,20 @@
-"""Child processes: each ends when this process ends, however it ends, and nothing that it started outlives it.
+"""Child processes: nothing that one has started outlives it.
 
-A Python module in a child exchanges messages with this process: each is a line of JSON, on a socket that the module has
-as its standard input. Its first message is its task. Its output goes to a log, whose last words explain an early end.
+A Python module in a child ends when this process ends, however that ends. They exchange messages: each is a line of
+JSON, on a socket that the module has as its standard input. Its first message is its task. Its output goes to a log,
+whose last words explain an early end.
 
-This file is also the program that a child runs first: `children.py PARENT_PID COMMAND...` becomes COMMAND, and
-`children.py PARENT_PID -m ENGINE PATHS MODULE WORDS...` runs a Python module. A `preexec_fn` could end a child with its
-parent, too, and may deadlock in a process that has threads.
+This file is also the program that such a child runs first: `children.py PARENT_PID ENGINE PATHS MODULE WORDS...`. A
+`preexec_fn` could end a child with its parent, too, and may deadlock in a process that has threads.
 """
 
 from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]  # this folder, whose files may be named like modules of others
 
-import errno
 import json
 import os
 import signal
@@ -248,20 +247,7 @@ def module_command(module: str, words: Sequence[str]) -> list[str]:
     `python -m` would search the working folder first, where another folder may be named `gpugate`.
     """
     paths = os.pathsep.join(str(Path(path).absolute()) for path in sys.path)
-    return [sys.executable, __file__, str(os.getpid()), "-m", str(ENGINE), paths, module, *words]
-
-
-def program_command(command: Sequence[str]) -> list[str]:
-    """The command that becomes `command`. The kernel kills it when the thread that starts it ends.
-
-    Raises OSError for a program that is not there or cannot be executed, as starting it would.
-    """
-    import shutil
-
-    if shutil.which(command[0]) is None:
-        number = errno.EACCES if Path(command[0]).exists() else errno.ENOENT
-        raise OSError(number, os.strerror(number), command[0])
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+    return [sys.executable, __file__, str(os.getpid()), str(ENGINE), paths, module, *words]
 
 
 def end_with_parent(parent: int) -> None:
@@ -292,10 +278,4 @@ def _run_module(engine: str, paths: str, module: str, words: Sequence[str]) -> N
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[1]))
-    if sys.argv[2] == "-m":
-        _run_module(sys.argv[3], sys.argv[4], sys.argv[5], sys.argv[6:])
-    else:
-        try:
-            os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 there is no shell in between
-        except OSError as problem:
-            sys.exit(f"{sys.argv[2]} cannot be started ({problem.strerror})")
+    _run_module(sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5:])

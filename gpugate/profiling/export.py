@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from gpugate.errors import EnvironmentUnfitError, GpugateError
-from gpugate.machine.children import program_command, run_child
+from gpugate.machine.children import run_child
 from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import parse, pretty, write_atomically
@@ -308,7 +308,7 @@ def nsys_profile(environment: Mapping[str, str]) -> list[str]:
     Raises EnvironmentUnfitError for an nsys that is not there.
     """
     path = require("nsys")
-    known = run_child(program_command([path, "profile", "--help"]), ANSWER_S, environment=environment).output
+    known = run_child([path, "profile", "--help"], ANSWER_S, environment=environment).output
     return [path, "profile", *(option for option in LEANER if option.partition("=")[0] in known)]
 
 
@@ -330,7 +330,7 @@ def export_report(path: Path, environment: Mapping[str, str] | None = None) -> P
         with tempfile.TemporaryDirectory(prefix=".exporting-", dir=path.parent) as folder:
             partial = Path(folder, sqlite.name)  # an export that is cut off must not pass for a whole one
             words = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={partial}", str(path)]
-            ended = run_child(program_command(words), EXPORT_S, environment=environment)
+            ended = run_child(words, EXPORT_S, environment=environment)
             if ended.status != 0:
                 last = "".join(ended.last_lines(1))[:LAST_WORDS] or "without output"
                 raise ProfileError(f"`nsys export` {ended.reason} ({last}): run it by hand to see more")

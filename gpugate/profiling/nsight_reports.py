@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.errors import GpugateError, OptionError
-from gpugate.machine.children import program_command, run_child, start_child
+from gpugate.machine.children import run_child, start_child
 from gpugate.machine.processes import delay_signals, treat_termination_as_ctrl_c
 from gpugate.profiling import export
 from gpugate.profiling.export import (
@@ -222,7 +222,7 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
     """
     known = {**environment, FOLDER_VARIABLE: str(folder)}
     try:
-        with start_child(program_command(command), env=known, stdin=subprocess.DEVNULL) as process:
+        with start_child(command, env=known, stdin=subprocess.DEVNULL) as process:
             while True:  # in short turns: an endless wait may not see a signal that comes as it begins
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(LOOK_S)

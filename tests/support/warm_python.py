@@ -69,10 +69,10 @@ class Client:
 
     def start(self, command: Sequence[str], **options: Any) -> WarmProcess | subprocess.Popen[bytes]:
         """Runs a module of the engine warm, and starts every other command as the engine does."""
-        if list(command[1:2]) + list(command[3:4]) != [children.__file__, "-m"]:
+        if list(command[1:2]) != [children.__file__]:
             return subprocess.Popen(command, start_new_session=True, **options)
         folder, environment = Path(options["cwd"]).absolute(), dict(options["env"])
-        request = {"words": command[4:], "folder": str(folder), "environment": environment}
+        request = {"words": command[3:], "folder": str(folder), "environment": environment}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             streams = [theirs.fileno(), options["stdin"].fileno(), options["stdout"].fileno()]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError
 from gpugate.faults.fault import Fault
-from gpugate.machine.children import program_command, start_child
+from gpugate.machine.children import start_child
 from gpugate.machine.environment import Environment, compare
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
@@ -27,7 +27,8 @@ from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, Positive
 from tools.archive import list_files
 
-BUSY = (sys.executable, "-I", "-S", "-c", "while True: pass")
+_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"  # it ends with this process
+BUSY = (sys.executable, "-I", "-S", "-c", _LOOP)
 _NAME = re.compile(r"duets-([0-9a-f]+)\.json")
 _WORD_BYTES = 4
 _AGAIN = "delete it and take its trial again"
@@ -161,7 +162,7 @@ def keep_busy(cores: int) -> Iterator[None]:
     """Runs one loop per core that does nothing else until the block ends."""
     with ExitStack() as stack:
         for _ in range(cores):
-            stack.enter_context(start_child(program_command(BUSY)))
+            stack.enter_context(start_child(BUSY))
         yield
 
 

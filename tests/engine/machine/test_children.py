@@ -1,4 +1,4 @@
-"""A child runs to its end, its time limit or an interruption, and exchanges messages; none outlives its parent."""
+"""A child runs to its end, its time limit or an interruption; a module exchanges messages and ends with its parent."""
 
 import os
 import re
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,16 @@ import pytest
 
 import gpugate
 from gpugate.machine import children as module
-from gpugate.machine.children import Child, Ended, module_command, program_command, run_child, run_module
+from gpugate.machine.children import Child, Ended, module_command, run_child, run_module
 from tests.support.patience import HANGS_S, started_once, wait_until
 from tests.support.tiny_project import children, running
 
 SLEEPER = "import os, time\nopen('started', 'w').write(str(os.getpid()))\ntime.sleep(3600)\n"
 PARENT = """
 import sys
-from gpugate.machine.children import program_command, run_child, run_module
+from gpugate.machine.children import run_module
 sys.path.append(".")
-{run}
+run_module("sleeper")
 """
 # Writes its id and that of a child of its own, and waits.
 FAMILY = """
@@ -64,7 +63,7 @@ os._exit(3)
 
 
 def python(script: str, *words: str) -> list[str]:
-    return program_command([sys.executable, "-c", script, *words])
+    return [sys.executable, "-c", script, *words]
 
 
 @pytest.fixture
@@ -79,10 +78,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", ["run_module('sleeper')", "run_child(program_command([sys.executable, 'sleeper.py']))"])
-def test_a_child_of_a_killed_process_ends(modules: Path, run: str) -> None:
-    script, started = PARENT.format(run=run), modules / "started"
-    with subprocess.Popen([sys.executable, "-c", script], cwd=modules) as parent:
+def test_a_module_of_a_killed_process_ends(modules: Path) -> None:
+    started = modules / "started"
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=modules) as parent:
         wait_until(lambda: parent.poll() is not None or (started.exists() and started.read_text()))
         child = int(started.read_text())
         assert children(parent.pid) == [child]  # no process between them that would be left over
@@ -90,14 +88,9 @@ def test_a_child_of_a_killed_process_ends(modules: Path, run: str) -> None:
     wait_until(lambda: not running(child))
 
 
-@pytest.mark.parametrize(
-    "command_of", [lambda: module_command("sleeper", []), lambda: program_command([sys.executable, "sleeper.py"])]
-)
-def test_a_child_whose_parent_has_ended_already_runs_nothing(
-    modules: Path, monkeypatch: pytest.MonkeyPatch, command_of: Callable[[], Sequence[str]]
-) -> None:
+def test_a_module_whose_parent_has_ended_already_does_nothing(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)  # the parent of an orphan is another process
-    assert subprocess.run(command_of(), cwd=modules, check=False, timeout=HANGS_S).returncode == 1
+    assert subprocess.run(module_command("sleeper", []), cwd=modules, check=False, timeout=HANGS_S).returncode == 1
     assert not (modules / "started").exists()
 
 
@@ -167,14 +160,6 @@ def test_a_program_has_its_folder_and_environment_and_both_streams_are_its_outpu
     assert (ended.status, ended.last_lines()[0], len(ended.last_lines())) == (1, f"/anywhere {tmp_path}", 2)
     apart = run_child(python(script), apart=True, **started)  # type: ignore[arg-type]
     assert (len(apart.last_lines()), apart.errors[:3]) == (1, "no ")
-
-
-def test_a_program_that_cannot_be_started_is_an_error_here(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        program_command(["/no/such/program"])
-    (tmp_path / "text").touch()
-    with pytest.raises(PermissionError):
-        program_command([str(tmp_path / "text")])
 
 
 def test_a_module_runs_as_the_program_with_the_path_and_the_package_of_its_parent(modules: Path) -> None:
