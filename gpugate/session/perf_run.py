@@ -59,7 +59,7 @@ from gpugate.units import list_names
 _LOG = logging.getLogger(__name__)
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 NOT_STORED = "warning: this run is not in the store"
-NOT_RECORDED = "no baseline was written because the session ended early: record again"
+NOT_RECORDED = "the session ended early, before the end of its recording: record again"
 
 
 class PerfRun:
@@ -74,7 +74,6 @@ class PerfRun:
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
         self._lines = [elsewhere] if kept != root else []  # printed at the end
         self._closing = ExitStack()
-        self._recorded = False
         config.pluginmanager.register(self.tests)
 
     @property
@@ -183,11 +182,13 @@ class PerfRun:
                 perf.finish(ended_early(session, exitstatus, perf.result.cases))
                 self._finish(session, perf)
                 if self.options.update_baselines:
-                    self._record(perf)
+                    if perf.result.interrupted:
+                        raise BaselineError(NOT_RECORDED)
+                    record(perf, self._print_line, self._lines.extend)
         except GpugateError as error:
             self._end_unwritten(session, str(error))
         except KeyboardInterrupt:
-            if perf is not None and not self._recorded:
+            if perf is not None:
                 perf.finish(interrupted=True)
                 self._write_files(perf.result)
                 self._lines.extend([f"ERROR: {NOT_RECORDED}"] if self.options.update_baselines else [])
@@ -291,16 +292,6 @@ class PerfRun:
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return
         session.exitstatus = fault_status(run)
-
-    def _record(self, perf: PerfSession) -> None:
-        if perf.result.interrupted:
-            raise BaselineError(NOT_RECORDED)
-
-        def print_changes(lines: Sequence[str]) -> None:
-            self._recorded = True
-            self._lines.extend(lines)
-
-        record(perf, self._print_line, print_changes)
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`

@@ -12,7 +12,6 @@ from gpugate import units
 from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
-from gpugate.machine.processes import delay_signals
 from gpugate.results.run import RunResult
 from gpugate.session.confirm import run_fresh
 from gpugate.session.options import DEFAULT_ON_SEVERAL_GPUS, DEFAULT_PROCESSES
@@ -106,12 +105,10 @@ def write(
 ) -> None:
     """Writes the files, and prints what changed.
 
-    A signal such as Ctrl-C takes effect after that. Raises BaselineError for a baseline that cannot be written, and at
-    the end for the cases that were `refused`.
+    Raises BaselineError for a baseline that cannot be written, and at the end for the cases that were `refused`.
     """
-    with delay_signals():
-        lines = [line for file in files for line in baseline.write(folder, file)]
-        print_lines([*lines, f"written to {folder}: read the difference and commit it"])
+    lines = [line for file in files for line in baseline.write(folder, file)]
+    print_lines([*lines, f"written to {folder}: read the difference and commit it"])
     if refused:
         raise BaselineError("\n".join(f"not recorded: {reason}" for reason in refused.values()))
 
