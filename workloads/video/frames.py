@@ -170,13 +170,8 @@ STEP = 2**-13  # of swscale's fixed-point coefficients
 
 
 def planes(nv12: Tensor) -> tuple[Tensor, Tensor]:
-    """Views of uint8 [n, H*3/2, W] on the same memory: Y [n, H, W] and UV [n, H/2, W/2, 2].
-
-    Raises ValueError for a shape that is not that of NV12 with even sides.
-    """
+    """Views of uint8 [n, H*3/2, W] on the same memory: Y [n, H, W] and UV [n, H/2, W/2, 2]. H and W are even."""
     frames, rows, width = nv12.shape
-    if rows % 3 or width % 2:
-        raise ValueError(f"NV12 cannot be {list(nv12.shape)}: give [n, H*3/2, W] with H and W even")
     height = rows // 3 * 2
     return nv12[:, :height], nv12[:, height:].view(frames, height // 2, width // 2, 2)
 

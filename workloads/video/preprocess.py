@@ -45,9 +45,7 @@ MakeStage = Callable[[int, int, torch.device, Matrix], Callable[[Tensor], Tensor
 
 
 def input_size(height: int, width: int) -> tuple[int, int]:
-    """(h, w) of the network's input for frames of that size: (360, 640) for 1080p; raises ValueError for odd sizes."""
-    if height % 2 or width % 2:
-        raise ValueError(f"4:2:0 has no frames of {height} x {width} pixels: give even numbers")
+    """(h, w) of the network's input for frames of that size: (360, 640) for 1080p."""
     h, w = (max(MULTIPLE, round(side / SHRUNK / MULTIPLE) * MULTIPLE) for side in (height, width))
     return h, w
 
