@@ -79,9 +79,10 @@ class Decoder(ABC):
     """
 
     stock_frames = 0
+    on_host = False  # whatever the device is
 
-    def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
-        self.info, self.device = examine(path), device
+    def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
+        self.info, self.device = examine(path), CPU if self.on_host else device
         self._frames = self._turns(loop)
 
     def read(self, frames: int) -> Any:
@@ -125,12 +126,12 @@ class Decoder(ABC):
 class HostDecoder(Decoder):
     """OpenCV on all cores of the CPU: BGR by the file's tag, uint8 [n, H, W, 3] in host memory."""
 
-    stock_frames = FRAMES_IN_FFMPEG
+    stock_frames, on_host = FRAMES_IN_FFMPEG, True
 
     def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
         import cv2
 
-        super().__init__(path, CPU, loop)
+        super().__init__(path, device, loop)
         self._capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
         if not self._capture.isOpened():
             raise VideoError(f"{path} cannot be opened by OpenCV: convert it, for instance to H.264 in MP4")
@@ -157,15 +158,9 @@ class HostDecoder(Decoder):
 
 
 class HostPlanesDecoder(Decoder):
-    """FFmpeg's decoder by PyAV, with its own threads, and no conversion to BGR, which no later stage needs.
+    """FFmpeg's decoder by PyAV, with its own threads, and no conversion to BGR, which no later stage needs."""
 
-    Frames lie in host memory, whatever the device is.
-    """
-
-    stock_frames = FRAMES_IN_FFMPEG
-
-    def __init__(self, path: Path, device: torch.device = CPU, loop: bool = False) -> None:
-        super().__init__(path, CPU, loop)
+    stock_frames, on_host = FRAMES_IN_FFMPEG, True
 
     def _turn(self) -> Iterator[Any]:
         return decoded_frames(self.info.path)
@@ -184,11 +179,7 @@ class TorchCodecDecoder(HostPlanesDecoder):
     as they were coded, and FFmpeg's shared libraries beside it. The library keeps a closed session for others.
     """
 
-    stock_frames = 0
-
-    def __init__(self, path: Path, device: torch.device, loop: bool = False) -> None:
-        super().__init__(path, device, loop)
-        self.device = device
+    stock_frames, on_host = 0, False
 
     def _turn(self) -> Iterator[Any]:
         library = importlib.import_module("torchcodec.decoders")
