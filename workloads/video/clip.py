@@ -89,6 +89,10 @@ def is_users(context: Context) -> bool:
     return "video" in context.settings
 
 
+def kind_of(context: Context) -> DeviceKind:
+    return cast(DeviceKind, context.device.type)
+
+
 def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> VideoInfo:
     """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
 
@@ -96,7 +100,7 @@ def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> VideoIn
     """
     if is_users(context):
         return examine(Path(context.settings["video"]))
-    clip = replace(CLIPS[cast(DeviceKind, context.device.type)], codec=codec)
+    clip = replace(CLIPS[kind_of(context)], codec=codec)
     return examine(clip_path(context.cache_dir, clip))
 
 

@@ -55,6 +55,7 @@ from workloads.video.clip import (
     VIDEO_ENGINES,
     VIDEO_SETTING,
     is_users,
+    kind_of,
     one_thread_on_cpu,
     source,
 )
@@ -567,7 +568,7 @@ def _key(context: Context) -> str:
     import av
     import cv2
 
-    kind, checkpoint = cast(DeviceKind, context.device.type), own_checkpoint(context)
+    kind, checkpoint = kind_of(context), own_checkpoint(context)
     weights = fit_key(kind, CLIPS[kind], context.seed, context.device)  # names the processor and torch too
     files = [path.read_bytes() for path in (source(context).path, checkpoint) if path is not None]
     versions = cv2.__version__, av.__version__, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]

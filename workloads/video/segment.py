@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
-from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, is_users, rendered
+from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, is_users, kind_of, rendered
 from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 
@@ -138,14 +138,14 @@ def foreground(logits: Tensor) -> Tensor:
     return logits.softmax(1)[:, 0] < 0.5
 
 
-def segmenter(kind: DeviceKind, context: Context) -> Segmenter:
-    """A new eval segmenter on the context's device, float32: FCN-ResNet101 for "cuda", LR-ASPP for "cpu".
+def segmenter(context: Context, kind: DeviceKind | None = None) -> Segmenter:
+    """A new eval segmenter on the context's device, float32: FCN-ResNet101 on a GPU, LR-ASPP on a CPU, or by `kind`.
 
     Without a checkpoint its weights are fitted to the clip of this kind of device, and kept in the context's
     `cache_dir`. Raises ValueError, in one sentence that names the file, for a checkpoint that is no state_dict of this
     kind's network.
     """
-    own = own_checkpoint(context)
+    own, kind = own_checkpoint(context), kind or kind_of(context)
     if own is not None:
         weights = checkpoint(kind, own)
     else:
@@ -369,34 +369,26 @@ def _frames(context: Context) -> tuple[Tensor, Tensor | None]:
     """Frames in the network's input format that no weight was fitted to, and their masks, made once a process."""
     if is_users(context):
         return on_host(bgr_frames(context), context.device), None
-    clip = CLIPS[_kind(context)]
+    clip = CLIPS[kind_of(context)]
     return frames_with_truth(clip, unseen_numbers(clip), context.device)
 
 
-def _kind(context: Context) -> DeviceKind:
-    return cast(DeviceKind, context.device.type)
-
-
-def _model(context: Context) -> Segmenter:
-    return segmenter(_kind(context), context)
-
-
 def baseline(context: Context) -> Side:
-    return eager(_model(context), torch.float32, NCHW)
+    return eager(segmenter(context), torch.float32, NCHW)
 
 
 def channels_last_fp16(context: Context) -> Side:
-    return eager(_model(context), torch.float16, NHWC)
+    return eager(segmenter(context), torch.float16, NHWC)
 
 
 def inductor_fp16(context: Context) -> Side:
     torch.backends.cudnn.benchmark = True
-    return compiled(_model(context), inputs(context, UNMEASURED_BATCH), torch.float16, NHWC)
+    return compiled(segmenter(context), inputs(context, UNMEASURED_BATCH), torch.float16, NHWC)
 
 
 def cuda_graph(context: Context) -> Side:
     """The kernels of `channels_last_fp16`, in one launch."""
-    model = _model(context).to(dtype=torch.float16, memory_format=NHWC)  # type: ignore[call-overload]
+    model = segmenter(context).to(dtype=torch.float16, memory_format=NHWC)  # type: ignore[call-overload]
     return captured(context, model, 3, inputs(context, UNMEASURED_BATCH))
 
 
@@ -430,7 +422,7 @@ def fused(context: Context) -> Segmenter:
 @functools.lru_cache(maxsize=1)
 def _fused_on_host(context: Context) -> fx.GraphModule:
     """The rewritten network, for all sides of the process: tracing and folding it take a second."""
-    return to_channels_last_half(fuse(segmenter("cuda", context).coarse, OPERATORS)).cpu()
+    return to_channels_last_half(fuse(segmenter(context, "cuda").coarse, OPERATORS)).cpu()
 
 
 def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
@@ -439,7 +431,7 @@ def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:
     The side takes frames like `example`, by default those of the stage.
     """
     like = inputs(context, UNMEASURED_BATCH) if example is None else example
-    engine = build_engine(_model(context).coarse, like, "fp16", context.cache_dir)
+    engine = build_engine(segmenter(context).coarse, like, "fp16", context.cache_dir)
 
     @torch.inference_mode()
     def step(frames: Tensor) -> Tensor:

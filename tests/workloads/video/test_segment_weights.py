@@ -58,7 +58,7 @@ def _unseen_iou(model: Segmenter, clip: Clip) -> float:
 
 
 def test_the_light_network_finds_the_foreground_of_its_clip(cache_dir):
-    assert _unseen_iou(segmenter("cpu", Context(CPU, 8, 0, cache_dir)), SMALL) > 0.85
+    assert _unseen_iou(segmenter(Context(CPU, 8, 0, cache_dir)), SMALL) > 0.85
 
 
 @pytest.mark.parametrize("clip", [FULL, SMALL, TINY])
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
         model = fcn_resnet101(weights=None, weights_backbone=None, aux_loss=True)
     weights = _drawn(model.state_dict())
     torch.save(weights, tmp_path / "mine.pt")
-    mine = segmenter("cuda", replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
+    mine = segmenter(replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}), "cuda")
     assert torch.equal(mine.coarse.classifier[4].weight, weights["classifier.4.weight"])
     assert mine.coarse.classifier[4].out_channels == 21
     assert not any(name.startswith("coarse.aux") for name in mine.state_dict())
@@ -144,7 +144,7 @@ def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, wri
     path = tmp_path / "mine.pt"
     write(path)
     with pytest.raises(ValueError, match="--perf-set segmenter-weights") as raised:
-        segmenter("cuda", replace(context, settings={"segmenter-weights": str(path)}))
+        segmenter(replace(context, settings={"segmenter-weights": str(path)}), "cuda")
     assert str(path) in str(raised.value)
     assert "fcn_resnet101" in str(raised.value)
     assert "\n" not in str(raised.value)
