@@ -28,7 +28,7 @@ HELPERS = (
     "torch_shm_manager",
 )
 
-ENDING_S = 5.0  # for all of them together, from SIGTERM on
+ENDING_S = 5.0  # for all of them together
 CLOSING_S = 1.0  # for a process that ends because of `close()`
 ENDS_A_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST_COMMAND = 80  # characters
@@ -89,19 +89,15 @@ def name_left_over(case_id: str, notes: set[str]) -> Iterator[None]:
 
 
 def end_children() -> None:
-    """Ends the children that outlived their side, and daemonic ones, for which Python itself would wait without end.
-
-    A worker process of a loader that is stopped does not answer SIGTERM, and one that hangs in a driver outlives even
-    SIGKILL.
-    """
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        until = time.monotonic() + ENDING_S
-        for pid in _list_ending():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while _list_ending() and time.monotonic() < until:
-            with suppress(RuntimeError):  # torch's signal handler raises once that a loader's worker was killed
-                time.sleep(CLOSING_S / 20)
+    """Kills the children that outlived their side, and daemonic ones, for which Python itself would wait without end: a
+    stopped worker of a loader does not answer SIGTERM. One that hangs in a driver outlives even this."""
+    for pid in _list_ending():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + ENDING_S
+    while _list_ending() and time.monotonic() < until:
+        with suppress(RuntimeError):  # torch's signal handler raises once that a loader's worker was killed
+            time.sleep(CLOSING_S / 20)
     _named.clear()
 
 
