@@ -120,7 +120,7 @@ WORKLOADS: tuple[Workload, ...] = (
         partial(dense_mask, rule=window),
         heads,
         {"cuda": window_size("cuda", 16_384), "cpu": window_size("cpu", 1024)},
-        (_rung("flex", partial(flex, rule=window), {"sm_90": 13.6, "cuda": 4.0, "cpu": 1.0}, COMPILER, EIGHTH),),
+        (_rung("flex", partial(flex, rule=window), {"sm_90": 13.7, "cuda": 4.0, "cpu": 1.0}, COMPILER, EIGHTH),),
         cold=False,
     ),
     Workload(

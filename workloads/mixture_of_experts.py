@@ -113,7 +113,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "grouped",
                 grouped,
-                {"cuda": 2.0, "cpu": 1.0},
+                {"sm_90": 10.3, "cuda": 2.0, "cpu": 1.0},
                 dtype="bfloat16",
                 needs=HOPPER,
                 contract={"cuda": ONE_CALL},

@@ -136,7 +136,9 @@ def _on_gpu(compiled: Mapping[str, float], graph: Mapping[str, float]) -> tuple[
 
 # Without them for a larger batch: 16 rows are a product of matrices, for tensor cores.
 KERNELS_FOR_ONE_ROW = (
-    _in_triton("fused-gemv", build_in_triton, {"cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7),
+    _in_triton(
+        "fused-gemv", build_in_triton, {"sm_90": 1.19, "cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7
+    ),
     _in_triton(
         *("int8", partial(build_in_triton, narrow=INT8), {"cuda": 1.0}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
         dtype="int8",
@@ -145,7 +147,14 @@ KERNELS_FOR_ONE_ROW = (
         why=f"the target is 1.6, and 1.2x was measured: {SMALL_KERNELS}",
     ),
     _in_triton(
-        *("fp8", partial(build_in_triton, narrow=FP8), {"cuda": 1.09}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
+        *(
+            "fp8",
+            partial(build_in_triton, narrow=FP8),
+            {"sm_90": 1.1, "cuda": 1.09},
+            "fused-gemv",
+            *ONE_GRAPH,
+            *OWN_KERNELS,
+        ),
         dtype="fp8",
         needs=TRITON_ON_ADA,
         share=0.55,
@@ -168,8 +177,10 @@ ON_CPU = (
 # page in the place of another one by 15 %.
 _long_rung = partial(_rung, tolerance={"bfloat16": Tolerance(relative_l2=6e-2, max_error=1.5e-1)}, share=0.5)
 LONG = (
-    _long_rung("flash", long_context.flash, {"cuda": 1.3}, BASELINE, *ONE_GRAPH),
-    _long_rung("paged", long_context.paged, {"cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM, needs=TRITON),
+    _long_rung("flash", long_context.flash, {"sm_90": 2.1, "cuda": 1.3}, BASELINE, *ONE_GRAPH),
+    _long_rung(
+        "paged", long_context.paged, {"sm_90": 2.1, "cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM, needs=TRITON
+    ),
 )
 SPECULATIVE = Optimization(
     "scripted-draft",

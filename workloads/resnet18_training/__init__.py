@@ -117,7 +117,13 @@ RUNGS = (
         why="the host goes on while a copy runs, which gains no more than the copies take",
     ),
     _rung(
-        *("uint8-v2", UINT8, {"cuda": 1.0}, NO_SYNC, Limit("host_to_device_bytes", at_most_of_reference=0.3)),
+        *(
+            "uint8-v2",
+            UINT8,
+            {"sm_90": 1.08, "cuda": 1.0},
+            NO_SYNC,
+            Limit("host_to_device_bytes", at_most_of_reference=0.3),
+        ),
         why="a byte for each float crosses the bus, and a worker resizes all bytes of a piece in one call",
     ),
     _rung(
