@@ -36,28 +36,12 @@ from gpugate.workload import Case, Context
 # A throttled pair is dropped only while at least as many were kept: a run never ends with no samples.
 MAX_DISCARDED_PER_KEPT = 1
 FREE_DISCARDS = 4
+# A capped clock is normal, but it swings: two identical sides of a power-hungry model differed by 2 % from pair to pair
+# (1425 to 1890 of 1980 MHz), where a model that stays below the limit differs by 0.05 %. After a cool-down, the GPU
+# runs the blocks of both sides at its clock for short bursts. The time doubles with each capped clock.
 FIRST_COOL_DOWN_S = 0.02  # as long as a block
 LONGEST_COOL_DOWN_S = 0.16
 LONGEST_REFILL_S = 0.5
-
-
-@dataclass
-class CoolDown:
-    """The time for which the device idles before every block of one measurement; 0 until a clock was capped.
-
-    A capped clock is normal, but it swings: two identical sides of a power-hungry model differed by 2 % from pair to
-    pair (1425 to 1890 of 1980 MHz), where a model that stays below the limit differs by 0.05 %. After a cool-down, the
-    GPU runs the blocks of both sides at its clock for short bursts.
-    """
-
-    seconds: float = 0.0
-
-    def lengthen(self) -> bool:
-        """Doubles the time; returns False where it has its full length already."""
-        if self.seconds >= LONGEST_COOL_DOWN_S:
-            return False
-        self.seconds = max(FIRST_COOL_DOWN_S, 2 * self.seconds)
-        return True
 
 
 @dataclass
@@ -69,7 +53,7 @@ class Pairing:
     timer: HostTimer
     read_clock: ReadClock
     reference_first: bool
-    cool_down: CoolDown = field(default_factory=CoolDown)
+    cool_down_s: float = 0.0  # for which the device idles before every block; 0 until a clock was capped
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
     exchange: Callable[[BuiltSide], None] = lambda side: None  # of inputs' contents, after the optimized side's blocks
     pairs: list[Pair] = field(default_factory=list)
@@ -112,7 +96,8 @@ class Pairing:
         self.reference_first = not self.reference_first
         throttled_by = {reason for reading in (before, between, after) for reason in reading.throttled_by}
         # Right after a block the clock is that of the block; before the first block, it is that of an idle GPU.
-        if (between.capped or after.capped) and self.cool_down.lengthen():
+        if (between.capped or after.capped) and self.cool_down_s < LONGEST_COOL_DOWN_S:
+            self.cool_down_s = max(FIRST_COOL_DOWN_S, 2 * self.cool_down_s)
             throttled_by.add(POWER_CAP)
         self._keep(pair, throttled_by)
 
@@ -123,8 +108,8 @@ class Pairing:
         again: its workers then did as many steps as the side took.
         """
         self._begin_turn(side)
-        if self.cool_down.seconds:
-            self.sleep(self.cool_down.seconds)
+        if self.cool_down_s:
+            self.sleep(self.cool_down_s)
         cpu, stock = self.cpu[side is self.both.optimized], side.side.stock_steps
         cpu.begin(self.workers - self._other(side).workers)
         step_ms = side.timed_block(self.inputs, self.timer.time_ms)

@@ -30,7 +30,7 @@ from gpugate.measurement.outputs import (
     hidden_state_problem,
     outputs_of,
 )
-from gpugate.measurement.pairing import BothSides, CoolDown, Pairing, build_both, can_repeat, find_slowdown
+from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown
 from gpugate.measurement.process_state import keep_process_state
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.ranks import RankedSide
@@ -98,7 +98,7 @@ class _Run:
     timer: HostTimer = field(init=False)
     read_clock: ReadClock = field(init=False)
     draw: random.Random = field(init=False)
-    cool_down: CoolDown = field(default_factory=CoolDown)
+    cool_down_s: float = 0.0  # of the pairs so far, see `Pairing`
     cpu: tuple[CpuCounters, CpuCounters] = field(default_factory=lambda: (CpuCounters(), CpuCounters()))
     other_work: OtherWork = field(default_factory=OtherWork)
     deadline_s: float = math.inf
@@ -294,13 +294,14 @@ def _sample_build(run: _Run, both: BothSides) -> StopReason | None:
     if not run.builds:
         run.deadline_s += read_s  # as the first build, it comes on top of the budget
     first = run.draw.random() < 0.5
-    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down, run.cpu, run.exchange)
+    pairing = Pairing(both, run.inputs.timed, run.timer, run.read_clock, first, run.cool_down_s, run.cpu, run.exchange)
     pairing.stop_idle = run.settings.duet
     try:
         pairing.settle()
         stopped = _take_pairs(run, pairing)
     finally:
         pairing.end_turns()
+    run.cool_down_s = pairing.cool_down_s
     if pairing.pairs:  # none where the budget ended during the warm-up
         run.builds.append(pairing.result())
     if run.expected is not None and not run.settings.duet:
