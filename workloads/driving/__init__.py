@@ -28,29 +28,11 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
+from workloads.driving import training as plans
 from workloads.driving.frames import Rig
 from workloads.driving.loading import why_no_jpeg
 from workloads.driving.proofs import RESUMES, copies_intact, learns, repeats
-from workloads.driving.training import (
-    AMP_BF16,
-    AMP_FP16,
-    BASELINE,
-    BATCH,
-    BEST,
-    CACHED,
-    COMPILE,
-    FULL_RIG,
-    JPEG,
-    NVJPEG,
-    PINNED,
-    PREFETCHER,
-    SMALL_RIG,
-    UINT8_BUS,
-    WHOLE_STEP_GRAPH,
-    Plan,
-    build,
-    build_by_device,
-)
+from workloads.driving.training import Plan, build, build_by_device
 from workloads.parts.compiled import COMPILER
 from workloads.parts.random_inputs import stamps
 
@@ -60,7 +42,7 @@ BATCHES, REFERENCE_BATCH = (8, 16, 32, 64, 128), 64  # a batch whose launches th
 
 
 # By rig: the FLOPs of training on a frame, and the parameters of the model; a test counts both again.
-WORK = {FULL_RIG: (307_891_894_272.0, 12_900_176), SMALL_RIG: (2_678_126_592.0, 12_893_776)}
+WORK = {plans.FULL_RIG: (307_891_894_272.0, 12_900_176), plans.SMALL_RIG: (2_678_126_592.0, 12_893_776)}
 
 
 def size(rig: Rig, frames: int) -> Size:
@@ -106,65 +88,65 @@ def _variant(
 
 VARIANTS = (
     _variant(
-        *("pinned", PINNED, {"sm_90": 0.95, "cuda": 0.90}, PINNED_COPIES),
+        *("pinned", plans.PINNED, {"sm_90": 0.95, "cuda": 0.90}, PINNED_COPIES),
         why="normalizing on the host takes longer than the copy that page-locked memory makes faster, and filling it is"
         " a copy of 138 MB more, in this very process",
     ),
     _variant(
-        *("uint8-bus", UINT8_BUS, {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6}),
+        *("uint8-bus", plans.UINT8_BUS, {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6}),
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
-        proofs=(repeats(UINT8_BUS), RESUMES),
+        proofs=(repeats(plans.UINT8_BUS), RESUMES),
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",
     ),
     _variant(
-        *("amp-bf16", AMP_BF16, {"sm_90": 0.95, "cuda": 0.9}),
+        *("amp-bf16", plans.AMP_BF16, {"sm_90": 0.95, "cuda": 0.9}),
         compared_with="uint8-bus",
         contract={"cuda": Contract((TENSOR_CORES,), (LESS_MEMORY,))},
-        proofs=(learns(AMP_BF16),),
+        proofs=(learns(plans.AMP_BF16),),
         why="convolutions of the reference have tensor cores already, in TF32; a GPU without them only pays for the"
         " conversions",
     ),
     _variant(
-        *("amp-fp16", AMP_FP16, {"sm_90": 1.1, "cuda": 0.9}),
+        *("amp-fp16", plans.AMP_FP16, {"sm_90": 1.1, "cuda": 0.9}),
         compared_with="uint8-bus",
         contract={"cuda": Contract((TENSOR_CORES,), (LESS_MEMORY,))},
-        proofs=(learns(AMP_FP16),),
+        proofs=(learns(plans.AMP_FP16),),
         why="a GPU without tensor cores only pays for the conversions and the scaling of gradients; the update is a"
         " fused one besides, to which the scaler leaves its checks",
     ),
     _variant(
-        *("prefetcher", PREFETCHER, {"sm_90": 1.0, "cuda": 0.97}),
+        *("prefetcher", plans.PREFETCHER, {"sm_90": 1.0, "cuda": 0.97}),
         compared_with="amp-bf16",
         contract={"cuda": Contract(OVERLAPPED), "sm_90": Contract(OVERLAPPED, (HIDDEN_DATA_PATH,))},
-        proofs=(copies_intact(PREFETCHER), repeats(PREFETCHER)),
+        proofs=(copies_intact(plans.PREFETCHER), repeats(plans.PREFETCHER)),
         why="it can gain no more than the share of a step that reading and copying take",
     ),
     _variant(
-        *("cached-uint8", CACHED, {"sm_90": 1.6, "cuda": 0.97}, ON_THE_DEVICE),
+        *("cached-uint8", plans.CACHED, {"sm_90": 1.6, "cuda": 0.97}, ON_THE_DEVICE),
         compared_with="prefetcher",
-        proofs=(learns(CACHED),),
+        proofs=(learns(plans.CACHED),),
         why="where the data fits on the GPU no data path is better than none; channels_last saves the convolutions'"
         " transposing",
     ),
     _variant(
-        *("compile", COMPILE, {"sm_90": 1.1, "cuda": 0.95}, Limit("kernels", at_most_of_reference=0.95)),
+        *("compile", plans.COMPILE, {"sm_90": 1.1, "cuda": 0.95}, Limit("kernels", at_most_of_reference=0.95)),
         compared_with="cached-uint8",
-        proofs=(learns(COMPILE),),
+        proofs=(learns(plans.COMPILE),),
         why="the convolutions stay cuDNN's: only what lies between them is fused",
     ),
     _variant(
-        *("whole-step-graph", WHOLE_STEP_GRAPH, {"sm_90": 0.97, "cuda": 0.97}, *ONE_GRAPH_AN_ITERATION),
+        *("whole-step-graph", plans.WHOLE_STEP_GRAPH, {"sm_90": 0.97, "cuda": 0.97}, *ONE_GRAPH_AN_ITERATION),
         compared_with="cached-uint8",
-        proofs=(learns(WHOLE_STEP_GRAPH),),
+        proofs=(learns(plans.WHOLE_STEP_GRAPH),),
         why="the kernels of 64 pictures are longer than their launches: the host's time is saved, not the GPU's",
     ),
     _variant(
-        *("best", BEST, {"sm_90": 6.7, "cuda": 1.5}, TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
-        proofs=(learns(BEST),),
+        *("best", plans.BEST, {"sm_90": 6.7, "cuda": 1.5}, TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
+        proofs=(learns(plans.BEST),),
     ),
 )
 ON_THE_GPU = _variant(
-    *("nvjpeg", NVJPEG, {"sm_90": 3.5, "cuda": 1.0}, Limit("host_to_device_bytes", at_most_of_reference=0.5)),
+    *("nvjpeg", plans.NVJPEG, {"sm_90": 3.5, "cuda": 1.0}, Limit("host_to_device_bytes", at_most_of_reference=0.5)),
     needs=DECODER,
     why="decoding takes its share of the GPU, and the host waits for it; what is decoded on the host is summed up"
     " besides, which names a corrupt file and takes a fifth of the time of decoding",
@@ -183,7 +165,7 @@ def _worker_point(workers: int) -> Optimization:
     on_cpu = {"cpu": 0.3} if workers in WORKERS_ON_CPU else {}
     return Optimization(
         f"workers-{workers}",
-        partial(build_by_device, replace(JPEG, workers=workers)),
+        partial(build_by_device, replace(plans.JPEG, workers=workers)),
         {"sm_90": SPEEDUP_BY_WORKERS[workers], "cuda": 0.3, **on_cpu},
         tolerance=EXACT,
         point=Point("workers", workers),
@@ -199,7 +181,7 @@ SPEEDUP_BY_BATCH = {8: 0.80, 16: 0.88, 32: 0.95, 64: 0.97, 128: 0.75}
 def _batch_point(batch: int) -> Optimization:
     return _variant(
         f"batch-{batch}",
-        replace(CACHED, batch=batch),
+        replace(plans.CACHED, batch=batch),
         {"sm_90": SPEEDUP_BY_BATCH[batch], "cuda": 0.5},
         point=Point("batch-size", batch),
         why=ITSELF if batch == REFERENCE_BATCH else BY_BATCH,
@@ -209,9 +191,9 @@ def _batch_point(batch: int) -> Optimization:
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         name="driving",
-        baseline=partial(build, BASELINE),
+        baseline=partial(build, plans.BASELINE),
         inputs=stamps,
-        sizes={"cuda": size(FULL_RIG, FRAMES_PER_STEP), "cpu": size(SMALL_RIG, FRAMES_PER_STEP_ON_CPU)},
+        sizes={"cuda": size(plans.FULL_RIG, FRAMES_PER_STEP), "cpu": size(plans.SMALL_RIG, FRAMES_PER_STEP_ON_CPU)},
         optimizations=VARIANTS,
         cold=False,  # the inputs are stamps; the frames pass through L2 many times over
         timing="pipeline",
@@ -219,9 +201,9 @@ WORKLOADS: tuple[Workload, ...] = (
     # The host decodes JPEGs, which is the slowest preparation: only there do workers gain.
     Workload(
         name="driving-workers",
-        baseline=partial(build_by_device, JPEG),
+        baseline=partial(build_by_device, plans.JPEG),
         inputs=stamps,
-        sizes={"cuda": size(FULL_RIG, BATCH), "cpu": size(SMALL_RIG, FRAMES_PER_STEP_ON_CPU)},
+        sizes={"cuda": size(plans.FULL_RIG, plans.BATCH), "cpu": size(plans.SMALL_RIG, FRAMES_PER_STEP_ON_CPU)},
         optimizations=(*map(_worker_point, WORKERS), ON_THE_GPU),
         cold=False,
         timing="pipeline",
@@ -229,9 +211,9 @@ WORKLOADS: tuple[Workload, ...] = (
     # A step holds the largest batch; the frames already lie on the device, so that the knee is the GPU's.
     Workload(
         name="driving-batch",
-        baseline=partial(build, replace(CACHED, batch=REFERENCE_BATCH)),
+        baseline=partial(build, replace(plans.CACHED, batch=REFERENCE_BATCH)),
         inputs=stamps,
-        sizes={"cuda": size(FULL_RIG, FRAMES_PER_SWEEP_STEP)},
+        sizes={"cuda": size(plans.FULL_RIG, FRAMES_PER_SWEEP_STEP)},
         optimizations=tuple(map(_batch_point, BATCHES)),
         cold=False,
         timing="pipeline",

@@ -24,37 +24,16 @@ from functools import partial
 from gpugate.workload import BASELINE, Contract, Limit, Needs, Optimization, Proof, Size, Workload
 from workloads.parts.compiled import COMPILER
 from workloads.parts.random_inputs import stamps
+from workloads.resnet18_training import training as rungs
 from workloads.resnet18_training.pictures import CIFAR10_SETTING
 from workloads.resnet18_training.proofs import arrives, close, learns, same
-from workloads.resnet18_training.training import (
-    BOTTOM,
-    CHANNELS_LAST,
-    COMPILED,
-    COPY_STREAM,
-    CPU_BOTTOM,
-    CPU_COMPILED,
-    CPU_HALF,
-    CPU_LARGE_BATCH,
-    CPU_WORKERS,
-    HALF,
-    ITEMS,
-    ITEMS_ON_CPU,
-    LARGE_BATCH,
-    NON_BLOCKING,
-    PINNED,
-    RESIDENT,
-    UINT8,
-    WHOLE_STEP,
-    WORKERS,
-    Rung,
-    train,
-)
+from workloads.resnet18_training.training import Rung, train
 
 # The least work of a step, in FP32 and with one update; a test counts it again. FLOPs: 2 per multiply-add, forward and
 # for both gradients. Bytes: inputs and outputs of the layers with weights, forward; backward the gradient of their
 # outputs, again their inputs, and the gradient of these, except that of the image; eight passes over the weights.
-ON_A_GPU = Size(ITEMS, flops=5_450_429_890_560.0, bytes=23_636_240_704.0)
-ON_A_CPU = Size(ITEMS_ON_CPU, flops=6_953_041_920.0, bytes=387_699_520.0)
+ON_A_GPU = Size(rungs.ITEMS, flops=5_450_429_890_560.0, bytes=23_636_240_704.0)
+ON_A_CPU = Size(rungs.ITEMS_ON_CPU, flops=6_953_041_920.0, bytes=387_699_520.0)
 
 ALL_PINNED = Limit("pageable_copies", at_most=0)
 NO_SYNC = Limit("synchronizing_calls", at_most=0)
@@ -109,59 +88,55 @@ def _gain_on_cached_data(gain: float) -> Limit:
 NO_SLOWER = {"cuda": 0.85}
 # The first rung also proves that the losses of all rungs up to `non-blocking`, which are its own, lead to learning.
 RUNGS = (
-    _rung("workers-8", WORKERS, {"sm_90": 1.5, "cuda": 1.2}, proofs=(same(WORKERS), learns(WORKERS))),
-    _rung("pinned", PINNED, {"sm_90": 1.05, "cuda": 0.97}, proofs=(same(PINNED),)),
+    _rung("workers-8", rungs.WORKERS, {"sm_90": 1.5, "cuda": 1.2}, proofs=(same(rungs.WORKERS), learns(rungs.WORKERS))),
+    _rung("pinned", rungs.PINNED, {"sm_90": 1.05, "cuda": 0.97}, proofs=(same(rungs.PINNED),)),
     _rung(
-        *("non-blocking", NON_BLOCKING, {"cuda": 0.9}, NO_SYNC),
-        proofs=(same(NON_BLOCKING),),
+        *("non-blocking", rungs.NON_BLOCKING, {"cuda": 0.9}, NO_SYNC),
+        proofs=(same(rungs.NON_BLOCKING),),
         why="the host goes on while a copy runs, which gains no more than the copies take",
     ),
     _rung(
-        *(
-            "uint8-v2",
-            UINT8,
-            {"sm_90": 1.08, "cuda": 1.0},
-            NO_SYNC,
-            Limit("host_to_device_bytes", at_most_of_reference=0.3),
-        ),
+        *("uint8-v2", rungs.UINT8, {"sm_90": 1.08, "cuda": 1.0}, NO_SYNC),
+        Limit("host_to_device_bytes", at_most_of_reference=0.3),
         why="a byte for each float crosses the bus, and a worker resizes all bytes of a piece in one call",
     ),
     _rung(
-        *("batch-512", LARGE_BATCH, {"sm_90": 1.0, "cuda": 0.97}, Limit("kernel_launches", at_most_of_reference=0.25)),
+        *("batch-512", rungs.LARGE_BATCH, {"sm_90": 1.0, "cuda": 0.97}),
+        Limit("kernel_launches", at_most_of_reference=0.25),
         why="a sixteenth of the launches, which gains as much as a GPU waits for them at batch 32; the loader "
         "goes on sending pieces of 32, of which 16 are joined on the device: what it holds in stock stays one "
         "step",
     ),
     _rung(
-        *("amp-fp16", HALF, {"cuda": 1.0}),
+        *("amp-fp16", rungs.HALF, {"cuda": 1.0}),
         costs=(Limit("peak_bytes", at_most_of_reference=0.7),),
         on_sm_90=(_gain_on_cached_data(1.3),),
         why="at batch 32 a fast GPU waits for launches, of which casts and the loss scaler add some: a loss, and "
         "so this rung comes after the large batch; in steps on cached data it must gain 1.3x",
     ),
     _rung(
-        *("compile", COMPILED, {"cuda": 1.0}, Limit("kernel_launches", at_most_of_reference=0.9)),
+        *("compile", rungs.COMPILED, {"cuda": 1.0}, Limit("kernel_launches", at_most_of_reference=0.9)),
         # Of the reference's 2.42 ms, the mean of its longest kernels, it kept 0.62 on an H200.
         on_sm_90=(_gain_on_cached_data(1.5), Limit("longest_kernels_mean_ms", at_most_of_reference=1 / 3)),
         why="what a loader and its copies leave of the gain; in steps on cached data it must gain 1.5x",
     ),
     _rung(
-        *("copy-stream", COPY_STREAM, {"sm_90": 1.0, "cuda": 0.90}),
-        proofs=(same(COPY_STREAM, COMPILED), *close(COPY_STREAM), arrives(COPY_STREAM)),
+        *("copy-stream", rungs.COPY_STREAM, {"sm_90": 1.0, "cuda": 0.90}),
+        proofs=(same(rungs.COPY_STREAM, rungs.COMPILED), *close(rungs.COPY_STREAM), arrives(rungs.COPY_STREAM)),
         why="the next batch is fetched and copied while the GPU computes gradients: what both took, and no more",
     ),
     _rung(
-        *("channels-last", CHANNELS_LAST, NO_SLOWER),
-        proofs=(*close(CHANNELS_LAST), arrives(CHANNELS_LAST)),
+        *("channels-last", rungs.CHANNELS_LAST, NO_SLOWER),
+        proofs=(*close(rungs.CHANNELS_LAST), arrives(rungs.CHANNELS_LAST)),
         why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
     ),
     _rung(
-        *("resident-uint8", RESIDENT, {"sm_90": 1.0, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
+        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.0, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
         why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
         "cuDNN would else pad them in every iteration",
     ),
     _rung(
-        *("whole-step-graph", WHOLE_STEP, {"sm_90": 1.05, "cuda": 0.97}),
+        *("whole-step-graph", rungs.WHOLE_STEP, {"sm_90": 1.05, "cuda": 0.97}),
         *(Limit("graph_launches", at_least=1, at_most=1), NO_SYNC),
         why="no gap between kernels, the update in a few of them, a pooling whose gradient every pixel gathers by "
         "few comparisons, and kernels whose block sizes Inductor has timed; the GPU then runs at its power "
@@ -198,20 +173,20 @@ FEW_PRODUCTS = "in batches of 8 the products are so few that converting the weig
 ON_CPU = (
     Optimization(
         "workers-2",
-        partial(train, rung=CPU_WORKERS),
+        partial(train, rung=rungs.CPU_WORKERS),
         {"cpu": 0.7},
-        proofs=(same(CPU_WORKERS, CPU_BOTTOM),),
+        proofs=(same(rungs.CPU_WORKERS, rungs.CPU_BOTTOM),),
         why="without a resize preparing is cheap, and the workers share the cores that train",
     ),
-    _on_cpu("amp-bf16", CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
-    _on_cpu("batch-32", CPU_LARGE_BATCH, "amp-bf16", 1.5),
-    _on_cpu("compile", CPU_COMPILED, "batch-32", 0.5, BF16_COMPILER, FEW_TO_FUSE),
+    _on_cpu("amp-bf16", rungs.CPU_HALF, "workers-2", 0.6, why=FEW_PRODUCTS),
+    _on_cpu("batch-32", rungs.CPU_LARGE_BATCH, "amp-bf16", 1.5),
+    _on_cpu("compile", rungs.CPU_COMPILED, "batch-32", 0.5, BF16_COMPILER, FEW_TO_FUSE),
 )
 
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
         name="resnet18-training",
-        baseline=partial(train, rung=BOTTOM),
+        baseline=partial(train, rung=rungs.BOTTOM),
         inputs=stamps,
         sizes={"cuda": ON_A_GPU},
         optimizations=(*LADDER, WHOLE_LADDER),
@@ -222,7 +197,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         name="resnet18-training-small",
-        baseline=partial(train, rung=CPU_BOTTOM),
+        baseline=partial(train, rung=rungs.CPU_BOTTOM),
         inputs=stamps,
         sizes={"cpu": ON_A_CPU},
         optimizations=ON_CPU,
