@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from gpugate.judging.evidence import Evidence
+from gpugate.judging.evidence import Evidence, WallStand
 from gpugate.statistics.policy import DECIDING_PROCESSES, SHARP
 
 
@@ -35,28 +35,37 @@ class Allowed:
 
 
 def next_action(evidence: Evidence, allowed: Allowed) -> Action:
-    """The next measurement: pairs narrow an interval that a limit crosses, a process confirms an alarm of one process
-    or settles a contradiction of two, and a duet shows what the record cannot.
+    """The next measurement: a process confirms an alarm of one process or settles a contradiction of two, a duet shows
+    what the record cannot, and pairs narrow an interval that a limit crosses.
 
-    No further measurement changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
+    A duet comes before further looks at the wall time, which needs none where the duet decides. No further measurement
+    changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
     result = evidence.result
     is_wrong = evidence.outputs.problems or evidence.inert or evidence.not_engaged is not None or evidence.idle.sure
     if is_wrong or evidence.unfit is not None or result.ranks_share_cores or evidence.times_ceiling:
         return Action.STOP
+    may_confirm = len(result.attempts) + 1 < allowed.processes
+    if may_confirm and _wants_result(evidence):
+        return Action.PROCESS
+    if allowed.duet and _wants_duet(evidence, allowed):
+        return Action.DUET
     if allowed.pairs and _wants_pairs(evidence):
         return Action.PAIRS
-    if len(result.attempts) + 1 < allowed.processes and _wants_process(evidence):
-        return Action.PROCESS
-    return Action.DUET if allowed.duet and _wants_duet(evidence, allowed) else Action.STOP
+    return Action.PROCESS if may_confirm and _wants_time(evidence) else Action.STOP
+
+
+def _find_wall(evidence: Evidence) -> WallStand:
+    """The stand of the wall time where it decides: not on a slow host, and not beside a duet that decides."""
+    decides = evidence.slow_host is None and evidence.code_is not in ("slower", "not slower")
+    return evidence.wall_is if decides else ""
 
 
 def _may_settle(evidence: Evidence) -> bool:
-    """True where a limit crosses the interval of a time. On a slow host, no limit of the record does; on a CPU that
-    other work keeps busy, further measurements narrow no interval."""
-    wall_open = evidence.wall_is == "open" and evidence.slow_host is None
+    """True where a limit crosses the interval of a time. On a CPU that other work keeps busy, further measurements
+    narrow no interval."""
     is_loaded = evidence.result.device_kind == "cpu" and evidence.busy is not None
-    return (evidence.promise_is == "open" or wall_open) and not is_loaded
+    return "open" in (evidence.promise_is, _find_wall(evidence)) and not is_loaded
 
 
 def _wants_pairs(evidence: Evidence) -> bool:
@@ -72,23 +81,27 @@ def _wants_pairs(evidence: Evidence) -> bool:
     return can_narrow and _may_settle(evidence)
 
 
-def _wants_process(evidence: Evidence) -> bool:
-    """Without a record no gate passes the case, so an open time needs no further process.
+def _wants_result(evidence: Evidence) -> bool:
+    """True for an alarm of one process that no duet can confirm: of the promise, and of the bill.
 
     A process whose reference was slowed may be spoiled, and a fresh one is not.
     """
-    if evidence.no_result or (_may_settle(evidence) and evidence.record is not None):
-        return True
-    # On a slow host, no process is spent on wall times.
-    slower = evidence.wall_is == "slower" and not evidence.slow_host
-    return evidence.alone and (evidence.promise_is == "missed" or slower or evidence.costs_more)
+    alarms = evidence.promise_is == "missed" or evidence.costs_more
+    return bool(evidence.no_result) or (evidence.alone and alarms)
+
+
+def _wants_time(evidence: Evidence) -> bool:
+    """Without a record no gate passes the case, so an open time needs no further process."""
+    is_open = _may_settle(evidence) and evidence.record is not None
+    return is_open or (evidence.alone and _find_wall(evidence) == "slower")
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
     """A duet is measured once, of a case whose times alarm or are open, whose record would miss a slowdown of SHARP, or
-    whose source changed."""
+    whose source changed. No duet decides about a case whose times are no result."""
     recorded = evidence.record is not None or evidence.result.cores_changed is not None
-    if evidence.code is not None or not evidence.timed or not (recorded or allowed.any_code):
+    has_result = evidence.timed and not evidence.no_result
+    if evidence.code is not None or not has_result or not (recorded or allowed.any_code):
         return False
     is_blunt = evidence.wall is None or evidence.wall.detectable > SHARP
     return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed

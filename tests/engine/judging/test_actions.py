@@ -7,6 +7,7 @@ import pytest
 from gpugate.judging.actions import Action, Allowed, next_action
 from gpugate.judging.evidence import gather
 from gpugate.results.case import CaseResult, Confirmation, CoresChanged
+from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Mode
 from gpugate.statistics.variation import Control, Variation
 from gpugate.workload import Size
@@ -74,11 +75,21 @@ DUETS = Allowed(duet=True)
     [
         (case(FINE), DUETS, STOP),  # its record shows 5 %
         (case(FINE, remembered=BLUNT), DUETS, DUET),
-        (case(SLOW), DUETS, PROCESS),  # a cheaper look at an alarm comes first
-        (case(SLOW, SLOW), DUETS, DUET),
-        (case(SLOW, FINE, SLOW), DUETS, DUET),
+        (case(SLOW), DUETS, DUET),
+        (case(OPEN), DUETS, DUET),
         (case(SLOW, launch_slowdown=1.5), DUETS, DUET),
-        (case(SLOW, SLOW, recorded_code=code(10.0)), DUETS, STOP),  # one duet a case
+        (case(TOO_SLOW), DUETS, PROCESS),  # a duet confirms no alarm of the promise or the bill
+        (case(TOO_SLOW, TOO_SLOW), DUETS, DUET),
+        (case(GREW, remembered=billed()), Allowed(duet=True, changed=True), PROCESS),
+        (case(GREW, GREW, remembered=billed()), Allowed(duet=True, changed=True), DUET),
+        (case(SLOWED), DUETS, PROCESS),  # its times are no result yet
+        (case(SLOWED, SLOW), DUETS, DUET),
+        # A duet that decides leaves no question about the wall time.
+        (case(SLOW, recorded_code=code(11.5)), DUETS, STOP),
+        (case(SLOW, recorded_code=code(10.0)), DUETS, STOP),
+        (case(OPEN, recorded_code=code(None)), DUETS, STOP),
+        (case(SLOW, recorded_code=RecordedCode("", problem="no commit")), DUETS, PROCESS),
+        (case(OPEN, recorded_code=RecordedCode("", problem="no commit")), DUETS, PAIRS),
         (case(FINE, remembered=None), DUETS, STOP),
         (case(FINE, remembered=None), Allowed(duet=True, any_code=True), DUET),
         (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), DUETS, DUET),
