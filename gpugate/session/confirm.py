@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpugate.catalogue import catalogue
 from gpugate.errors import SPANS_GPUS, CompareError, FreshProcessError, GpugateError
 from gpugate.machine.children import run_module
 from gpugate.measurement.progress import Progress, Report
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.changes import SOURCE_CHANGED
-from gpugate.results.duet import RecordedCode
+from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.session.duets import CACHE, DuetPlan, measure_duets
 from gpugate.session.options import AUTO, MEASURE
@@ -93,21 +94,28 @@ def choose_ref(against: str, recorded: Provenance | None, project: Path) -> str:
 
 
 def compare_code(session: PerfSession, case: Case, result: CaseResult, report: Report) -> RecordedCode:
-    """Compares the code of the case with that of its record, where both differ or an alarm is to be explained."""
+    """Compares the code of the case with that of its record, where both differ or an alarm is to be explained.
+
+    The processes also measure the duets of later cases that changed alike, as many as have time.
+    """
     if case.spans_gpus:
         return RecordedCode("", problem=SPANS_GPUS)
-    record = session.records.find_current(case) or session.records.find_other_cores(case)
-    provenance, doubt = record.provenance if record else None, session.doubt
+    provenance, doubt = _find_origin(session, case), session.doubt
     left_s, spent_s = doubt.find_left_s(session.elapsed_s, for_duet=True), doubt.spent_s
+    measured_s = result.duration_s / len(result.measurements)
     try:
         ref = choose_ref(session.options.against, provenance, session.root)
         if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):
             code = RecordedCode(ref, unchanged=True)
-        elif not doubt.affords(result.duration_s / len(result.measurements), left_s):
+        elif case.id in session.duets:
+            code = session.duets[case.id]
+        elif not doubt.affords(measured_s, left_s):
             code = RecordedCode("", problem=doubt.leave_out(case.id))
         else:
+            case_ids = [case.id, *_find_alike(session, provenance)][: doubt.count_duets(measured_s, left_s)]
             with doubt.spend():
-                code = _measure_code(session, case.id, ref, report, left_s)
+                session.duets |= _measure_code(session, case_ids, ref, report, left_s)
+            code = session.duets[case.id]
     except (CompareError, OSError) as error:
         code = RecordedCode("", problem=str(error))
         if doubt.spent_s - spent_s >= left_s:  # cut off
@@ -115,38 +123,65 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
     return replace(code, machine_changes=_list_machine_changes(provenance, session.result.provenance, result))
 
 
-def _measure_code(session: PerfSession, case_id: str, ref: str, report: Report, limit_s: float) -> RecordedCode:
-    """Measures the duet of one case with the version `ref`, in fresh processes while this one waits, for at most
+def _find_origin(session: PerfSession, case: Case) -> Provenance | None:
+    """The provenance of the record of the case."""
+    record = session.records.find_current(case) or session.records.find_other_cores(case)
+    return record.provenance if record else None
+
+
+def _find_alike(session: PerfSession, origin: Provenance | None) -> list[str]:
+    """The cases that are still to be measured, whose source changed since a record of this origin. A worker does not
+    know which of them are its own."""
+    own = session.node_ids.keys() - session.result.cases.keys() if session.options.worker is None else ()
+    cases = [case for case in catalogue.cases() if case.id in own and session.can_measure(case) and not case.spans_gpus]
+    return [case.id for case in cases if session.records.has_changed(case) and _find_origin(session, case) == origin]
+
+
+def _measure_code(
+    session: PerfSession, case_ids: Sequence[str], ref: str, report: Report, limit_s: float
+) -> dict[str, RecordedCode]:
+    """Measures the duets of the cases with the version `ref`, in fresh processes while this one waits, for at most
     `limit_s`.
 
     Raises CompareError where the version cannot be checked out, driven or measured, and where no test of the head
-    measures the case itself.
+    measures the first case itself.
     """
     from gpugate.measurement.sides import release
 
     release(session.device)
-    options, known, node_id = session.options, session.worktrees, session.node_ids[case_id]
+    options, known, node_ids = session.options, session.worktrees, [session.node_ids[name] for name in case_ids]
     if ref not in known:
         fork = None if options.against == AUTO else "HEAD"
         checked_out = check_out(ref, session.root, session.root / CACHE, fork)
         known[ref] = session.closing.enter_context(checked_out)
     base = known[ref]
     head = Version(".", session.root)
-    words = [node_id, *repeat_options(session), f"--perf-baselines={options.baselines_path}"]
-    plan = DuetPlan(str(base.root), case_ids=(case_id,), fault=options.fault, project=str(head.root))
+    words = [*dict.fromkeys(node_ids), *repeat_options(session), f"--perf-baselines={options.baselines_path}"]
+    plan = DuetPlan(str(base.root), case_ids=tuple(case_ids), fault=options.fault, project=str(head.root))
     taken = measure_duets(
         plan,
         head,
         words,
-        print_line=lambda line: report(Progress(case_id, "comparing", line)),
+        print_line=lambda line: report(Progress(case_ids[0], "comparing", line)),
         limit_s=limit_s,
     )
-    problems = [process.problems[case_id] for process in taken if case_id in process.problems]
-    missing = f"{case_id} is not in {ref}" if any(case_id in process.added for process in taken) else None
-    problem = missing or next(iter(problems), None)
-    if problem is None and not any(case_id in process.measured for process in taken):
-        raise CompareError(f"{node_id} measures a sweep alone: select a test of the case {case_id} itself, too")
-    return RecordedCode(base.commit or ref, processes=tuple(taken), problem=problem)
+    found = {name: _read_code(name, base.commit or ref, ref, taken) for name in case_ids}
+    if found[case_ids[0]] is None:
+        step = f"select a test of the case {case_ids[0]} itself, too"
+        raise CompareError(f"{node_ids[0]} measures a sweep alone: {step}")
+    return {name: code for name, code in found.items() if code is not None}
+
+
+def _read_code(case_id: str, commit: str, ref: str, taken: Sequence[DuetProcess]) -> RecordedCode | None:
+    """The comparison of one of the cases of these processes; None where no process had it."""
+    problems = [one.problems[case_id] for one in taken if case_id in one.problems]
+    problems += [f"{case_id} is not in {ref}" for one in taken if case_id in one.added]
+    own = tuple(
+        replace(one, wanted=(case_id,), measured={case_id: one.measured[case_id]}, problems={}, added=(), removed=())
+        for one in taken
+        if case_id in one.measured
+    )
+    return RecordedCode(commit, processes=own, problem=next(iter(problems), None)) if own or problems else None
 
 
 def _list_machine_changes(recorded: Provenance | None, now: Provenance | None, result: CaseResult) -> tuple[str, ...]:

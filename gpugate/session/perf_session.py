@@ -18,6 +18,7 @@ from gpugate.machine.cores import find_usable_cores
 from gpugate.machine.environment import Environment, Missing, describe, machine_name, missing_needs
 from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
+from gpugate.results.duet import RecordedCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import rung_number
 from gpugate.session.options import AUTO, DEFAULT_PROCESSES, OFF, Options
@@ -60,6 +61,7 @@ class PerfSession:
     saved_probes: int = 0  # of the yardsticks, how many the JSON file has
     started_s: float = field(default_factory=time.perf_counter)
     worktrees: dict[str, Version] = field(default_factory=dict)  # of other versions, by git ref
+    duets: dict[str, RecordedCode] = field(default_factory=dict)  # by case, also of later cases
     closing: ExitStack = field(default_factory=ExitStack)  # removes the worktrees at the end
     shared_s: float | None = None  # of sampling a case, on a CPU without a given budget
     records: Records = field(init=False)

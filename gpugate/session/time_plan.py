@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from gpugate.measurement.settings import Settings
+from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.units import duration, list_names, number_of
 
 PLANNED_S = 104.0  # for all cases of all processes; imports and the report come on top
@@ -34,9 +35,10 @@ class DoubtTime:
     """The time for further processes and duets: DOUBT_SHARE of the session, and CASE_DOUBT_S of a case.
 
     A case whose source changed since its record has no limit of its own: a duet that finds 5 % takes two minutes in the
-    median, and this case is the one to look at. A duet leaves half to the cases after it: the first of several cases
-    in one changed file must not take the time of the case that alarms. A session has CASE_DOUBT_S, or twice that for
-    several cases, since their gate is no night. `left_out` are the cases that had too little.
+    median, and this case is the one to look at. Cases that changed alike share the processes of their duets, as many as
+    have time, and leave half to the cases after the first: none may take the time of the case that alarms. A session
+    has CASE_DOUBT_S, or twice that for several cases, since their gate is no night. `left_out` are the cases that had
+    too little.
 
     No case begins after `end_s`; `unmeasured` are the cases that would have begun then.
     """
@@ -69,6 +71,11 @@ class DoubtTime:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
         than its time: without it no alarm is confirmed."""
         return left_s >= min(START_S + measured_s, CASE_DOUBT_S)
+
+    def count_duets(self, measured_s: float, left_s: float) -> int:
+        """The number of cases whose duets share processes: as many as are likely to fit in the processes that a change
+        needs, each of which measures a case for `measured_s`. The present case always has its duet."""
+        return max(1, int(left_s / DECIDING_PROCESSES / max(LEAST_S, measured_s)))
 
     def affords_pairs(self, more_s: float, elapsed_s: float) -> bool:
         """True where `more_s` more for the present case leave to each case after it an equal share of PLANNED_S."""

@@ -125,13 +125,34 @@ def test_a_duet_that_is_cut_off_at_half_of_the_time_names_its_case(tmp_path: Pat
     assert (doubt.left_out, doubt.find_left_s(session.elapsed_s) > 0) == ([CASE.id], True)
 
 
+def add_zeta(project: TinyProject) -> None:
+    """Adds the workload again, with another name and a changed source, and with its record."""
+    source = (project.path / "tiny.py").read_text().replace('Workload("tiny"', 'Workload("zeta"')
+    project.write("zeta.py", source.replace("x + x", "x + x + 0"))
+    project.write("conftest.py", CONFTEST + NO_LOAD + '    register_module("zeta")\n')
+    document = json.loads(project.baseline.read_text())
+    project.baseline.with_name("zeta.json").write_text(json.dumps({**document, "workload": "zeta"}))
+
+
+def test_cases_that_changed_alike_share_the_processes_of_their_duets(recorded_commit: TinyProject, monkeypatch) -> None:
+    plans: list[tuple[str, ...] | None] = []
+
+    def take_duet(plan: DuetPlan, *_: object, **__: object) -> list[DuetProcess]:
+        plans.append(plan.case_ids)
+        return [DuetProcess(False, TWO_CORES, problems={"tiny/quick/cpu": "it has ended"}, added=("zeta/quick/cpu",))]
+
+    monkeypatch.setattr(confirm, "measure_duets", take_duet)
+    recorded_commit.workload(QUICK.replace("read_text())", "read_text()) * 1.0"))
+    add_zeta(recorded_commit)
+    recorded_commit.run(*GATE)
+    assert plans == [("tiny/quick/cpu", "zeta/quick/cpu")]
+    assert code_of(recorded_commit)["problem"] == "it has ended"
+    other = recorded_commit.json()["cases"]["zeta/quick/cpu"]["recorded_code"]["problem"]
+    assert other.startswith("zeta/quick/cpu is not in ")
+
+
 def test_cases_whose_source_changed_come_first(recorded_commit: TinyProject) -> None:
-    source = recorded_commit.path / "tiny.py"
-    other = source.read_text().replace('Workload("tiny"', 'Workload("zeta"')
-    recorded_commit.write("zeta.py", other.replace("x + x", "x + x + 0"))
-    recorded_commit.write("conftest.py", CONFTEST + NO_LOAD + '    register_module("zeta")\n')
-    document = json.loads(recorded_commit.baseline.read_text())
-    recorded_commit.baseline.with_name("zeta.json").write_text(json.dumps({**document, "workload": "zeta"}))
+    add_zeta(recorded_commit)
     recorded_commit.run(*GATE, "--against=off")
     cases = recorded_commit.json()["cases"]
     assert list(cases) == ["zeta/quick/cpu", "tiny/quick/cpu"]

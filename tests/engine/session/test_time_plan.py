@@ -95,3 +95,12 @@ def test_cases_that_were_left_out_are_counted_and_named_in_one_line() -> None:
         assert doubt.leave_out(name).endswith("and gpugate compare has no limit")
     (line,) = doubt.describe()
     assert line.startswith("not gated tonight: 6 cases (a, b, c, d, e and 1 more)")
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "left_s", "count"), [(4.0, 60.0, 5), (12.0, 60.0, 1), (30.0, 60.0, 1), (0.0, 60.0, 11)]
+)
+def test_as_many_duets_share_processes_as_fit_in_those_that_a_change_needs(
+    measured_s: float, left_s: float, count: int
+) -> None:
+    assert DoubtTime(9).count_duets(measured_s, left_s) == count
