@@ -15,7 +15,7 @@ from gpugate.workload import Context
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here
-from workloads.driving import checkpoint, proofs, training
+from workloads.driving import checkpoint, loading, proofs, training
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import Batch, Source
 from workloads.driving.proofs import RESUMES, WORKSPACE, copies_intact, deterministic, learns, repeats
@@ -116,7 +116,7 @@ def test_a_curve_apart_from_fp32s_is_disproved(context: Context, monkeypatch: py
 
 
 def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, taken = training.blocking, []
+    make, taken = loading.blocking, []
 
     def late(*arguments: object) -> Source:
         source = make(*arguments)
@@ -129,7 +129,7 @@ def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: 
 
         return replace(source, take=take)
 
-    monkeypatch.setattr(training, "blocking", late)
+    monkeypatch.setattr(loading, "blocking", late)
     with pytest.raises(DisprovedError, match="1 of 4 batches, the first of them number 2, are not the host's"):
         copies_intact(PLAN).show(context)
 

@@ -16,7 +16,7 @@ from gpugate.workload import Context, Side
 from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S
 from workloads import streaming
-from workloads.streaming import COMPUTE, COPY, LONG_COMPUTE, block_numbers, blocks
+from workloads.streaming import COMPUTE, COPY, LONG_COMPUTE, blocks, sides
 from workloads.streaming.blocks import LARGEST_POINTS, Regime, StreamFile, WalshShift, hadamard, half_sums, record
 from workloads.streaming.pipeline import at_once, read_by_threads
 from workloads.streaming.sides import in_a_row
@@ -123,7 +123,7 @@ def test_the_stated_bytes_are_those_that_cross_the_bus() -> None:
 )
 @pytest.mark.parametrize("make", SIDES.values(), ids=SIDES)
 def test_sides_give_the_baselines_record_of_every_step(context: Context, build, make, regimes) -> None:
-    steps = [block_numbers(regimes, context, index) for index in range(6)]
+    steps = [sides.block_numbers(regimes, context, index) for index in range(6)]
     reference, side = build(partial(in_a_row, regimes, False)), build(partial(make, regimes))
     outputs = [side.step(numbers) for numbers in steps]
     side.finish()

@@ -20,20 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, Side
+from workloads.driving import loading
 from workloads.driving.frames import COMMANDS, WAYPOINTS, Frames, Rig, stored_frames
-from workloads.driving.loading import (
-    Batch,
-    Delivery,
-    FrameSet,
-    Source,
-    batch_order,
-    blocking,
-    normalized,
-    nvjpeg,
-    order_table,
-    prefetched,
-    resident,
-)
+from workloads.driving.loading import Batch, Delivery, Source, normalized, order_table
 from workloads.parts.compiled import NHWC
 from workloads.parts.resnet_layers import PaddedStem, padded_channels
 from workloads.parts.stages import stage
@@ -247,14 +236,14 @@ class Pipeline:
 
 
 def _source(plan: Plan, frames: Frames, table: Tensor, batch: int, device: torch.device) -> Source:
-    order, frame_set = batch_order(table, batch), FrameSet(frames, plan.read)
+    order, frame_set = loading.batch_order(table, batch), loading.FrameSet(frames, plan.read)
     if plan.path == "resident":
-        return resident(frames, table, batch, device)
+        return loading.resident(frames, table, batch, device)
     if plan.path in ("blocking", "pinned"):
-        return blocking(frame_set, order, plan.workers, device, plan.path == "pinned")
+        return loading.blocking(frame_set, order, plan.workers, device, plan.path == "pinned")
     if plan.path == "nvjpeg":
-        return nvjpeg(frames, order, device)  # cuda only
-    return prefetched(frames, order, batch, device)  # cuda only
+        return loading.nvjpeg(frames, order, device)  # cuda only
+    return loading.prefetched(frames, order, batch, device)  # cuda only
 
 
 def _copied(iteration: Iteration) -> Iteration:  # cuda only

@@ -11,15 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from gpugate.workload import Build, Contract, DeviceKind, Limit, Optimization, Point, Size, Workload
+from workloads.streaming import sides
 from workloads.streaming.blocks import Regime
 from workloads.streaming.pipeline import at_once, read_by_threads
-from workloads.streaming.sides import (
-    Regimes,
-    block_numbers,
-    in_a_row,
-    resident_at_once,
-    resident_in_a_row,
-)
+from workloads.streaming.sides import Regimes
 
 # Compute is the longest stage as soon as a team reads and several threads check. Times per block of 16 MiB on an H200,
 # about: 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1
@@ -103,7 +98,7 @@ def _workload(name: str, baseline: Build, regimes: Regimes, items: Items, *optim
     return Workload(
         name=name,
         baseline=baseline,
-        inputs=partial(block_numbers, regimes),
+        inputs=partial(sides.block_numbers, regimes),
         sizes={kind: size(regimes[kind], count) for kind, count in items.items()},
         timing="pipeline",
         cold=False,  # the inputs are numbers of blocks; the blocks themselves are read anew in every step
@@ -113,12 +108,12 @@ def _workload(name: str, baseline: Build, regimes: Regimes, items: Items, *optim
 
 STREAMING_COMPUTE = _workload(
     "streaming-compute",
-    partial(in_a_row, COMPUTE, False),
+    partial(sides.in_a_row, COMPUTE, False),
     COMPUTE,
     COMPUTE_ITEMS,
     Optimization(
         "pinned",
-        partial(in_a_row, COMPUTE, True),
+        partial(sides.in_a_row, COMPUTE, True),
         {"sm_90": 1.4, "cuda": 1.0},
         contract=_contract(_copied(COMPUTE_ITEMS["cuda"])),
         why="page-locked copies are two to three times faster, but reading and checking stay as they are",
@@ -143,7 +138,7 @@ STREAMING_COMPUTE = _workload(
 
 STREAMING_COPY = _workload(
     "streaming-copy",
-    partial(in_a_row, COPY, False),
+    partial(sides.in_a_row, COPY, False),
     COPY,
     COPY_ITEMS,
     Optimization(
@@ -157,12 +152,12 @@ STREAMING_COPY = _workload(
 
 STREAMING_RESIDENT = _workload(
     "streaming-resident",
-    partial(resident_in_a_row, COMPUTE),
+    partial(sides.resident_in_a_row, COMPUTE),
     COMPUTE,
     RESIDENT_ITEMS,
     Optimization(
         "pipelined",
-        partial(resident_at_once, COMPUTE),
+        partial(sides.resident_at_once, COMPUTE),
         {"sm_90": 0.97, "cuda": 0.9},
         contract=_contract((Limit("streams", at_least=2),)),
         why="the data is on the GPU already: there is no copy to hide, and a pipeline adds copies of its own",
@@ -171,7 +166,7 @@ STREAMING_RESIDENT = _workload(
 
 STREAMING_LONG_COMPUTE = _workload(
     "streaming-long-compute",
-    partial(in_a_row, LONG_COMPUTE, False),
+    partial(sides.in_a_row, LONG_COMPUTE, False),
     LONG_COMPUTE,
     LONG_COMPUTE_ITEMS,
     Optimization(
