@@ -20,24 +20,8 @@ from workloads.parts.compiled import NHWC
 from workloads.parts.loader import HostBatches
 from workloads.parts.resnet_layers import PaddedStem, ParityPool
 from workloads.parts.trainer import Recipe, Trainer, nothing
-from workloads.resnet18_training.pictures import (
-    AHEAD,
-    CLASSES,
-    Batch,
-    Pictures,
-    PreparedPictures,
-    PreparedPieces,
-    SampleOrder,
-    Source,
-    image_maker,
-    load_pieces,
-    normalization,
-    sample_order,
-    take_loaded,
-    take_prefetched,
-    take_resident,
-    training_pictures,
-)
+from workloads.resnet18_training import pictures as data
+from workloads.resnet18_training.pictures import Batch, Pictures, SampleOrder, Source
 
 ITEMS, ITEMS_ON_CPU = 512, 32  # pictures of one step on every rung: one large batch, or several small ones
 LEARNING_RATE, LEARNING_RATE_BATCH = 0.01, 32  # grows with the root of the batch, as the noise of its gradient falls
@@ -65,7 +49,7 @@ class Rung:
 
     def stock_steps(self, items: int) -> int:
         """The largest number of steps whose data workers, and a copy stream, have ready."""
-        pictures = self.workers * AHEAD * self.piece + (self.batch if self.prefetched else 0)
+        pictures = self.workers * data.AHEAD * self.piece + (self.batch if self.prefetched else 0)
         return math.ceil(pictures / items)
 
 
@@ -94,8 +78,8 @@ CPU_COMPILED = replace(CPU_LARGE_BATCH, recipe=Recipe(torch.bfloat16, compiled=T
 
 def load(pictures: Pictures, order: SampleOrder, rung: Rung) -> HostBatches[tuple[Tensor, Tensor]]:
     """The loader of a rung: pieces of images and of their numbers."""
-    prepared = (PreparedPieces if rung.uint8 else PreparedPictures)(pictures, order, rung.side_pixels)
-    return load_pieces(prepared, rung.piece, rung.workers, rung.pinned)
+    prepared = (data.PreparedPieces if rung.uint8 else data.PreparedPictures)(pictures, order, rung.side_pixels)
+    return data.load_pieces(prepared, rung.piece, rung.workers, rung.pinned)
 
 
 def architecture(classes: int) -> nn.Module:
@@ -110,7 +94,7 @@ def net(seed: int, recipe: Recipe) -> nn.Module:
     """ResNet-18 with seeded FP32 weights and ten classes, in training mode, on the host."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = architecture(CLASSES)
+        model = architecture(data.CLASSES)
     if recipe.stem_channels > 3:
         model.conv1 = PaddedStem(model.conv1, recipe.stem_channels)  # type: ignore[arg-type]
     if recipe.gathered_pool:
@@ -125,7 +109,7 @@ class PictureTrainer(Trainer):
         rate = LEARNING_RATE * (batch / LEARNING_RATE_BATCH) ** 0.5
         super().__init__(net(context.seed, recipe), recipe, rate, context.device)
         model, kind, half, layout = self.model, context.device.type, recipe.half, recipe.layout
-        scale, shift = normalization(context.device)
+        scale, shift = data.normalization(context.device)
 
         def loss(images: Tensor, labels: Tensor) -> Tensor:
             if images.dtype is torch.uint8:
@@ -156,7 +140,7 @@ class TrainingLoop:
         torch.backends.cudnn.benchmark = rung.recipe.autotuned
         self.rung, self.device, self._items = rung, context.device, context.items
         self.trainer = PictureTrainer(context, rung.recipe, rung.batch)
-        order = sample_order(context.seed, len(pictures), context.items, mirrored)
+        order = data.sample_order(context.seed, len(pictures), context.items, mirrored)
         self._expected, self._position = order.ids.to(context.device), 0
         self.source = self._source(pictures, order)
         self._latest: Batch | None = None
@@ -169,17 +153,19 @@ class TrainingLoop:
         rung = self.rung
         if rung.resident:
             make = self.trainer.compiled(self.make_images_of(pictures))
-            return take_resident(pictures, order, rung.batch, make, self.device)
+            return data.take_resident(pictures, order, rung.batch, make, self.device)
         pieces, each = load(pictures, order, rung), rung.batch // rung.piece
         if rung.prefetched:
-            return take_prefetched(pieces, each, rung.batch, self.device)
-        return take_loaded(pieces, each, rung.non_blocking, self.device)
+            return data.take_prefetched(pieces, each, rung.batch, self.device)
+        return data.take_loaded(pieces, each, rung.non_blocking, self.device)
 
     def make_images_of(self, pictures: Pictures) -> Callable[..., Tensor]:
         """`image_maker`'s function for these pictures, in the form that the recipe's model takes."""
         recipe = self.rung.recipe
         dtype = recipe.half or torch.float32
-        return image_maker(pictures, self.rung.side_pixels, recipe.stem_channels, dtype, recipe.layout, self.device)
+        return data.image_maker(
+            pictures, self.rung.side_pixels, recipe.stem_channels, dtype, recipe.layout, self.device
+        )
 
     def _train(self) -> Done:
         batch = self._latest = self.source.take()
@@ -220,7 +206,7 @@ class TrainingLoop:
 
 def train(context: Context, rung: Rung) -> Side:
     """The side that trains by `rung` on the pictures of `--perf-set cifar10=DIR`, or on seeded ones."""
-    return training_side(context, rung, training_pictures(context))
+    return training_side(context, rung, data.training_pictures(context))
 
 
 def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
