@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters, Measurement, SideCost
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import Natural, NotNegative, Positive
-
-_OLD = {"exclude_if": lambda value: not value}
 
 
 class DuetOutcome(str, Enum):
@@ -49,7 +47,7 @@ class DuetProcess:
 
     `wanted` are the cases of its orders, and `problems` the reasons of those that could not be measured, and of cases
     that are not wanted since they need what this machine lacks. `added` cases are only in the head, `removed` ones only
-    in the base. `apart` and `software` are of older files, always empty.
+    in the base.
     """
 
     swapped: bool
@@ -59,8 +57,8 @@ class DuetProcess:
     problems: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    apart: Mapping[str, str] = field(default_factory=dict, metadata=_OLD)
-    software: Mapping[str, str] = field(default_factory=dict, metadata=_OLD)
+    apart: InitVar[object] = None  # of older files
+    software: InitVar[object] = None  # of older files
 
     @property
     def unfinished(self) -> tuple[str, ...]:
