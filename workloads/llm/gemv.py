@@ -27,7 +27,7 @@ WARPS, VALUES = 4, 2048  # the values of a row that a program reads at once
 MANY_ROWS = 16_384
 
 
-# Four bytes v become fp16 numbers 1152 + v by their place in the bits, from which 1152 is subtracted: two instructions a
+# Four bytes v become fp16 numbers 1152 + v by their place in the bits, and then 1152 is subtracted: two instructions a
 # pair of values, where an instruction that converts a byte runs at a quarter of the rate.
 WIDEN = tl.constexpr("""{
     .reg .b32 bytes, offset;
@@ -40,7 +40,7 @@ WIDEN = tl.constexpr("""{
 }""")
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _widen(weights):  # type: ignore[no-untyped-def]
     if weights.dtype == tl.int8:
         weights = tl.inline_asm_elementwise(WIDEN, "=r,=r,r", [weights], dtype=tl.float16, is_pure=True, pack=4)
