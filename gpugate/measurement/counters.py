@@ -213,8 +213,8 @@ def grown_bytes(side: BuiltSide, inputs: Sequence[Any], step_ms: float) -> float
     The number is exact where no other memory comes and goes. Memory that is allocated or freed once is no leak; nor is
     memory that the garbage collector or a library's next call frees: CV-CUDA keeps a varying part of the memory that
     its last operators used. Where none of three rounds leaves more allocated, the result is 0. Else a level is the
-    least of three readings. The level must rise three times, and then over as many
-    rounds again by at least half as much: the memory of a library can rise by chance, but does not go on.
+    least of three readings. The level must rise three times, and then over as many rounds again by at least half as
+    much: the memory of a library can rise by chance, but does not go on.
     """
     side.flags.apply()
     steps = min(STEPS, side.steps_per_block, steps_for(step_ms, ROUND_MS))
