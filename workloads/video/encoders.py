@@ -61,6 +61,7 @@ class Encoder(ABC, Generic[_Frames]):
     """Batches of frames in, a file out. Any call may raise the error of an earlier batch; one caller at a time."""
 
     suffix = ".mp4"  # of a file
+    stock_frames = 0  # that it may still have to encode after `settle`
 
     def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
         self.path, self.info = path, info
@@ -171,6 +172,9 @@ class X264(Encoder[Tensor]):
     by a stream of the encoders' own.
     """
 
+    # In batches of eight; libx264 takes 1.5 threads for each core.
+    stock_frames = (MOST_IN_FLIGHT - 1) * 8 + KEPT_FRAMES + len(os.sched_getaffinity(0)) * 3 // 2
+
     def settle(self) -> None:
         """Waits until there is room for a batch, as there was when the last one was written.
 
@@ -198,11 +202,6 @@ class X264(Encoder[Tensor]):
                     container.mux(stream.encode(frame))
                     self.frames += 1
             container.mux(stream.encode(None))
-
-
-def stock_frames() -> int:
-    """The number of frames an X264 encoder may still have to encode after `settle`, in batches of eight."""
-    return (MOST_IN_FLIGHT - 1) * 8 + KEPT_FRAMES + len(os.sched_getaffinity(0)) * 3 // 2
 
 
 def configure(context: VideoCodecContext, info: VideoInfo, threads: int = 0) -> None:

@@ -478,7 +478,9 @@ def build(rung: Rung, context: Context) -> Side:
         engaged=pipeline.network.engaged,
         layers=pipeline.network.layers,
         close=closing_all.close,
-        stock_steps=_stock_steps(rung.encoder, context),
+        # A pipeline is as full after a step as before it. Frames that FFmpeg decodes ahead for the baseline are left
+        # out: it decodes beside the other stages in any case, and finishes in a seventh of a step.
+        stock_steps=-(-rung.encoder.stock_frames // context.items),
         works_ahead=rung.overlapped or rung.decode is not HostDecoder,
         round_steps=-(-clip.frames // context.items),  # of one complete file
         expected_step=checked_step if rung == REFERENCE else None,
@@ -487,15 +489,6 @@ def build(rung: Rung, context: Context) -> Side:
 
 def _recorder(encoder: type[Encoder[Any]], clip: VideoInfo, context: Context) -> Recorder:
     return Recorder(encoder, clip, context.device, clip.frames, context.cache_dir)
-
-
-def _stock_steps(encoder: type[Encoder[Any]], context: Context) -> int:
-    """The stock of libx264, which buffers up to a second's frames. A pipeline is as full after a step as before it.
-
-    Frames that FFmpeg decodes ahead for the baseline are left out: it decodes beside the other stages in any case, and
-    finishes in a seventh of a step.
-    """
-    return -(-encoders.stock_frames() // context.items) if encoder is encoders.X264 else 0
 
 
 def _follow(rung: Rung, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
@@ -528,7 +521,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
         step,
         finish=recorder.settle,
         close=recorder.close,
-        stock_steps=_stock_steps(encoders.X264, context),
+        stock_steps=-(-encoders.X264.stock_frames // context.items),
         works_ahead=True,
         round_steps=-(-clip.frames // context.items),
     )
