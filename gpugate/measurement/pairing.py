@@ -16,13 +16,16 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter, sleep
 from typing import Any
 
 from gpugate.errors import SideError
+from gpugate.machine.children import start_apart
 from gpugate.machine.processes import list_descendants
 from gpugate.measurement.cold_inputs import Inputs, check_untouched
 from gpugate.measurement.device_timer import POWER_CAP, HostTimer, ReadClock
@@ -127,8 +130,8 @@ class Pairing:
 
     def _begin_turn(self, side: BuiltSide) -> None:
         if self.stop_idle:
-            _send_signal(signal.SIGSTOP, self._other(side).workers)
-            _send_signal(signal.SIGCONT, side.workers)
+            stop_workers(self._other(side).workers)
+            resume_workers(side.workers)
 
     def end_turns(self) -> None:
         """Lets the workers of both sides go on. Workers that began since the first pair belong to no known side."""
@@ -136,7 +139,7 @@ class Pairing:
             for cpu in self.cpu:
                 cpu.lose(BEGAN)
         for side in (self.both.reference, self.both.optimized):
-            _send_signal(signal.SIGCONT, side.workers)
+            resume_workers(side.workers)
 
     def _await_refill(self, side: BuiltSide, step_ms: float) -> None:
         """Waits until the loaders of the side that has just run have refilled its stock, at the rate of that run.
@@ -277,7 +280,35 @@ def find_slowdown(
     return min(tries)
 
 
-def _send_signal(number: signal.Signals, workers: Collection[int]) -> None:
+# A stopped worker cannot see that this process was killed. The watcher does, by the end of its input, and resumes them.
+_WATCHER = """trap '' INT; while read -r worker; do workers="$workers $worker"; done; kill -s CONT -- $workers"""
+
+
+def stop_workers(workers: Collection[int]) -> None:
+    """Stops the workers, which stay alive. Call `resume_workers` before their side is used or closed.
+
+    A worker is the id of a process or, as in kill(2), the negative id of a process group.
+    """
+    if workers:
+        stream = _start_watcher(os.getpid()).stdin
+        assert stream is not None  # noqa: S101  # for mypy
+        stream.writelines(f"{worker}\n".encode() for worker in workers)
+        stream.flush()
+    _signal(workers, signal.SIGSTOP)
+
+
+def resume_workers(workers: Collection[int]) -> None:
+    _signal(workers, signal.SIGCONT)
+
+
+def _signal(workers: Collection[int], number: signal.Signals) -> None:
     for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker, number)
+
+
+@cache
+def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
+    """The watcher of the process `pid`: a forked child starts one of its own."""
+    none = subprocess.DEVNULL
+    return start_apart(["sh", "-c", _WATCHER], stdin=subprocess.PIPE, stdout=none, stderr=none)

@@ -1,7 +1,9 @@
 """Pairs of blocks: who goes first, what is kept, and that workers of the side that is not timed stand still."""
 
 import itertools
+import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -15,7 +17,7 @@ from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import POWER_CAP, HostTimer
 from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
-from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both
+from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, stop_workers
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
@@ -240,3 +242,21 @@ def test_only_the_workers_of_the_timed_side_run(case) -> None:
     for worker in workers.values():
         wait_until(lambda worker=worker: state(worker.pid) != "T")
     both.close()
+
+
+def test_workers_of_a_killed_process_go_on() -> None:
+    """They can then see that it is gone, as a loader's workers do."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        worker = subprocess.Popen(PROGRAM)
+        stop_workers({worker.pid})
+        wait_until(lambda: state(worker.pid) == "T")
+        os.write(writing, str(worker.pid).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    worker_id = int(os.read(reading, 20))
+    try:
+        wait_until(lambda: state(worker_id) != "T")
+    finally:
+        os.kill(worker_id, signal.SIGKILL)
