@@ -101,8 +101,8 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
     if case.spans_gpus:
         return RecordedCode("", problem=SPANS_GPUS)
     provenance, doubt = _find_origin(session, case), session.doubt
-    left_s, spent_s = doubt.find_left_s(session.elapsed_s, for_duet=True), doubt.spent_s
     measured_s = result.duration_s / len(result.measurements)
+    left_s, spent_s = doubt.find_duet_s(session.elapsed_s, measured_s), doubt.spent_s
     try:
         ref = choose_ref(session.options.against, provenance, session.root)
         if session.options.fault is None and is_unchanged(session.root, ref, session.options.result_paths):

@@ -36,9 +36,9 @@ class DoubtTime:
 
     A case whose source changed since its record has no limit of its own: a duet that finds 5 % takes two minutes in the
     median, and this case is the one to look at. Cases that changed alike share the processes of their duets, as many as
-    have time, and leave half to the cases after the first: none may take the time of the case that alarms. A session
-    has CASE_DOUBT_S, or twice that for several cases, since their gate is no night. `left_out` are the cases that had
-    too little.
+    have time. A duet leaves half of what the session has: none may take the time of the case that alarms. A session has
+    CASE_DOUBT_S, or twice that for several cases, since their gate is no night. `left_out` are the cases that had too
+    little.
 
     No case begins after `end_s`; `unmeasured` are the cases that would have begun then.
     """
@@ -56,25 +56,29 @@ class DoubtTime:
         self.begun, self.of_case_s = self.begun + 1, 0.0
         self.limit_s = math.inf if has_changed else CASE_DOUBT_S
 
-    def find_left_s(self, elapsed_s: float, for_duet: bool = False) -> float:
+    def find_left_s(self, elapsed_s: float, needed_s: float = math.inf) -> float:
         """The seconds that are left to the present case, `elapsed_s` after the beginning of the session. A duet leaves
-        half of the session's to the cases after it.
+        half of the session's to further processes and cases, unless it needs `needed_s`.
 
         The length of the session without doubt is estimated by that of the cases so far.
         """
         own_s = (elapsed_s - self.spent_s) * max(1.0, self.cases / max(1, self.begun))
         most_s = max(CASE_DOUBT_S * min(2, self.cases), own_s * DOUBT_SHARE / (1 - DOUBT_SHARE))
-        share = 2 if for_duet and self.begun < self.cases else 1
-        return min(self.limit_s - self.of_case_s, (most_s - self.spent_s) / share)
+        left_s = most_s - self.spent_s
+        return min(self.limit_s - self.of_case_s, left_s, max(left_s / min(2, self.cases), needed_s))
 
     def affords(self, measured_s: float, left_s: float) -> bool:
         """True where a process is likely to fit that measures for `measured_s`. The first one of a case may take longer
         than its time: without it no alarm is confirmed."""
         return left_s >= min(START_S + measured_s, CASE_DOUBT_S)
 
+    def find_duet_s(self, elapsed_s: float, measured_s: float) -> float:
+        """The seconds of the duet of a case that a process measures for `measured_s`."""
+        return self.find_left_s(elapsed_s, DECIDING_PROCESSES * (START_S + measured_s))
+
     def count_duets(self, measured_s: float, left_s: float) -> int:
         """The number of cases whose duets share processes: as many as are likely to fit in the processes that a change
-        needs, each of which measures a case for `measured_s`. The present case always has its duet."""
+        needs. The present case always has its duet."""
         return max(1, int(left_s / DECIDING_PROCESSES / max(LEAST_S, measured_s)))
 
     def affords_pairs(self, more_s: float, elapsed_s: float) -> bool:

@@ -75,10 +75,17 @@ def test_a_case_whose_source_changed_may_use_all_that_the_night_has_and_its_duet
     doubt = DoubtTime(100)
     doubt.begin_case(has_changed=True)
     assert doubt.find_left_s(12.0) == pytest.approx(400.0)
-    assert doubt.find_left_s(12.0, for_duet=True) == pytest.approx(200.0)
+    assert doubt.find_duet_s(12.0, 4.0) == pytest.approx(200.0)
     doubt.begin_case(has_changed=False)
-    assert doubt.find_left_s(24.0) == doubt.find_left_s(24.0, for_duet=True) == CASE_DOUBT_S
-    assert DoubtTime(1, begun=1).find_left_s(6.0, for_duet=True) == CASE_DOUBT_S
+    assert doubt.find_left_s(24.0) == doubt.find_duet_s(24.0, 4.0) == CASE_DOUBT_S
+    assert DoubtTime(1, begun=1).find_duet_s(6.0, 4.0) == CASE_DOUBT_S
+
+
+@pytest.mark.parametrize(("left_s", "duet_s"), [(120.0, 60.0), (70.0, 35.0), (40.0, 27.0), (20.0, 20.0), (-5.0, -5.0)])
+def test_a_duet_has_the_time_of_the_processes_that_a_change_needs(left_s: float, duet_s: float) -> None:
+    """It has half of what is left, also that of the last case: other times of the case may need the rest."""
+    doubt = DoubtTime(4, begun=4, spent_s=2 * CASE_DOUBT_S - left_s)
+    assert doubt.find_duet_s(30.0 + doubt.spent_s, 4.0) == pytest.approx(duet_s)
 
 
 def test_the_first_process_of_a_case_may_take_longer_than_its_time() -> None:
