@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +54,9 @@ def keep(run: RunResult, root: Path) -> None:
     folder = _find_kept(root)
     make_ignored(folder.parent)
     folder.mkdir(exist_ok=True)
-    # Two runs may start in one second with one seed, as shards on the GPUs of a host do.
-    name = f"{run_file.parse_time(run.started_at):%Y%m%dT%H%M%S}-{run.seed}-{secrets.token_hex(4)}.json"
-    run_file.write(folder / name, run)
+    # Runs are kept in the order in which they end, to the microsecond: two may start in one second.
+    ended_at = datetime.datetime.now(datetime.timezone.utc)
+    run_file.write(folder / f"{ended_at:%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}.json", run)
     for path in sorted(folder.glob("*.json"))[:-MOST_KEPT]:
         path.unlink(missing_ok=True)
 
