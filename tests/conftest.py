@@ -24,7 +24,8 @@ pytest_plugins = ["pytester"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # In a worker of pytest-xdist, the sessions that tests begin are none of its own: pytest-benchmark would be off in them.
-for _name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+# Below `git bisect run` or a hook, git's variables name this repository, which the `git init` of a test would change.
+for _name in [name for name in os.environ if name.startswith(("PYTEST_XDIST_", "GIT_"))]:
     del os.environ[_name]
 # Inductor asks a process of its own, which imports torch, about each vector instruction set of the CPU: 20 s a process.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
