@@ -16,7 +16,6 @@ from operator import itemgetter
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from gpugate.counter_names import COUNTER_NAMES
 from gpugate.errors import CatalogueError
 from gpugate.workload import (
     BASELINE,
@@ -29,6 +28,7 @@ from gpugate.workload import (
     SweepCases,
     Workload,
 )
+from gpugate.workload.counter_names import COUNTER_NAMES
 
 MOST_TOLERATED = 0.5  # a relative L2 error, or a share of unequal integers; zeros have an error of 1
 CONFTEST = "conftest.py"

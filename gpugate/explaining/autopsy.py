@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 from gpugate import units
-from gpugate.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 from gpugate.explaining.cause import likely_cause, list_changed_layers
 from gpugate.explaining.state import (
     LEAST_MS,
@@ -28,6 +27,7 @@ from gpugate.results.duet import DuetProcess
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
 from gpugate.results.verdict import Outcome, Verdict
+from gpugate.workload.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 
 RECORDED, BASE, IN_TURNS = "what was recorded", "the base", "the recorded code in turns"
 MOST_NAMED = 5

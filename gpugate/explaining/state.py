@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from gpugate import units
-from gpugate.counter_names import CPU_COUNTERS
 from gpugate.measurement.record import Counters, Parts, Resemblance, StepProfile
+from gpugate.workload.counter_names import CPU_COUNTERS
 
 NOTHING = (0.0, 0.0)
 LEAST_MOVE = 0.003  # log-time: the tightest tolerance there is

@@ -24,8 +24,8 @@ from torch.utils import _pytree
 from gpugate.errors import SideError
 from gpugate.faults.fault import KINDS, OF_RANKS, Fault
 from gpugate.faults.slow import lengthen, slow_down, use_more_cpu
-from gpugate.parts import list_tensors, map_tensors
 from gpugate.workload import Build, Case, Context, Side
+from gpugate.workload.parts import list_tensors, map_tensors
 
 LEAKED_BYTES_PER_STEP = 2**16  # so little that the watched steps seldom meet the moment at which it is freed
 LEAKED_BYTES_AT_MOST = 2**31

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
 from gpugate.results.case import Remembered
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.workload import Limit
+from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
 # Of the GPU work of kernels that were chosen by timing them. The processes of a night often share one choice, so that

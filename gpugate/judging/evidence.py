@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpugate.counter_names import OF_TIME
 from gpugate.judging.bill import BillChange, Found, broken_limits, compare_bill
 from gpugate.judging.duet import judge_duets
 from gpugate.judging.machine_state import PROBE_RATIO, busy_cores, impossible_rate, slowed_reference, vanished_work
@@ -24,6 +23,7 @@ from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control
 from gpugate.workload import Contract
+from gpugate.workload.counter_names import OF_TIME
 
 PromiseStand = Literal["", "kept", "open", "missed"]
 WallStand = Literal["", "slower", "open", "as recorded", "faster"]

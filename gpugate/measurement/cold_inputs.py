@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from gpugate.errors import SideError
-from gpugate.parts import VALUES, byte_size, bytes_of, list_parts, list_tensors, opaque_part
 from gpugate.workload import Context, Workload
+from gpugate.workload.parts import VALUES, byte_size, bytes_of, list_parts, list_tensors, opaque_part
 
 FALLBACK_CACHE_BYTES = 32 * 2**20  # a CPU's last-level cache
 LAST_LEVEL_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # such as 32768K

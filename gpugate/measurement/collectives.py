@@ -33,7 +33,7 @@ _BYTES = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "int": 4, "Float": 4, 
 
 
 def count_collectives(side: BuiltSide, job: RankJob, inputs: Sequence[Any]) -> dict[str, float]:
-    """Counts the collectives of a few steps, by the names of gpugate.counter_names, all ranks under the profiler."""
+    """Counts the collectives of a few steps, by the names of `counter_names`, all ranks under the profiler."""
     side.flags.apply()
     with blame(side.name, "having its collectives counted"):
         side.run_steps(inputs, FLUSH_STEPS)

@@ -133,7 +133,7 @@ def kernels_by_join(  # cuda only
 def collect(
     side: BuiltSide, activity: Activity, inputs: Sequence[Any], timer: HostTimer, step_ms: float
 ) -> dict[str, float]:  # cuda only
-    """Collects every counter per step of a counted CUDA side, by the names of gpugate.counter_names.
+    """Collects every counter per step of a counted CUDA side, by the names of `counter_names`.
 
     `step_ms` is the time of a step without the profiler.
     """

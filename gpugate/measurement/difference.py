@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from gpugate.measurement.record import Difference
-from gpugate.parts import PLAIN_TENSORS, Parts, opaque_part
 from gpugate.workload import Tolerance
+from gpugate.workload.parts import PLAIN_TENSORS, Parts, opaque_part
 
 PACKED = torch.float4_e2m1fn_x2
 HELD_BYTES = 2**28  # of the host's memory

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.machine.cores import count_periods
 from gpugate.machine.processes import cpu_time_ns, list_descendants, worker_cpu_ns
 from gpugate.units import round_stored
+from gpugate.workload.counter_names import COMPILER_COUNTERS
 
 _FIELDS = {
     "minor_faults": "ru_minflt",
@@ -88,7 +88,7 @@ class CpuCounters:
         return self._lost or (None if self._steps else NO_BLOCK)
 
     def per_step(self, on_gpu: bool = False) -> dict[str, float]:
-        """Divides the totals by the timed steps, by the names of gpugate.counter_names; empty without timed blocks."""
+        """Divides the totals by the timed steps, by the names of `counter_names`; empty without timed blocks."""
         if not self._steps:
             return {}
         counted = {name: round(total / self._steps, 3) for name, total in self._totals.items()}
@@ -150,7 +150,7 @@ class CompilerCounters:
         )
 
     def counters(self) -> dict[str, float]:
-        """Returns the counts by the names of gpugate.counter_names.
+        """Returns the counts by the names of `counter_names`.
 
         A function that both sides compile is one frame to torch: the first compilation by a side is no recompilation.
         """

@@ -17,8 +17,8 @@ from gpugate.measurement.difference import differences, problem_with
 from gpugate.measurement.pairing import BothSides
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side, release
-from gpugate.parts import Parts, byte_size, bytes_of
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, no_engagement_problem
+from gpugate.workload.parts import Parts, byte_size, bytes_of
 
 SAME_BASELINE_L2 = 1e-4  # two builds of a baseline in FP32 may pick other algorithms, never another model
 EXPECTED_BYTES, EXPECTED_SHARE = 2**28, 0.5  # of the timed sets' outputs, and of the budget to compute them

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
-from gpugate.counter_names import MORE_IS_BETTER
 from gpugate.units import (
     Count,
     Milliseconds,
@@ -20,6 +19,7 @@ from gpugate.units import (
     round_stored,
     stored_unless,
 )
+from gpugate.workload.counter_names import MORE_IS_BETTER
 
 OTHERS = "(others)"  # the parts of a profile beyond the longest ones
 StopReason = Literal["narrow", "noise", "budget", "outputs not comparable"]

@@ -11,7 +11,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.errors import DisprovedError
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
@@ -54,6 +53,7 @@ from gpugate.measurement.trace import step_profile
 from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
+from gpugate.workload.counter_names import COMPILER_COUNTERS
 
 NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured
 REWARM_SHARE = 0.3  # of the warm-up time, for every build after the first: the clock is up already

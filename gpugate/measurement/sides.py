@@ -23,8 +23,8 @@ from gpugate.measurement.ranks import RankedSide
 from gpugate.measurement.record import SideCost
 from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.parts import PLAIN_TENSORS, Parts, byte_size, list_tensors, output_parts
 from gpugate.workload import Build, Context, Side
+from gpugate.workload.parts import PLAIN_TENSORS, Parts, byte_size, list_tensors, output_parts
 
 Restore = Callable[[Sequence[Any]], None]
 WORKERS_START_S = 30

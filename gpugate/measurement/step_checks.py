@@ -37,8 +37,8 @@ from gpugate.measurement.outputs import Expected
 from gpugate.measurement.record import Resemblance, StepChecks
 from gpugate.measurement.settings import REMEMBERS
 from gpugate.measurement.sides import BuiltSide, blame, pause_garbage_collection, spoil_new_memory, synchronize
-from gpugate.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, fields_of, map_tensors
 from gpugate.workload import Tolerance, nothing_to_join
+from gpugate.workload.parts import PLAIN_TENSORS, VALUES, Parts, byte_size, fields_of, map_tensors
 
 FEWEST_STEPS, MOST_STEPS = 4, 1000  # that are compared
 CHECKED_SHARE = 0.1  # of the budget

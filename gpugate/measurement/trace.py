@@ -159,7 +159,7 @@ def _streams(device: Sequence[Event]) -> int:
 
 
 def counters(activity: Activity) -> dict[str, float]:
-    """Computes counts, bytes and milliseconds per step, and fractions of the window, by gpugate.counter_names."""
+    """Computes counts, bytes and milliseconds per step, and fractions of the window, by `counter_names`."""
     steps = activity.steps
     names = [e["name"] for e in activity.calls]
     device = (*activity.kernels, *activity.copies, *activity.memsets)

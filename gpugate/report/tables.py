@@ -11,7 +11,6 @@ from statistics import median
 from typing import NamedTuple
 
 from gpugate import units
-from gpugate.counter_names import COMPILER_COUNTERS
 from gpugate.judging.machine_state import list_rates
 from gpugate.measurement.record import OTHERS, Measurement
 from gpugate.report.table import Column, Table, columns
@@ -24,6 +23,7 @@ from gpugate.results.summary import Summary
 from gpugate.results.verdict import NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE
+from gpugate.workload.counter_names import COMPILER_COUNTERS
 
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown

@@ -8,9 +8,9 @@ from itertools import chain
 from statistics import median
 from typing import Annotated, Any
 
-from gpugate.counter_names import BILLED
 from gpugate.measurement.record import OTHERS, Counters, Measurement, StepProfile
 from gpugate.units import NotNegative, round_stored
+from gpugate.workload.counter_names import BILLED
 
 MOST_KERNELS = 40  # by name, the longest first; the rest is one item
 LEAST_SHARE = 0.01  # of the time of all kernels: a shorter kernel is a part of the rest
@@ -20,7 +20,7 @@ LEAST_SHARE = 0.01  # of the time of all kernels: a shorter kernel is a part of 
 class Bill:
     """The bill of one side: its counters of BILLED, and on a GPU its kernels by name, as a step profile names them."""
 
-    counters: Counters  # of gpugate.counter_names, per step; an absent one was not measured
+    counters: Counters  # of gpugate.workload.counter_names, per step; an absent one was not measured
     kernels_ms: Mapping[str, NotNegative]  # time of each kernel by its name, in ms per step; empty where not counted
 
 

@@ -21,7 +21,6 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.run import measure
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.parts import list_tensors, map_tensors
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult, Promise
@@ -38,6 +37,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
+from gpugate.workload.parts import list_tensors, map_tensors
 
 WIDTH = 100  # columns in a notebook
 FRAME = "<pre tabindex='0' style='line-height:1.3;overflow-x:auto;padding:.5em;color:#000;background:#fff'>{code}</pre>"

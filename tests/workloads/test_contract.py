@@ -28,8 +28,8 @@ from gpugate.measurement.difference import differences
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.parts import Parts, list_parts, list_tensors
 from gpugate.workload import BASELINE, Case, Context, Tolerance, Workload
+from gpugate.workload.parts import Parts, list_parts, list_tensors
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_models
 from workloads import WORKLOADS

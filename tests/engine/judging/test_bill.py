@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpugate.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from gpugate.judging.bill import broken_limit, compare_bill
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.workload import Limit
+from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 from tests.support.judged_cases import COSTS, COUNTED, KERNELS, RECORDED, billed, bills, measured, record, with_bill
 
 

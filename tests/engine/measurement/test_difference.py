@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpugate.measurement.difference import differences
-from gpugate.parts import output_parts
+from gpugate.workload.parts import output_parts
 
 EXPECTED = torch.tensor([[3.0, 4.0, 0.0], [0.0, 12.0, 0.0]])  # norm 13, largest 12
 

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
 
-from gpugate.counter_names import CPU_COUNTERS
 from gpugate.errors import DisprovedError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.measurement import run
@@ -23,6 +22,7 @@ from gpugate.measurement.record import ClockReading, Measurement, ProofResult
 from gpugate.measurement.run import WorkloadCache
 from gpugate.results.verdict import Outcome
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Optimization, Proof, Side, Size
+from gpugate.workload.counter_names import CPU_COUNTERS
 from tests.support.bench import NEARLY_WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
 from tests.support.judged_cases import judge_equivalence
 from tests.support.stored_runs import measured

@@ -13,9 +13,9 @@ from gpugate.errors import SideError
 from gpugate.measurement import cold_inputs, outputs
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.step_checks import compare_new
-from gpugate.parts import output_parts
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Side, Tolerance
+from gpugate.workload.parts import output_parts
 from tests.support.bench import Bench, bench, other_kernels, product, quick_collections
 from tests.support.judged_cases import judge_equivalence
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from gpugate.counter_names import COUNTER_NAMES
 from gpugate.measurement.counters import LEAST_ACTIVE, CountedSide
 from gpugate.measurement.record import OTHERS, StepProfile
 from gpugate.measurement.trace import (
@@ -21,6 +20,7 @@ from gpugate.measurement.trace import (
     step_profile,
 )
 from gpugate.measurement.trace import counters as counted
+from gpugate.workload.counter_names import COUNTER_NAMES
 
 WINDOW_EVENT = {"ph": "X", "cat": "user_annotation", "name": WINDOW, "ts": 1000.0, "dur": 1000.0, "args": {}}
 

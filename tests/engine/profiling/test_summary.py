@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
-from gpugate.counter_names import COUNTER_NAMES
 from gpugate.measurement.trace import counters
 from gpugate.profiling import export
 from gpugate.profiling.export import CapturedSteps, ProfileError, read_export
 from gpugate.profiling.summary import NO_KERNEL, brief, list_tables, markdown, overview, render
 from gpugate.report.terminal import render_text
+from gpugate.workload.counter_names import COUNTER_NAMES
 from tests.support.profile_exports import (
     BACKWARD,
     DEVICE,

@@ -16,8 +16,8 @@ from gpugate.measurement.collectives import count_collectives
 from gpugate.measurement.difference import differences
 from gpugate.measurement.ranks import RankedSide, RankJob
 from gpugate.measurement.sides import build_side
-from gpugate.parts import Parts
 from gpugate.workload import BASELINE, DEVICE_KINDS, RANKS, Case, Context, DeviceKind, Side
+from gpugate.workload.parts import Parts
 from tests.workloads.test_contract import exceeds
 from workloads.ddp_scaling import COMPUTE_BOUND, EVEN_RANKS, WIRE_BOUND, WORKLOADS, Training, rungs
 from workloads.ddp_scaling.rungs import draw, make

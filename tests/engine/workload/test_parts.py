@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.parts import bytes_of, list_parts, list_tensors, map_tensors, opaque_part, output_parts
+from gpugate.workload.parts import bytes_of, list_parts, list_tensors, map_tensors, opaque_part, output_parts
 
 ONE, TWO = torch.ones(2), torch.full((3,), 2.0)
 Pair = namedtuple("Pair", ("left", "right"))
@@ -127,7 +127,7 @@ def test_what_can_be_read_only_once_is_named(value: Any, problem: str) -> None:
 
 def test_an_object_of_an_extension_that_shows_no_fields_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     opaque = object()
-    monkeypatch.setattr("gpugate.parts._KNOWN", set())
+    monkeypatch.setattr("gpugate.workload.parts._KNOWN", set())
     assert opaque_part(list_parts([opaque])) == "a object in [0], whose tensors cannot be found"
 
 
