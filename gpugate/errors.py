@@ -73,10 +73,6 @@ class RankError(GpugateError):
     """A rank of a job failed or ended, or the ranks did not meet."""
 
 
-class DisprovedError(GpugateError):
-    """A proof of an optimization failed; the message names the problem and its size."""
-
-
 class SideError(GpugateError):
     """One side of a comparison failed while it was built or run."""
 

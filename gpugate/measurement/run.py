@@ -11,7 +11,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from gpugate.errors import DisprovedError
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
@@ -52,7 +51,7 @@ from gpugate.measurement.torch_flags import TorchFlags
 from gpugate.measurement.trace import step_profile
 from gpugate.measurement.warm_up import TUNED, least_block_ms, read_each_once, warm_up
 from gpugate.statistics.intervals import Estimate
-from gpugate.workload import BASELINE, Case, Context, Tolerance, no_engagement_problem
+from gpugate.workload import BASELINE, Case, Context, DisprovedError, Tolerance, no_engagement_problem
 from gpugate.workload.counter_names import COMPILER_COUNTERS
 
 NEW_FOR_BLOCKS = 8  # new inputs on which the work of a block is measured

@@ -21,7 +21,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpugate import __version__
 from gpugate.catalogue import CONFTEST, Catalogue, catalogue
 from gpugate.errors import CompareError
 from gpugate.store.version import git
@@ -164,7 +163,7 @@ class OtherTree(MetaPathFinder):
             own.load()
         except Exception as error:
             problem = f"the workloads of {self.layout.top} ({str(error) or type(error).__name__})"
-            raise CompareError(f"gpugate {__version__} cannot drive {problem}: {_TWO_RUNS}") from error
+            raise CompareError(f"this version of gpugate cannot drive {problem}: {_TWO_RUNS}") from error
         finally:
             vars(catalogue).update(before)
         return {case.id: case for case in own.cases()}

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context
+from gpugate.workload import Context, DisprovedError
 from tests.support.full_disk import files_up_to
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_encoder  # noqa: F401  # in force by being here

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Optimization, Side
+from gpugate.workload import Context, DisprovedError, Optimization, Side
 from tests.support.code_in_child import interpret
 from tests.support.small_models import TINY
 from workloads import llm

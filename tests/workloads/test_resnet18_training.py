@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context
+from gpugate.workload import Context, DisprovedError
 from tests.support.small_models import SmallNet
 from workloads.parts.compiled import NHWC
 from workloads.parts.random_inputs import stamps

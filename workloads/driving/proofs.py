@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Proof
+from gpugate.workload import Context, DisprovedError, Proof
 from workloads.driving import checkpoint as driving_checkpoint
 from workloads.driving.loading import Batch, batch_order, order_table
 from workloads.driving.training import DrivingTrainer, Pipeline, Plan, frames_of

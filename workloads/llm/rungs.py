@@ -11,8 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Build, Context, Side
+from gpugate.workload import Build, Context, DisprovedError, Side
 from workloads.llm.context import CONTEXT_TOKENS, MIDDLE, Token, decoder, draw_ids, dtype, shape, text, token_at
 from workloads.llm.model import Cache, Decoder, PromptByHand, StaticCache, attention_by_hand
 from workloads.llm.quantized import Int8Linear, describe_wide_weights, replace_linear_layers

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Proof
+from gpugate.workload import Context, DisprovedError, Proof
 from workloads.parts.prefetcher import Prefetcher
 from workloads.resnet18_training.pictures import (
     CHANNELS,

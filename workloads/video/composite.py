@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import (
     Build,
     Context,
     Contract,
     DeviceKind,
+    DisprovedError,
     Limit,
     Needs,
     Optimization,

@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import (
     Context,
     Contract,
     DeviceKind,
+    DisprovedError,
     Limit,
     Needs,
     Optimization,

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import (
     Context,
     Contract,
     DeviceKind,
+    DisprovedError,
     Engine,
     Limit,
     Optimization,

@@ -27,11 +27,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import (
     Context,
     Contract,
     DeviceKind,
+    DisprovedError,
     Engine,
     Limit,
     Optimization,

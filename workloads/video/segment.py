@@ -30,12 +30,12 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.optim.swa_utils import update_bn
 
-from gpugate.errors import DisprovedError
 from gpugate.workload import (
     Build,
     Context,
     Contract,
     DeviceKind,
+    DisprovedError,
     Limit,
     Needs,
     Optimization,

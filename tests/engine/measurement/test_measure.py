@@ -15,13 +15,23 @@ import torch
 from torch import nn
 from torch._dynamo import config as dynamo_config
 
-from gpugate.errors import DisprovedError, SideError
+from gpugate.errors import SideError
 from gpugate.faults.fault import Fault
 from gpugate.measurement import run
 from gpugate.measurement.record import ClockReading, Measurement, ProofResult
 from gpugate.measurement.run import WorkloadCache
 from gpugate.results.verdict import Outcome
-from gpugate.workload import BASELINE, TOLERANCE_BY_DTYPE, Case, Context, Optimization, Proof, Side, Size
+from gpugate.workload import (
+    BASELINE,
+    TOLERANCE_BY_DTYPE,
+    Case,
+    Context,
+    DisprovedError,
+    Optimization,
+    Proof,
+    Side,
+    Size,
+)
 from gpugate.workload.counter_names import CPU_COUNTERS
 from tests.support.bench import NEARLY_WEIGHT, Bench, Step, bench, other_kernels, product, quick_collections
 from tests.support.judged_cases import judge_equivalence

@@ -138,8 +138,7 @@ def test_a_failed_proof_beside_a_good_one_is_not_remembered(tmp_path: Path) -> N
 # Whole runs of a project whose proof counts how often it is shown.
 PROVEN = 'Optimization("quick", quick, {"cpu": 0.01}, proofs=(Proof("it learns", show),))'
 CODE = f"""
-from gpugate.workload import Proof
-from gpugate.errors import DisprovedError
+from gpugate.workload import DisprovedError, Proof
 {QUICK}
 def show(context):
     with Path(__file__).with_name("shown").open("a") as file:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context
+from gpugate.workload import Context, DisprovedError
 from tests.support.copied_clips import copied, cut_short
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import BATCH, CLIPS, FULL, GOP_FRAMES, Clip, clip_path

@@ -15,8 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Side
+from gpugate.workload import Context, DisprovedError, Side
 from tests.support.patience import soon
 from tests.support.small_models import clip_on_cpu
 from workloads.video import composite, pipeline

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context, Side
+from gpugate.workload import Context, DisprovedError, Side
 from tests.support.small_models import clip_on_cpu
 from workloads.video import segment
 from workloads.video.clip import Clip, clip_path

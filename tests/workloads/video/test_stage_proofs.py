@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpugate.errors import DisprovedError
-from gpugate.workload import Context
+from gpugate.workload import Context, DisprovedError
 from workloads.video import composite, encode, encoders
 from workloads.video.clip import CLIPS, Clip
 
