@@ -1,14 +1,14 @@
 """Workloads of another tree of the same project, imported beside those of this one.
 
 Every module of the other tree gets a name of its own, `PREFIX.workloads.ring` for `workloads.ring`, and is an ordinary
-module under that name. It has an `__import__` of its own, which every import statement calls, also one inside a
-function: the names of its tree mean its own modules. So do those that it gives to `importlib.import_module`.
+module under that name. Its import statements, also those inside functions, are rewritten when it is compiled, so that
+the names of its tree mean its own modules; so do those that it gives to `importlib.import_module`.
 All other names, such as torch and gpugate, mean those of this process.
 """
 
 from __future__ import annotations
 
-import builtins
+import ast
 import importlib
 import sys
 import tempfile
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
 
 from gpugate.catalogue import CONFTEST, Catalogue, catalogue
 from gpugate.errors import CompareError
@@ -84,15 +83,6 @@ class OtherTree(MetaPathFinder):
     def import_module(self, name: str) -> ModuleType:
         """Imports the tree's own module of this name, or any other module."""
         return _import_module(f"{self.prefix}.{name}" if self.owns(name) else name)
-
-    def run_import_statement(
-        self, name: str, importer: Any = None, local: Any = None, names: Sequence[str] | None = (), level: int = 0
-    ) -> ModuleType:
-        """`__import__`, as a module of the tree calls it. `import a.b` binds `a`, so it gets the outer package."""
-        if level or not self.owns(name):
-            return __import__(name, importer, local, names, level)
-        module = __import__(f"{self.prefix}.{name}", importer, local, names)
-        return module if names else sys.modules[f"{self.prefix}.{name.partition('.')[0]}"]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -170,15 +160,44 @@ class OtherTree(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module with the import statements of its tree."""
+    """Compiles a module with the imports of its tree; keeps no bytecode, which is of no use under another name."""
 
     def __init__(self, name: str, path: str, tree: OtherTree) -> None:
         super().__init__(name, path)
         self._tree = tree
 
-    def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._tree.run_import_statement}
-        super().exec_module(module)
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        parsed = _OwnImports(self._tree).visit(ast.parse(self.get_data(path), path))
+        return compile(ast.fix_missing_locations(parsed), path, "exec", dont_inherit=True)
+
+
+class _OwnImports(ast.NodeTransformer):
+    """Rewrites the import statements that name modules of the tree.
+
+    An `__import__` of its own for each module would not do: PyTorch's compiler runs the import statements of a function
+    by itself, and a compiled side of the base would call the head's code.
+    """
+
+    def __init__(self, tree: OtherTree) -> None:
+        self._tree = tree
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if not node.level and node.module and self._tree.owns(node.module):
+            node.module = f"{self._tree.prefix}.{node.module}"
+        return node
+
+    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
+        return [statement for alias in node.names for statement in self._rewrite(alias, node)]
+
+    def _rewrite(self, alias: ast.alias, node: ast.Import) -> Iterator[ast.stmt]:
+        """`import a.b` binds `a`: it becomes `import PREFIX.a.b` and `from PREFIX import a`."""
+        own = self._tree.owns(alias.name)
+        name = f"{self._tree.prefix}.{alias.name}" if own else alias.name
+        yield ast.copy_location(ast.Import([ast.alias(name, alias.asname)]), node)
+        if own and alias.asname is None:
+            top = ast.alias(alias.name.partition(".")[0], None)
+            yield ast.copy_location(ast.ImportFrom(self._tree.prefix, [top], 0), node)
 
 
 def _is_module(path: Path) -> bool:

@@ -75,6 +75,22 @@ def test_every_form_of_import_means_the_module_of_its_own_tree(both: OtherTree) 
     assert (user.pieces.step.VALUE, user.leaf.VALUE, user.late()) == (1, 1, (1, 1))
 
 
+def test_an_import_inside_compiled_code_means_the_module_of_its_own_tree(both: OtherTree) -> None:
+    source = (
+        "import torch\n"
+        "def late(x):\n    from pieces.step import VALUE\n    import pieces.deep.leaf\n"
+        "    return x * VALUE * pieces.deep.leaf.VALUE\n"
+        "compiled = torch.compile(late, backend='eager', fullgraph=True)\n"
+    )
+    write(Path(both.layout.top), {"compiled.py": source})
+    tree = OtherTree(both.layout, "another_tree")
+    with tree.importable():
+        theirs = tree.import_module("compiled")
+        one = theirs.torch.ones(1)
+        assert theirs.compiled(one) == theirs.late(one) == 4
+        theirs.torch.compiler.reset()
+
+
 def test_a_worker_that_does_not_fork_finds_the_modules_too(both: OtherTree) -> None:
     with both.importable():
         late = both.import_module("user").late
@@ -82,13 +98,15 @@ def test_a_worker_that_does_not_fork_finds_the_modules_too(both: OtherTree) -> N
             assert pool.apply(late) == (2, 2)
 
 
-def test_afterwards_no_module_is_left(both: OtherTree) -> None:
+def test_afterwards_no_module_is_left_and_no_bytecode_was_written(both: OtherTree, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     with both.importable():
         both.import_module("user").late()
         assert "another_tree.pieces.step" in sys.modules
     assert [name for name in sys.modules if name.startswith("another_tree")] == []
     assert not any(isinstance(one, OtherTree) for one in sys.meta_path)
     assert not any("gpugate-tree-" in folder for folder in sys.path)
+    assert list(Path(both.layout.top).rglob("*.pyc")) == []
 
 
 def test_an_error_names_the_line_of_the_file(both: OtherTree) -> None:
