@@ -79,7 +79,8 @@ class DoubtTime:
     def count_duets(self, measured_s: float, left_s: float) -> int:
         """The number of cases whose duets share processes: as many as are likely to fit in the processes that a change
         needs. The present case always has its duet."""
-        return max(1, int(left_s / DECIDING_PROCESSES / max(LEAST_S, measured_s)))
+        measuring_s = left_s / DECIDING_PROCESSES - START_S  # of one process
+        return max(1, int(measuring_s / max(LEAST_S, measured_s)))
 
     def affords_pairs(self, more_s: float, elapsed_s: float) -> bool:
         """True where `more_s` more for the present case leave to each case after it an equal share of PLANNED_S."""

@@ -13,6 +13,7 @@ from gpugate.session.time_plan import (
     DoubtTime,
     share_time,
 )
+from gpugate.statistics.policy import DECIDING_PROCESSES
 
 
 def test_few_cases_get_the_time_of_a_gate_and_many_share_what_is_there() -> None:
@@ -105,9 +106,11 @@ def test_cases_that_were_left_out_are_counted_and_named_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured_s", "left_s", "count"), [(4.0, 60.0, 5), (12.0, 60.0, 1), (30.0, 60.0, 1), (0.0, 60.0, 11)]
+    ("measured_s", "left_s", "count"), [(4.0, 60.0, 3), (12.0, 60.0, 1), (30.0, 60.0, 1), (0.0, 60.0, 8)]
 )
 def test_as_many_duets_share_processes_as_fit_in_those_that_a_change_needs(
     measured_s: float, left_s: float, count: int
 ) -> None:
+    """Each process has its start besides: with two of the three no change can be decided."""
     assert DoubtTime(9).count_duets(measured_s, left_s) == count
+    assert count == 1 or DECIDING_PROCESSES * (START_S + count * measured_s) <= left_s
