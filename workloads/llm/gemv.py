@@ -40,9 +40,9 @@ WIDEN = tl.constexpr("""{
 }""")
 
 
-@triton.jit
-def _widen(weights):  # type: ignore[no-untyped-def]
-    if weights.dtype == tl.int8:
+@triton.jit  # type: ignore[untyped-decorator]
+def _widen(weights, in_assembly: tl.constexpr):  # type: ignore[no-untyped-def]
+    if in_assembly:
         weights = tl.inline_asm_elementwise(WIDEN, "=r,=r,r", [weights], dtype=tl.float16, is_pure=True, pack=4)
     return weights.to(tl.float32)
 
@@ -52,6 +52,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     weight, scale, x, norm, residual, result, rows, second, eps,
     width: tl.constexpr, block_rows: tl.constexpr, block: tl.constexpr,
     normed: tl.constexpr, added: tl.constexpr, gated: tl.constexpr, scaled: tl.constexpr, early: tl.constexpr,
+    in_assembly: tl.constexpr,
 ):  # fmt: skip
     """result = weight norm(x) * scale + residual; gated: the product with the rows from `second` on gates the first."""
     row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
@@ -74,9 +75,9 @@ def _multiply(  # type: ignore[no-untyped-def]
         if normed:
             squares += wide * wide
             wide = wide * tl.load(norm + column).to(tl.float32)
-        products += _widen(weights) * wide
+        products += _widen(weights, in_assembly) * wide
         if gated:
-            others += _widen(more) * wide
+            others += _widen(more, in_assembly) * wide
     norm_scale = tl.rsqrt(tl.sum(squares) / width + eps) if normed else 1.0
     total = tl.sum(products, 1) * norm_scale
     if scaled:
@@ -179,10 +180,12 @@ def multiply(
     block = min(VALUES, width & -width)  # a power of two that divides the width
     block_rows = 2 if scale is None and rows < MANY_ROWS else 4
     result = torch.empty(rows, dtype=x.dtype, device=x.device)
+    in_assembly = weight.dtype is INT8 and x.is_cuda  # Triton's interpreter, on a CPU, has no assembly
     _multiply[(triton.cdiv(rows, block_rows),)](
         weight, scale, x, None if norm is None else norm.weight, residual, result, rows, rows,
         0.0 if norm is None else norm.eps, width=width, block_rows=block_rows, block=block, normed=norm is not None,
-        added=residual is not None, gated=gated, scaled=scale is not None, num_warps=WARPS, **starts_early(x.device),
+        added=residual is not None, gated=gated, scaled=scale is not None, num_warps=WARPS,
+        in_assembly=in_assembly, **starts_early(x.device),
     )  # fmt: skip
     return result
 
