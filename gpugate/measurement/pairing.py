@@ -289,11 +289,8 @@ def stop_workers(workers: Collection[int]) -> None:
 
     A worker is the id of a process or, as in kill(2), the negative id of a process group.
     """
-    if workers:
-        stream = _start_watcher(os.getpid()).stdin
-        assert stream is not None  # noqa: S101  # for mypy
-        stream.writelines(f"{worker}\n".encode() for worker in workers)
-        stream.flush()
+    for worker in workers:
+        _watch(os.getpid(), worker)
     _signal(workers, signal.SIGSTOP)
 
 
@@ -305,6 +302,15 @@ def _signal(workers: Collection[int], number: signal.Signals) -> None:
     for worker in workers:
         with suppress(ProcessLookupError):
             os.kill(worker, number)
+
+
+@cache
+def _watch(pid: int, worker: int) -> None:
+    """Names a worker to the watcher of the process `pid`, once: a worker is stopped in every pair."""
+    stream = _start_watcher(pid).stdin
+    assert stream is not None  # noqa: S101  # for mypy
+    stream.write(f"{worker}\n".encode())
+    stream.flush()
 
 
 @cache

@@ -1,5 +1,6 @@
 """Pairs of blocks: who goes first, what is kept, and that workers of the side that is not timed stand still."""
 
+import io
 import itertools
 import os
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from gpugate.measurement import pairing as pairing_module
 from gpugate.measurement.cold_inputs import make_inputs
 from gpugate.measurement.device_timer import POWER_CAP, HostTimer
 from gpugate.measurement.host_counters import BEGAN, NO_BLOCK, CpuCounters
-from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, stop_workers
+from gpugate.measurement.pairing import FREE_DISCARDS, BothSides, Pairing, build_both, resume_workers, stop_workers
 from gpugate.measurement.record import ClockReading, Pair, SideCost, TimedBuild
 from gpugate.measurement.sides import BuiltSide
 from gpugate.measurement.torch_flags import TorchFlags
@@ -260,3 +262,15 @@ def test_workers_of_a_killed_process_go_on() -> None:
         wait_until(lambda: state(worker_id) != "T")
     finally:
         os.kill(worker_id, signal.SIGKILL)
+
+
+def test_a_worker_that_is_stopped_in_every_pair_is_named_to_the_watcher_once(monkeypatch) -> None:
+    """A list that grew with each pair would take the watcher milliseconds of a pair."""
+    named = io.BytesIO()
+    monkeypatch.setattr(pairing_module, "_start_watcher", lambda pid: SimpleNamespace(stdin=named))
+    with subprocess.Popen(PROGRAM) as worker:
+        for _ in range(3):
+            stop_workers({worker.pid})
+            resume_workers({worker.pid})
+        worker.kill()
+    assert named.getvalue() == f"{worker.pid}\n".encode()
