@@ -40,6 +40,10 @@ def test_a_wrong_output_is_wrong(difference: Difference, facts: dict[str, Any]) 
     assert (verdict.next_step is NextStep.TRACE) is (difference.problem is None)
 
 
+def test_an_output_at_each_of_its_limits_is_right() -> None:
+    assert judged(Difference(1e-3, 1e-2, 0.9, "fresh inputs")).outcome is Outcome.PASS
+
+
 WRONG = {"wrong": 2, "steps": 9, "first_wrong": 4}
 
 

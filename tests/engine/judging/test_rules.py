@@ -11,6 +11,7 @@ from gpugate.results.run import Mode
 from gpugate.results.verdict import CASE_CHECKS, Check, NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size
 from tests.support.judged_cases import (
+    COMMIT,
     COUNTED,
     LOOSE,
     RECORDED,
@@ -191,7 +192,8 @@ def test_a_first_look_is_undecided_only_where_its_interval_crosses_the_promise(
 ) -> None:
     found = verdicts(case(measured(optimized_ms, spread=0.2), remembered=None), mode)
     assert (found["speedup"].outcome, found["speedup"].code.value) == expected
-    assert (found["throughput"].outcome is Outcome.NO_BASELINE) is (mode is Mode.GATE)
+    without_record = Outcome.NO_BASELINE if mode is Mode.GATE else PASS
+    assert (found["throughput"].outcome, found["throughput"].code.value) == (without_record, "no_record")
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,12 @@ def test_a_first_look_is_undecided_only_where_its_interval_crosses_the_promise(
 )
 def test_rules_that_do_not_decide_add_their_reasons(check: Check, found: CaseResult, expected: str) -> None:
     assert " ".join(one.code.value for one in verdicts(found)[check].reasons) == expected
+
+
+def test_slower_code_is_named_by_its_commit_its_processes_and_its_change() -> None:
+    facts = verdicts(case(measured(10.05), recorded_code=code(10.8)))["throughput"].reasons[0].facts
+    assert (facts["commit"], facts["processes"]) == (COMMIT, 3)
+    assert facts["change"] == pytest.approx(0.08)
 
 
 ANY_CASE = [row[0] for table in TABLES.values() for row in table]

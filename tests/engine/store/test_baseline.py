@@ -363,6 +363,12 @@ def test_what_must_not_become_a_baseline_is_refused(last: RunResult, sentence: s
     assert str(refused.value).startswith(sentence)
 
 
+def test_runs_that_skipped_every_case_become_no_baseline() -> None:
+    skipped = run(replace(case("tf32", 2.0), measurement=None, skipped="needs TensorRT"))
+    with pytest.raises(BaselineError, match=r"^every case was skipped, so no baseline was written: record where they"):
+        record_runs(None, "net", [skipped] * 5, FIRST)
+
+
 def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
     def under(**packages: str) -> RunResult:
         return run(case("tf32", 2.0), environment=replace(H200, packages={**H200.packages, **packages}))
