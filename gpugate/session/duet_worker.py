@@ -75,7 +75,7 @@ class DuetTaker:
     def _measure_all(self, perf: PerfSession, cases: Mapping[str, Case], base: Mapping[str, Case]) -> None:
         """Sends what is measured after every case, so that a process that is killed keeps its measurements."""
         known = {case.id for case in catalogue.cases()}
-        wanted = [name for name in cases if name in base and name in (self.plan.case_ids or cases)]
+        wanted = [name for name in self.plan.case_ids or cases if name in cases and name in base]  # the first one first
         self._report(
             DuetProcess(
                 swapped=self.plan.swapped,

@@ -24,6 +24,10 @@ CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its ver
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 
 
+class CutOffError(CompareError):
+    """A process was killed at the end of its time before it had measured a case."""
+
+
 @dataclass(frozen=True)
 class DuetPlan:
     """The orders of one process. `case_ids` are the cases to measure; None: all that are selected. `fault` is put into
@@ -61,7 +65,7 @@ def measure_duets(
     A process that dies costs the case that was running; a further one measures the cases that were not begun. No
     process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it.
     `print_line` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any
-    case, or does not end by then.
+    case, and where the first one has measured none by then.
     """
     taken: list[DuetProcess] = []
     most, began_s, longest_s = processes, perf_counter(), 0.0
@@ -72,7 +76,12 @@ def measure_duets(
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
         print_line(f"process {len(taken) + 1} of at most {most}: {left}")
         left_s = None if limit_s is None else limit_s - spent_s
-        taken.append(run_process(replace(plan, number=len(taken)), head, words, left_s))
+        try:
+            taken.append(run_process(replace(plan, number=len(taken)), head, words, left_s))
+        except CutOffError:
+            if not taken:
+                raise
+            break
         longest_s = max(longest_s, perf_counter() - began_s - spent_s)
         most += bool(taken[-1].unfinished)
         undecided = [duet.case_id for duet in judge_duets(taken)[0] if duet.outcome is DuetOutcome.UNDECIDED]
@@ -91,16 +100,20 @@ def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
 
 
 def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None = None) -> DuetProcess:
-    """Measures the plan in a process in the folder of the head. Raises CompareError where it ends before a case, or
-    does not end within `timeout_s`."""
+    """Measures the plan in a process in the folder of the head.
+
+    What a process measured within `timeout_s` counts. Raises CutOffError where that is nothing, and CompareError where
+    the process ends before a case.
+    """
     task = to_json(replace(plan, project=plan.project or str(Path.cwd())))
     ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, folder=head.root)
-    if ended.status is None:
-        raise CompareError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
-    if not ended.messages:  # it ended before its first case: the cause is that of the command
+    process = from_json(DuetProcess, ended.messages[-1]) if ended.messages else None
+    if ended.status is None and (process is None or not process.measured):
+        raise CutOffError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
+    if process is None:  # it ended before its first case: the cause is that of the command
         raise CompareError(ended.explain("a process"))
-    process = from_json(DuetProcess, ended.messages[-1])
-    lost = process.unfinished[:1] if ended.status != HUNG else ()  # a case that hangs has its problem already
+    # A case that hangs has its problem already, and one that is cut off has none.
+    lost = process.unfinished[:1] if ended.status not in (HUNG, None) else ()
     return replace(process, problems={**process.problems, **dict.fromkeys(lost, f"its process {ended.reason}")})
 
 

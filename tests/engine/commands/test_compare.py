@@ -31,7 +31,7 @@ from gpugate.results.duet import DuetProcess
 from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
 from gpugate.session.duets import DuetPlan
-from gpugate.store.codec import from_json
+from gpugate.store.codec import from_json, to_json
 from gpugate.store.version import Version, git
 from tests.engine.judging.test_duet import CASE, measured, process
 from tests.engine.store.test_version import commit
@@ -285,6 +285,20 @@ def test_a_process_that_is_cut_off_is_one_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(duets, "run_module", lambda *_, **__: ended)
     with pytest.raises(CompareError, match=r"^the duet was cut off: a process did not end within 42 s, all that was"):
         duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=42.0)
+
+
+def test_what_was_measured_before_a_process_is_cut_off_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process is cut off in its second case, the third one before any."""
+    other = "net/other/cpu"
+    one = replace(process(measured(10, 10.5)), wanted=(CASE, other))
+    both = replace(one, measured={CASE: one.measured[CASE], other: one.measured[CASE]})
+    made = [EndedChild(0, "", messages=(to_json(both),)), EndedChild(None, "", 30.0, messages=(to_json(one),))]
+    ends, seconds = iter([*made, EndedChild(None, "", 30.0)]), iter([0.0, 0.0, 10.0, 10.0, 25.0, 25.0])
+    monkeypatch.setattr(duets, "run_module", lambda *_, **__: next(ends))
+    monkeypatch.setattr(duets, "perf_counter", lambda: next(seconds))
+    taken = duets.measure_duets(DuetPlan(""), Version(".", tmp_path), (), limit_s=60.0)
+    assert [[*found.measured] for found in taken] == [[CASE, other], [CASE]]
+    assert [dict(found.problems) for found in taken] == [{}, {}]
 
 
 def test_the_times_of_the_bill_stand_beside_the_wall_time(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gpugate.machine import children
 from gpugate.measurement.settings import Settings
 from gpugate.session import duet_worker
-from gpugate.session.duet_worker import plan_settings
+from gpugate.session.duet_worker import DuetTaker, plan_settings
 from gpugate.session.duets import BUDGET_S, DuetPlan
 from gpugate.store.baseline import Record
 from gpugate.store.codec import to_json
@@ -54,3 +55,13 @@ def test_a_case_without_a_record_is_sampled_until_its_interval_is_narrow(
 ) -> None:
     found = plan_settings(DuetPlan("", given_s), None)
     assert (found.budget_s, found.half_width, found.planned) == (budget_s, 0.0075, False)
+
+
+def test_the_cases_of_a_plan_have_their_turns_in_its_order() -> None:
+    """The first one is the case of a gate, and the others may have no time left."""
+    sent: list[Any] = []
+    cases: Any = {name: SimpleNamespace(id=name) for name in ("net/a/cpu", "net/b/cpu")}
+    none_here = SimpleNamespace(reason="it needs what is not here")
+    perf: Any = SimpleNamespace(environment=TWO_CORES, device=SimpleNamespace(type="cpu"), missing=lambda _: none_here)
+    DuetTaker(DuetPlan("", case_ids=("net/b/cpu", "net/a/cpu")), sent.append)._measure_all(perf, cases, cases)
+    assert [*sent[-1]["problems"]] == ["net/b/cpu", "net/a/cpu"]
