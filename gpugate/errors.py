@@ -73,6 +73,14 @@ class RankError(GpugateError):
     """A rank of a job failed or ended, or the ranks did not meet."""
 
 
+class DisprovedError(GpugateError):
+    """A proof of an optimization failed; the message names the problem and its size.
+
+    Workloads import it from `gpugate.workload`, and those of versions before 29 November 2026, which this engine drives
+    in duets, from here.
+    """
+
+
 class SideError(GpugateError):
     """One side of a comparison failed while it was built or run."""
 

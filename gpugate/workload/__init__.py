@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar
 
-from gpugate.errors import CatalogueError, GpugateError
+from gpugate.errors import CatalogueError
+from gpugate.errors import DisprovedError as DisprovedError  # which a proof raises
 from gpugate.units import Natural, NotNegative, Share, stored_unless
 
 if TYPE_CHECKING:
@@ -230,10 +231,6 @@ class Contract:
 
     engaged: tuple[Limit, ...] = ()
     limits: tuple[Limit, ...] = ()
-
-
-class DisprovedError(GpugateError):
-    """A proof of an optimization failed; the message names the problem and its size."""
 
 
 @dataclass(frozen=True)

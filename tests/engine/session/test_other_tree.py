@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import gpugate.catalogue
+import gpugate.workload
 from gpugate.errors import CompareError
 from gpugate.session.other_tree import Layout, OtherTree, find_tops
 from gpugate.store.version import git
@@ -131,6 +132,14 @@ def test_a_tree_that_this_engine_cannot_drive_is_refused_with_the_reason(tmp_pat
         tree.cases()
     assert str(error.value).startswith(f"this version of gpugate cannot drive the workloads of {tmp_path} (")
     assert problem in str(error.value)
+
+
+def test_a_proof_of_an_older_version_finds_its_error(tmp_path: Path) -> None:
+    """Workloads imported it from there when most records were made."""
+    write(tmp_path, {"conftest.py": "from gpugate.errors import DisprovedError\n"})
+    with alone_in_the_catalogue(), (tree := OtherTree(Layout(str(tmp_path)), "another_tree")).importable():
+        assert tree.cases() == {}
+    assert gpugate.errors.DisprovedError is gpugate.workload.DisprovedError
 
 
 def suite(name: str, value: int) -> dict[str, str]:
