@@ -119,8 +119,9 @@ class Decoder(ABC):
     def settle(self) -> None:  # noqa: B027 (not every decoder decodes ahead)
         """Returns at once: it is not known how far this decoder is ahead."""
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Drops the iterator over the frames, which refers to the decoder and to an open file."""
+        self._frames = iter(())
 
 
 class HostDecoder(Decoder):
@@ -154,6 +155,7 @@ class HostDecoder(Decoder):
         self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
 
     def close(self) -> None:
+        super().close()
         self._capture.release()
 
 
@@ -167,9 +169,6 @@ class HostPlanesDecoder(Decoder):
 
     def _copy(self, decoded: Any, place: Tensor) -> None:
         place.copy_(torch.from_numpy(decoded))
-
-    def close(self) -> None:
-        self._frames = iter(())  # the last reference, which closes the file
 
 
 class TorchCodecDecoder(HostPlanesDecoder):
@@ -293,6 +292,7 @@ class OneSession(Decoder):  # cuda only
 
     def close(self) -> None:
         self._stream.synchronize()
+        super().close()
         self._decoder.end()  # a request after that would wait forever
 
 

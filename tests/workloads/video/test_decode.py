@@ -1,5 +1,7 @@
 """Frames of OpenCV and torchcodec in batches, and the proof that compares decoders."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import cv2
@@ -45,6 +47,21 @@ def test_opencv_gives_every_frame_in_order(clip: Path, tmp_path: Path, suffix: s
     numbers = [number for frames in read for number in numbers_of(frames)]
     assert numbers == [number % 75 for number in range(192 if loop else 75)]
     decoder.close()
+
+
+@pytest.mark.parametrize("make", [HostDecoder, HostPlanesDecoder])
+def test_a_closed_decoder_is_freed_at_once(clip: Path, make: type[Decoder]) -> None:
+    """A session on a GPU must not wait for the garbage collector."""
+    decoder = make(clip, CPU, True)
+    decoder.read(4)
+    decoder.close()
+    alive = weakref.ref(decoder)
+    gc.disable()
+    try:
+        del decoder
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_a_clip_that_was_cut_short_gives_what_decodes(clip: Path) -> None:
