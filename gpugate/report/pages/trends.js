@@ -67,7 +67,9 @@ function specOf(name, values, show) {
   const scale = { domain: shown, range: shown.map((one) => palette[names.indexOf(one) % palette.length]) };
   const dashes = { domain: shown, range: shown.map((one) => DASHES[names.indexOf(one) % DASHES.length]) };
   const legend = shown.length > 1 ? { orient: "top", title: null, symbolStrokeWidth: 3, labelLimit: 300, columns: innerWidth < 720 ? 1 : 0 } : null;
-  const x = { field: "time", type: "temporal", scale: { type: "utc" }, axis: { title: null, grid: false, labelFlush: true, tickCount: { expr: "max(2, width / 120)" } } };
+  // Vega's own labels have 12 hours: 21:38 would be 09:38, beside a table that has 21:38.
+  const labelExpr = "utchours(datum.value) || utcminutes(datum.value) ? utcFormat(datum.value, '%H:%M') : datum.label";
+  const x = { field: "time", type: "temporal", scale: { type: "utc" }, axis: { title: null, grid: false, labelFlush: true, labelExpr, tickCount: { expr: "max(2, width / 120)" } } };
   const y = (field) => ({ field, type: "quantitative", scale: { zero: false }, title: TITLES[show], axis: { tickCount: 5 } });
   const color = { field: "machine", type: "nominal", scale, legend };
   const text = (field, title) => ({ field, type: "nominal", title });

@@ -12,6 +12,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +248,15 @@ def test_the_table_beside_a_chart_has_the_same_values(browser: Browser, site: Pa
         )
         assert float(anchor) == pytest.approx(case.anchor_speedup, rel=2e-3)
         assert float(ms) == pytest.approx(case.optimized_ms, rel=2e-3)
+
+
+def test_the_hours_below_a_chart_are_those_of_the_table(browser: Browser, tmp_path: Path) -> None:
+    evening = datetime(2026, 11, 29, 21, tzinfo=timezone.utc)
+    nights = [replace(run, started=evening + timedelta(hours=place)) for place, run in enumerate(simulated_nights(3))]
+    browser.show(f"{write_site(tmp_path, build_histories(nights, 3)).as_uri()}#case=two-layer-net/all/", 1280)
+    browser.wait_until(f"return document.querySelector('{CASE} .chart svg') !== null")
+    labels = browser.run(f"return [...document.querySelectorAll('{CASE} .chart text')].map(one => one.textContent)")
+    assert {"21:00", "22:00", "23:00"} <= set(labels)
 
 
 def test_hostile_names_are_text_in_charts_too(browser: Browser, tmp_path: Path) -> None:
