@@ -90,7 +90,7 @@ class Ended:
     def reason(self) -> str:
         """For example `ended with status 3`, `was killed by SIGSEGV` or `did not end within 60 s`."""
         if self.status is None:
-            return f"did not end within {self.timeout_s:g} s"
+            return f"did not end within {self.timeout_s:.4g} s"
         if self.status < 0:
             return f"was killed by {signal.Signals(-self.status).name}"
         return f"ended with status {self.status}"
