@@ -26,7 +26,9 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     NextStep.FREE_CORES: "end the other work on this machine, then {again}",
     NextStep.TRACE: "{rerun} --torch-trace",
     NextStep.RECORD: "{record}",
-    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths} (if intended: gpugate accept --case {case})",
+    # A shell takes the line as it stands: what follows the sign # is a comment there.
+    NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}"
+    ' # if intended: gpugate accept --case {case} --reason "..."',
     NextStep.SAME_CORES: "give this process the {cores} cores of the record, then {again}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",

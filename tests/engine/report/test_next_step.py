@@ -16,7 +16,7 @@ from gpugate.results.verdict import NextStep, Outcome, Verdict
 from tests.support import stored_runs
 from tests.support.tiny_project import PROMISE, TinyProject
 
-COMMAND = re.compile(r"\b(?:pytest|gpugate) [^()]+")
+COMMAND = re.compile(r"\b(?:pytest|gpugate) [^#]+")
 CASE = "tiny/quick/cpu"
 FACTS = Reason(ReasonCode.OTHER_CORES, {"commit": "1a2b3c4d5e6f", "recorded_cores": 2.0, "cores": 1.0})
 # The steps that change a workload's code or need another device.
