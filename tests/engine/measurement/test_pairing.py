@@ -268,9 +268,12 @@ def test_a_worker_that_is_stopped_in_every_pair_is_named_to_the_watcher_once(mon
     """A list that grew with each pair would take the watcher milliseconds of a pair."""
     named = io.BytesIO()
     monkeypatch.setattr(pairing_module, "_start_watcher", lambda pid: SimpleNamespace(stdin=named))
-    with subprocess.Popen(PROGRAM) as worker:
+    worker = subprocess.Popen(PROGRAM)
+    try:
         for _ in range(3):
             stop_workers({worker.pid})
             resume_workers({worker.pid})
+    finally:
         worker.kill()
+        worker.wait()
     assert named.getvalue() == f"{worker.pid}\n".encode()
