@@ -50,7 +50,6 @@ def test_the_decision_and_when_it_is_taken(found: Sequence[ProcessMean], decisio
 
 
 def test_the_expected_processes_of_a_duet_are_those_of_walds_approximation() -> None:
-    """1 - 2 log(MISS / (1 - FALSE_ALARM)) (sd / log(1.03))^2, and no more than a duet has."""
     assert [round(expected_processes(sd), 2) for sd in (0.0, 0.01, 0.02, 1.0)] == [1, 1.69, 3.74, 12]
 
 
