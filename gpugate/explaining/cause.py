@@ -193,8 +193,8 @@ def _in_words(term: str, share: str, faster: bool, then: State, now: State) -> C
     longer, slower = ("less time", "faster") if faster else ("longer", "slower")
     if term in ("kernels", "operators"):
         most = next((move for move in list_changed_parts(then, now) if (move.ms < 0) == faster), None)
-        words = f", most of all {shorten_name(most.name)}, {write_signed(most.ms)}" if most else ""
-        return Cause("slower kernels", f"{term} take {longer}{words} ({share})")
+        words = f", most of all {shorten_name(most.name)} ({write_signed(most.ms)} under the profiler)" if most else ""
+        return Cause("slower kernels", f"{term} take {longer}{words}: {share}")
     if term == "clocks":
         clocks = f"{then.sm_clock_mhz:.0f} -> {now.sm_clock_mhz:.0f} MHz"
         return Cause("clocks", f"the SM clock is {slower}: {clocks} ({share})")
