@@ -134,7 +134,7 @@ CAUSES = [
     ),
     (now(12.0, SPUN), "more work after the steps", "after the last step: spin_kernel, +4.00 ms"),
     (now(13.0, SLOWER), "slower kernels", "take longer, most of all conv (+3.00 ms under the profiler): +3.00 ms of"),
-    (now(11.0, SLOWER), "slower kernels", "conv, +3.00 ms +3.00 ms per step, and other parts -2.00 ms"),
+    (now(11.0, SLOWER), "slower kernels", "(+3.00 ms under the profiler): +3.00 ms per step, and other parts -2.00 ms"),
     (now(7.0, kernels(conv=3.0, relu=2.0)), "slower kernels", "take less time, most of all conv (-3.00 ms under"),
     (now(18.0, kernels(conv=12.0, relu=4.0), sm_clock_mhz=990.0), "clocks", "1980 -> 990 MHz"),
     (now(12.0, replace(PROFILE, copy_ms=2.5)), "slower copies", "the same copies take longer"),
