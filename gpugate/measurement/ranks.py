@@ -23,7 +23,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -55,12 +54,16 @@ class RankJob:
         self._sides = 0
 
     def __enter__(self) -> RankJob:
+        from pytest import MonkeyPatch  # noqa: PT013  # the other ranks need no pytest
+
         with ExitStack() as undo:
             undo.push(self.__exit__)
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="gpugate-ranks-")))
             file = str(folder / "rendezvous")
             shared = {"file": file, "timeout_s": self._timeout_s, "count": self.count}
-            self._stack.enter_context(patch.dict(os.environ, {**_NCCL, **_of_rank(0, self.count)}))
+            variables = self._stack.enter_context(MonkeyPatch.context())
+            for name, value in {**_NCCL, **_of_rank(0, self.count)}.items():
+                variables.setenv(name, value)
             for number in range(1, self.count):
                 task = {**shared, "rank": number, "device": str(_device_of(number, self._device))}
                 child = Child("gpugate.measurement.rank_server", task=task, environment=_of_rank(number, self.count))
