@@ -140,15 +140,16 @@ class RunView:
 
     @cached_property
     def tally(self) -> str:
-        """`7 cases measured (6 PASS, 1 REGRESSED), 2 cases skipped, 1 case failed, in 182 s, seed 0`."""
+        """`7 cases measured (6 PASS, 1 REGRESSED), 1 case not gated tonight (net/fast/cpu), in 182 s, seed 0`."""
         run, measured = self.run, [case for case in self.cases if case.measurement is not None]
         counts = Counter(outcome_word(case.worst) for case in measured)
         order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
         words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
         parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
-        skipped = sum(map(len, self.skips.values()))
-        not_gated = sum(map(_is_not_gated, measured)) if run.gate else 0
-        others = {"not gated tonight": not_gated, "skipped": skipped, "failed": len(self.errors)}
+        not_gated = [case.case_id for case in measured if run.gate and _is_not_gated(case)]
+        if not_gated:
+            parts.append(f"{number_of(len(not_gated), 'case')} not gated tonight ({units.list_names(not_gated)})")
+        others = {"skipped": sum(map(len, self.skips.values())), "failed": len(self.errors)}
         parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
         return ", ".join([*parts, f"in {run.wall_s:.0f} s", f"seed {run.seed}"])
 
