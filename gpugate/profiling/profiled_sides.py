@@ -25,6 +25,7 @@ from gpugate.measurement.time_limit import BUILD_SHARE
 from gpugate.measurement.warm_up import least_block_ms, read_each_once, warm_up
 from gpugate.profiling.export import DOMAIN, STEP, Capture, CaptureIndex, SideLabel, safe_name
 from gpugate.session.options import Tool
+from gpugate.store.json_file import write_atomically
 from gpugate.workload import Case, Context
 
 STEP_COLOUR, WINDOW_COLOUR = 0x76B900, 0x999999
@@ -167,7 +168,7 @@ def trace_sides(case: Case, context: Context, fault: Fault | None, folder: Path)
             synchronize(device)
         trace = path.with_suffix("")
         profiler.export_chrome_trace(str(trace))
-        path.write_bytes(gzip.compress(trace.read_bytes()))
+        write_atomically(path, gzip.compress(trace.read_bytes()))
         trace.unlink()
         detach(device)
 
