@@ -16,7 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpugate.workload import TOLERANCE_BY_DTYPE, Context, Needs, Optimization, Side, Size, Tolerance, Workload
+from gpugate.workload import (
+    TOLERANCE_BY_DTYPE,
+    Context,
+    Needs,
+    Optimization,
+    Side,
+    Size,
+    Tolerance,
+    Workload,
+    no_engagement_problem,
+)
 from workloads.parts.random_inputs import host_generator
 
 FILES, WIDTH, HEIGHT, REDUCED = 4, 1024, 768, 4
@@ -47,28 +57,36 @@ def _files(context: Context) -> list[bytes]:
     return files
 
 
-def decode(file: bytes, reduced: bool) -> Tensor:
-    """float32 [3, height, width] of the small picture; `reduced` decodes it at its size."""
+def decode(file: bytes, reduced: bool, sizes: set[tuple[int, int]]) -> Tensor:
+    """float32 [3, height, width] of the small picture; `reduced` decodes it at its size. `sizes` gets that of the
+    decoded picture."""
     from PIL import Image
 
     with Image.open(io.BytesIO(file)) as picture:
         if reduced:
             picture.draft("RGB", SMALL)
+        sizes.add(picture.size)
         small = picture if reduced else picture.reduce(REDUCED)
         return torch.from_numpy(np.array(small)).permute(2, 0, 1).float() / 255
 
 
 def decoding(context: Context, threads: int = 0, reduced: bool = False) -> Side:
     """The side that decodes the files of a step one by one, or by so many threads."""
-    files = _files(context)
+    files, sizes = _files(context), set[tuple[int, int]]()
     pool = ThreadPoolExecutor(threads) if threads else None
     decode_all: Any = pool.map if pool else map
 
     def step(wanted: Tensor) -> Tensor:
         chosen = [files[number] for number in wanted.tolist()]
-        return torch.stack(list(decode_all(partial(decode, reduced=reduced), chosen)))
+        return torch.stack(list(decode_all(partial(decode, reduced=reduced, sizes=sizes), chosen)))
 
-    return Side(step, close=pool.shutdown if pool else lambda: None)
+    engaged = partial(describe_sizes, sizes, SMALL) if reduced else no_engagement_problem
+    return Side(step, engaged=engaged, close=pool.shutdown if pool else lambda: None)
+
+
+def describe_sizes(sizes: set[tuple[int, int]], wanted: tuple[int, int]) -> str | None:
+    """The sizes at which pictures were decoded, unless all have the one that was wanted."""
+    return None if sizes == {wanted} else f"pictures were decoded at {sorted(sizes)}, not at {wanted}"
 
 
 # Leaving out frequencies is another filter than the mean of 4 x 4 pixels.

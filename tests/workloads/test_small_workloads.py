@@ -11,6 +11,7 @@ from gpugate.workload import Context
 from workloads import requests, slow_storage, two_layer_net
 from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
 from workloads.llm.quantized import multiply_scaled
+from workloads.picture_files import describe_sizes
 
 CONTEXT = Context(torch.device("cpu"), items=8, seed=3, cache_dir=Path())
 
@@ -43,9 +44,10 @@ def test_a_scaled_product_of_fp8_is_one_graph_for_the_compiler() -> None:
     assert product(values, scales, weight, weight_scales, torch.bfloat16).shape == (32, 48)
 
 
-def test_int8_names_a_layer_that_kept_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_side_names_what_was_not_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.ao.quantization.quantize_dynamic", lambda model, layers, dtype: model)
     assert requests.int8(CONTEXT).engaged() == "0, 2 has float weights"
+    assert describe_sizes({(1024, 768)}, (256, 192)) == "pictures were decoded at [(1024, 768)], not at (256, 192)"
 
 
 @pytest.mark.parametrize(("name", "at_once"), [("baseline", 1), ("prefetch", 1), ("parallel-reads", 4)])

@@ -265,7 +265,6 @@ def test_workers_of_a_killed_process_go_on() -> None:
 
 
 def test_a_worker_that_is_stopped_in_every_pair_is_named_to_the_watcher_once(monkeypatch) -> None:
-    """A list that grew with each pair would take the watcher milliseconds of a pair."""
     named = io.BytesIO()
     monkeypatch.setattr(pairing_module, "_start_watcher", lambda pid: SimpleNamespace(stdin=named))
     monkeypatch.setattr(pairing_module, "_signal", lambda workers, number: None)
