@@ -35,7 +35,6 @@ from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
 from gpugate.session.confirm import compare_code, confirm
 from gpugate.session.options import AUTO, OFF, Options
 from gpugate.session.perf_session import PerfSession
-from gpugate.store import run_file
 from gpugate.store.codec import from_json, to_json
 from gpugate.workload import Case, for_device_class
 
@@ -119,7 +118,7 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
 
 
 def end_hung(session: PerfSession, error: SideError) -> str:
-    """Writes the run with the error of the case that hangs in C code; returns the sentence about it.
+    """Ends the run with the error of the case that hangs in C code; returns the sentence about it.
 
     It runs in another thread, when the main one will not come back.
     """
@@ -132,8 +131,6 @@ def end_hung(session: PerfSession, error: SideError) -> str:
         if session.options.worker is not None:  # the controller writes the run
             session.save_case(result)
     session.finish(interrupted=True)
-    for path in session.options.run_paths:
-        run_file.write(path, session.result)
     paths = " and ".join(str(path) for path in session.options.run_paths)
     kept = f"; what was measured is in {paths}" if paths else ""
     return f"{sentence}; it hangs in code that is not Python, so the run ends here{kept}"

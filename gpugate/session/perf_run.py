@@ -154,6 +154,7 @@ class PerfRun:
         `self.opened` is None in a process of trials or duets, which hangs all the same.
         """
         sentence = end_hung(opened, error)
+        self._write_files(opened.result)
         capture: Any = self.config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()
