@@ -147,14 +147,12 @@ KERNELS_FOR_ONE_ROW = (
         why=f"the target is 1.6, and 1.2x was measured: {SMALL_KERNELS}",
     ),
     _in_triton(
-        *(
-            "fp8",
-            partial(build_in_triton, narrow=FP8),
-            {"sm_90": 1.1, "cuda": 1.09},
-            "fused-gemv",
-            *ONE_GRAPH,
-            *OWN_KERNELS,
-        ),
+        "fp8",
+        partial(build_in_triton, narrow=FP8),
+        {"sm_90": 1.1, "cuda": 1.09},
+        "fused-gemv",
+        *ONE_GRAPH,
+        *OWN_KERNELS,
         dtype="fp8",
         needs=TRITON_ON_ADA,
         share=0.55,
@@ -173,8 +171,8 @@ ON_CPU = (
         bytes=bytes_of_step(SMALL, 4, 1, narrow=SMALL.weights),
     ),
 )
-# In bfloat16, another order of the sums over 8,192 tokens moves the logits of 16 layers by 2 %, and one
-# page in the place of another one by 15 %.
+# In bfloat16, another order of the sums over 8,192 tokens moves the logits of 16 layers by 2 %, and one page in the
+# place of another one by 15 %.
 _long_rung = partial(_rung, tolerance={"bfloat16": Tolerance(relative_l2=6e-2, max_error=1.5e-1)}, share=0.5)
 LONG = (
     _long_rung("flash", long_context.flash, {"sm_90": 2.1, "cuda": 1.3}, BASELINE, *ONE_GRAPH),
