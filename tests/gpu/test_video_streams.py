@@ -290,7 +290,7 @@ def test_nvjpeg_gets_what_torch_has_queued(
     assert_shows(tmp_path / "clip.mov", frames[:CODED_FRAMES])
 
 
-@needs("av", "PyNvVideoCodec")
+@needs("av")
 def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
     """After a failed encoder a process can launch nothing any more, so a child tries."""
     from workloads.video.encoders import Nvenc

@@ -36,7 +36,7 @@ from gpugate.workload import (
 )
 from workloads.parts.random_inputs import stamps
 from workloads.video.arrivals import psnr_db, read_numbers
-from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_ENGINES, VIDEO_SETTING, is_users, nv12_size, source
+from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_SETTING, is_users, nv12_size, source
 from workloads.video.decode import bgr_frames, nv12_frames
 from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
 from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, planes, rgb_from_nv12
@@ -173,7 +173,7 @@ def _variant(
 
 
 COMPRESSED_ONLY = compressed_only(ITEMS["cuda"], FRAME_BYTES)
-NVENC = replace(VIDEO_ENGINES, engine=Engine("nvenc", why_not))
+NVENC = replace(ON_HOST, engine=Engine("nvenc", why_not))
 OWN_THREADS = (
     "H.264 costs more than MPEG-4 Part 2 and is smaller; its threads work while the caller goes on, but at "
     "the end of a short file they are soon idle"

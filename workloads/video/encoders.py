@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
 import os
 import subprocess
 import sys
@@ -20,16 +19,17 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -37,16 +37,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workloads.parts.kept_files import replacing_file
-from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, replacing_video
+from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, planes, replacing_video
 
 if TYPE_CHECKING:
-    from av.container import OutputContainer
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
 LEAST_ENCODED_DB = 35.0
 MOST_IN_FLIGHT = 3  # batches
-PRESET, CRF = "veryfast", 23  # of libx264; CRF is its constant rate factor
+X264_OPTIONS = {"preset": "veryfast", "g": "250", "crf": "23"}  # CRF: constant rate factor
 # Frames that libx264 buffers by that preset, besides one for each of its threads: for look-ahead, and B-frames.
 KEPT_FRAMES = 14
 _Frames = TypeVar("_Frames")
@@ -192,7 +191,10 @@ class X264(Encoder[Tensor]):
 
         with replacing_video(self.path) as container:
             stream: VideoStream = container.add_stream("libx264", rate=self.info.frames_per_second)
-            configure(stream.codec_context, self.info)
+            configure(stream.codec_context, self.info, "nv12", X264_OPTIONS)
+            # PyAV requests threads that share a frame: slices that cannot be predicted from each other, slower and
+            # larger. With a count of 0 libx264 takes 1.5 threads for each core.
+            stream.codec_context.thread_type, stream.codec_context.thread_count = "FRAME", 0
             stream.codec_context.open()
             while (batch := (yield)) is not None:
                 batch.wait()
@@ -204,15 +206,13 @@ class X264(Encoder[Tensor]):
             container.mux(stream.encode(None))
 
 
-def configure(context: VideoCodecContext, info: VideoInfo, threads: int = 0) -> None:
-    """Sets libx264, not open yet, to NV12 in the video's colours; with 0 threads it takes 1.5 for each core."""
-    context.width, context.height, context.pix_fmt = info.width, info.height, "nv12"
+def configure(context: VideoCodecContext, info: VideoInfo, pixels: str, options: Mapping[str, str]) -> None:
+    """Sets an encoder, not open yet, to frames of these pixels in the video's colours."""
+    context.width, context.height, context.pix_fmt = info.width, info.height, pixels
     context.framerate, context.time_base = info.frames_per_second, 1 / info.frames_per_second
     context.color_range = LIMITED_RANGE
     context.colorspace = context.color_primaries = context.color_trc = TAGS[info.matrix]
-    context.options = {"preset": PRESET, "g": "250", "crf": f"{CRF}"}
-    # PyAV requests threads that share a frame: slices that cannot be predicted from each other, slower and larger.
-    context.thread_type, context.thread_count = "FRAME", threads
+    context.options = dict(options)
 
 
 # --- what the encoders of the GPU share -------------------------------------------------------------------------------
@@ -268,28 +268,6 @@ def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
         raise EncodingError(f"frames are {found}, and the video needs contiguous uint8 [n, *{list(shape)}]")
 
 
-def coded_track(container: OutputContainer, codec: str, info: VideoInfo) -> Any:
-    """A video stream for pictures that are coded already; H.264 is an Annex B byte stream."""
-    return container.add_mux_stream(
-        codec,
-        rate=info.frames_per_second,
-        width=info.width,
-        height=info.height,
-        time_base=1 / info.frames_per_second,
-    )
-
-
-def coded_packet(track: Any, info: VideoInfo, picture: Any, shown: int, coded: int, is_keyframe: bool) -> Any:
-    """A whole picture, by its numbers in display order and in coding order; an array is not copied."""
-    from av.packet import Packet
-
-    packet = Packet(picture)  # any buffer
-    packet.stream, packet.time_base = track, 1 / info.frames_per_second
-    packet.pts, packet.dts, packet.duration = shown, coded, 1
-    packet.is_keyframe = is_keyframe
-    return packet
-
-
 # --- Motion-JPEG ------------------------------------------------------------------------------------------------------
 
 QUALITY = 90  # JPEG's, 1 to 100
@@ -318,12 +296,20 @@ class MotionJpeg(Encoder[Tensor]):
         return pictures(as_of_now(frames), jpeg_threads())
 
     def _encode(self) -> Generator[None, Any, None]:
+        from av.packet import Packet
+
+        info, time_base = self.info, 1 / self.info.frames_per_second
         with replacing_video(self.path) as container:
-            track = coded_track(container, "mjpeg", self.info)
+            track: Any = container.add_mux_stream(
+                "mjpeg", rate=info.frames_per_second, width=info.width, height=info.height, time_base=time_base
+            )
             while (batch := (yield)) is not None:
                 for picture in batch:
-                    number = self.frames
-                    container.mux(coded_packet(track, self.info, picture.numpy(), number, number, is_keyframe=True))
+                    packet = Packet(picture.numpy())  # which is not copied
+                    packet.stream, packet.time_base = track, time_base
+                    packet.pts, packet.dts, packet.duration = self.frames, self.frames, 1
+                    packet.is_keyframe = True
+                    container.mux(packet)
                     self.frames += 1
 
 
@@ -421,29 +407,18 @@ def library() -> Any:
 
 # --- NVENC ------------------------------------------------------------------------------------------------------------
 
-PACKAGE, INSTALL = "PyNvVideoCodec", "pip install PyNvVideoCodec"
+NVENC: Final = "h264_nvenc"
+ON_DEVICE = "cuda"  # FFmpeg's name of frames in the GPU's memory
+NVENC_OPTIONS = {"preset": "p4", "tune": "hq", "rc": "constqp", "qp": "25", "g": "250"}
 TRIAL_LIMIT_S = 60.0
-# The child encodes four grey pictures: NVENC refuses pictures much smaller than 256 x 256. It ends without a library's
-# clean-up, which could crash or hang it.
+# NVENC refuses pictures much smaller than 256 x 256.
 TRIAL = """
-import os, sys
-import numpy, PyNvVideoCodec
-encoder = PyNvVideoCodec.CreateEncoder(256, 256, "NV12", True, gpu_id=int(sys.argv[1]), codec="h264")
-grey = numpy.full((384, 256), 128, dtype=numpy.uint8)
-packets = sum(len(encoder.Encode(grey)) for _ in range(4)) + len(encoder.EndEncode())
-os._exit(0 if packets else 1)
+import sys, av
+encoder = av.CodecContext.create("h264_nvenc", "w")
+encoder.width, encoder.height, encoder.pix_fmt, encoder.framerate = 256, 256, "nv12", 30
+encoder.options = {"gpu": sys.argv[1]}
+encoder.open()
 """
-KEYFRAMES = (2, 3)  # I and IDR of NV_ENC_PIC_TYPE; an I that is no IDR cannot occur, as every group begins with an IDR
-FRAMES_BETWEEN_KEYFRAMES = 250
-SETTINGS: dict[str, str | int] = {
-    "codec": "h264",
-    "preset": "P4",
-    "tuning_info": "high_quality",
-    "rc": "constqp",
-    "constqp": 25,
-    "gop": FRAMES_BETWEEN_KEYFRAMES,
-    "idrperiod": FRAMES_BETWEEN_KEYFRAMES,
-}
 
 
 @functools.cache
@@ -452,36 +427,26 @@ def why_not(gpu: int) -> str | None:
 
     A child process tries it, which takes seconds; the answer is kept for this process.
     """
-    if find_spec(PACKAGE) is None:
-        return f"NVENC needs the package {PACKAGE}: {INSTALL}"
+    if int(version("av").partition(".")[0]) < 18:
+        return "NVENC needs PyAV 18, which takes frames of the GPU: pip install 'av>=18', with Python 3.11 or newer"
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", TRIAL, str(gpu)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TRIAL_LIMIT_S,
-            check=False,
-            encoding="utf-8",
-            errors="replace",
-        )
+        command = [sys.executable, "-c", TRIAL, str(gpu)]
+        child = subprocess.run(command, capture_output=True, timeout=TRIAL_LIMIT_S, check=False, text=True)
     except subprocess.TimeoutExpired:
         problem = f"a trial did not end within {TRIAL_LIMIT_S:g} s"
     else:
         if child.returncode == 0:
             return None
-        lines = child.stdout.strip().splitlines() or [""]
+        lines = child.stderr.strip().splitlines() or [""]
         problem = f"a trial ended with status {child.returncode}, {lines[-1][:160]}"
     return f"GPU {gpu} encodes no h264 by NVENC ({problem}): take another encoder, A100, H100 and H200 have none"
 
 
 class Nvenc(Encoder[Tensor]):
-    """H.264 of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device, through PyNvVideoCodec.
+    """H.264 of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device, which FFmpeg reads where it lies.
 
-    A100, H100 and H200 have no such encoder, and creating one breaks the CUDA context of its process. So a child
+    A100, H100 and H200 have no such encoder, and creating one can break the CUDA context of its process. So a child
     process tries it first, and none is created where the child could not.
-
-    The library reports a finished read of a frame only by its packet: until then the batches are kept.
     """
 
     def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
@@ -495,72 +460,21 @@ class Nvenc(Encoder[Tensor]):
         return as_of_now(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
-        from av.bitstream import BitStreamFilterContext
-        from av.packet import Packet
+        from av.video.frame import CudaContext, VideoFrame
 
-        info, code = self.info, TAGS[self.info.matrix]
-        # A thread without a context would get one of its own, without PyTorch's memory.
-        torch.cuda.set_device(self._gpu)
-        library: Any = importlib.import_module(PACKAGE)
-        # NVENC tags no colours, which a player would guess from the frame's size: the filter rewrites parameter sets.
-        colours = f"colour_primaries={code}:transfer_characteristics={code}:matrix_coefficients={code}"
-        tags = BitStreamFilterContext(f"h264_metadata={colours}:video_full_range_flag=0", "h264")
-        fps, given = max(1, round(info.frames_per_second)), 0
-        kept = deque[tuple[int, Tensor]]()  # batches with the number of the frame after the last one
+        torch.cuda.set_device(self._gpu)  # makes PyTorch's context that of this thread
+        cuda = CudaContext(self._gpu, primary_ctx=False, current_ctx=True)
         with replacing_video(self.path) as container:
-            encoder = library.CreateEncoder(
-                info.width, info.height, "NV12", False, gpu_id=self._gpu, fps=fps, **SETTINGS
-            )
-            reordered = max(0, int(encoder.GetNumBFrames()))  # -1 where every picture is a keyframe
-            track = coded_track(container, "h264", info)
-
-            def mux(packets: list[dict[str, Any]]) -> None:
-                """Writes packets in coding order: `data`, the frame's number as `timestamp`, and `picture_type`."""
-                for packet in packets:
-                    data, is_keyframe = bytes(packet["data"]), packet["picture_type"] in KEYFRAMES
-                    if is_keyframe:
-                        data = b"".join(bytes(tagged) for tagged in tags.filter(Packet(data)))
-                    coded = self.frames - reordered
-                    container.mux(coded_packet(track, info, data, packet["timestamp"], coded, is_keyframe))
-                    self.frames += 1
-                while kept and kept[0][0] + reordered <= self.frames:
-                    kept.popleft()
-
+            stream: VideoStream = container.add_stream(NVENC, rate=self.info.frames_per_second)
+            configure(stream.codec_context, self.info, ON_DEVICE, NVENC_OPTIONS)
             while (batch := (yield)) is not None:
                 batch.wait()
-                kept.append((given + len(batch.frames), batch.frames))
-                for frame in batch.frames:
-                    picture = library.NV_ENC_PIC_PARAMS()
-                    picture.inputTimeStamp = given
-                    given += 1
-                    mux(encoder.Encode(nv12_planes(frame), picture))
-            mux(encoder.EndEncode())
-            del encoder  # in its thread, before the frames that it read
-
-
-def nv12_planes(frame: Tensor) -> SimpleNamespace:
-    """A frame, uint8 [H*3//2, W] contiguous, for PyNvVideoCodec, whose `cuda()` returns luma and chroma.
-
-    Each has a `__cuda_array_interface__`: [H, W, 1], and [H/2, W/2, 2] with U before V.
-    """
-    rows, width = frame.shape
-    height, address = rows * 2 // 3, frame.data_ptr()
-    planes = [
-        SimpleNamespace(
-            __cuda_array_interface__={
-                "shape": shape,
-                "strides": (width, shape[2], 1),
-                "data": (first, False),
-                "typestr": "|u1",
-                "version": 3,
-            }
-        )
-        for shape, first in (
-            ((height, width, 1), address),
-            ((height // 2, width // 2, 2), address + height * width),
-        )
-    ]
-    return SimpleNamespace(cuda=lambda: planes)
+                for luma, chroma in zip(*planes(batch.frames), strict=True):
+                    frame = VideoFrame.from_dlpack((luma, chroma), cuda_context=cuda)  # keeps the memory for NVENC
+                    frame.pts = self.frames
+                    container.mux(stream.encode(frame))
+                    self.frames += 1
+            container.mux(stream.encode(None))
 
 
 # --- files that are recorded without end ------------------------------------------------------------------------------

@@ -1,20 +1,16 @@
 """Every encoder on a CPU: each frame in order, at its quality and in its colours; an error leaves what was there.
 
-libx264 stands for NVENC behind PyNvVideoCodec's interface, and libjpeg for nvJPEG.
+libx264 stands for NVENC, and libjpeg for nvJPEG.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -45,7 +41,6 @@ from workloads.video.frames import VideoInfo, nv12_from_rgb
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 VIDEO = VideoInfo(Path("clip.mp4"), 160, 96, 12, Fraction(25), "h264", "bt601", keyframes=())
 GPU = torch.device("cuda", 0)
-IDR, NOT_INTRA = 3, 0  # of NV_ENC_PIC_TYPE
 # By name: the encoder of a path and a format, the form of its frames, and its codec.
 ENCODERS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "Mp4v": (Mp4v, "bgr", "mpeg4"),
@@ -55,66 +50,14 @@ ENCODERS: dict[str, tuple[Callable[..., Any], str, str]] = {
 }
 
 
-class Pretended:
-    """PyNvVideoCodec's encoder, as far as it is used here: NV12 planes by their addresses in, lists of packets out."""
-
-    def __init__(self, width: int, height: int, reordered: int = 0, **asked: Any) -> None:
-        self.asked = asked
-        self._reordered = reordered
-        self._context = av.CodecContext.create("libx264", "w")
-        self._context.width, self._context.height, self._context.pix_fmt = width, height, "yuv420p"
-        self._context.framerate, self._context.time_base = Fraction(25), Fraction(1, 25)
-        self._context.options = {"preset": "veryfast", "crf": "18", "g": "10", "bf": str(max(0, reordered))}
-        self.fail_at: int | None = None
-
-    def GetNumBFrames(self) -> int:  # noqa: N802 (PyNvVideoCodec's name)
-        return self._reordered
-
-    def Encode(self, frame: Any, picture: Any) -> list[dict[str, Any]]:  # noqa: N802
-        if picture.inputTimeStamp == self.fail_at:
-            raise RuntimeError("NvEncoder : m_nvenc.nvEncEncodePicture returned error 8")
-        luma, chroma = (_at(plane.__cuda_array_interface__) for plane in frame.cuda())
-        assert chroma.shape[2] == 2
-        nv12 = np.concatenate([luma[:, :, 0], chroma.reshape(len(chroma), -1)])
-        shown = av.VideoFrame.from_ndarray(nv12, "nv12").reformat(format="yuv420p")
-        shown.pts = picture.inputTimeStamp
-        return self._packets(self._context.encode(shown))
-
-    def EndEncode(self) -> list[dict[str, Any]]:  # noqa: N802
-        return self._packets(self._context.encode(None))
-
-    def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
-        return [
-            {"data": bytes(each), "timestamp": each.pts, "picture_type": IDR if each.is_keyframe else NOT_INTRA}
-            for each in packets
-        ]
-
-
-def _at(interface: dict[str, Any]) -> np.ndarray:
-    assert (interface["typestr"], interface["version"]) == ("|u1", 3)
-    address, _ = interface["data"]
-    memory = (ctypes.c_uint8 * (interface["shape"][0] * interface["strides"][0])).from_address(address)
-    values = np.frombuffer(memory, np.uint8)
-    return np.lib.stride_tricks.as_strided(values, interface["shape"], interface["strides"], writeable=False)
-
-
 @pytest.fixture(autouse=True)
-def library(monkeypatch) -> SimpleNamespace:
-    """PyNvVideoCodec on a GPU that can; `made` are its encoders, `reordered` their B-frames."""
-    made: list[Pretended] = []
+def libx264(monkeypatch: pytest.MonkeyPatch) -> None:
+    """libx264 in place of NVENC, with frames in host memory, on a GPU that can."""
     monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
-    module = SimpleNamespace(made=made, reordered=0, fail_at=None, NV_ENC_PIC_PARAMS=SimpleNamespace)
-
-    def create(width: int, height: int, pixels: str, from_host: bool, **asked: Any) -> Pretended:
-        assert (pixels, from_host) == ("NV12", False)
-        made.append(Pretended(width, height, reordered=module.reordered, **asked))
-        made[-1].fail_at = module.fail_at
-        return made[-1]
-
-    module.CreateEncoder = create
-    monkeypatch.setitem(sys.modules, "PyNvVideoCodec", module)
     monkeypatch.setattr(encoders, "why_not", lambda gpu: None)
-    return module
+    monkeypatch.setattr(encoders, "NVENC", "libx264")
+    monkeypatch.setattr(encoders, "ON_DEVICE", "nv12")
+    monkeypatch.setattr(encoders, "NVENC_OPTIONS", {"preset": "veryfast", "crf": "18", "g": "10", "bf": "2"})
 
 
 @pytest.fixture(params=ENCODERS)
@@ -129,22 +72,18 @@ def frames(name, request) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix", "reordered"),
+    ("name", "suffix"),
     [
-        ("Mp4v", ".mp4", 0),
-        ("Mp4v", ".avi", 0),
-        ("X264", ".mp4", 0),
-        *(("MotionJpeg", suffix, 0) for suffix in (".mp4", ".mov", ".avi")),
-        ("Nvenc", ".mp4", -1),
-        ("Nvenc", ".mp4", 2),
-        ("Nvenc", ".mkv", 0),
+        ("Mp4v", ".mp4"),
+        ("Mp4v", ".avi"),
+        ("X264", ".mp4"),
+        *(("MotionJpeg", suffix) for suffix in (".mp4", ".mov", ".avi")),
+        ("Nvenc", ".mp4"),
+        ("Nvenc", ".mkv"),
     ],
 )
-def test_every_frame_comes_back_in_order_at_its_quality_and_rate(
-    tmp_path, nv12, library, frames, name, suffix, reordered
-):
+def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12, frames, name, suffix):
     """libx264 holds back frames until it is flushed, and so does NVENC where it looks ahead or uses B-frames."""
-    library.reordered = reordered
     path = tmp_path / f"out{suffix}"
     path.write_bytes(b"of yesterday")
     with ENCODERS[name][0](path, VIDEO) as encoder:
@@ -176,7 +115,6 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(
 @pytest.mark.parametrize(("matrix", "code"), [("bt601", 6), ("bt709", 1)])
 @pytest.mark.parametrize("name", ["X264", "Nvenc"])
 def test_colours_are_tagged_in_limited_range(tmp_path, nv12, name, matrix, code):
-    """NVENC leaves the tags out."""
     path = tmp_path / "out.mp4"
     with ENCODERS[name][0](path, replace(VIDEO, frames_per_second=Fraction(30000, 1001), matrix=matrix)) as encoder:
         encoder.write(nv12)
@@ -207,44 +145,10 @@ def test_an_error_of_the_caller_aborts_and_leaves_what_was_there_before(tmp_path
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"of yesterday"]
 
 
-def test_frames_are_kept_until_their_packets_are_there(tmp_path, nv12, library):
-    """The library copies a frame after `Encode` has returned; a freed one could be overwritten before."""
-    alive: dict[int, weakref.ref[Tensor]] = {}
-    coded: set[int] = set()
-    freed_too_early: set[int] = set()
-
-    class Watched(Pretended):
-        def _packets(self, packets: list[Any]) -> list[dict[str, Any]]:
-            freed = {number for number, frame in list(alive.items()) if frame() is None}
-            freed_too_early.update(freed - coded)
-            coded.update(packet.pts for packet in packets)
-            return super()._packets(packets)
-
-    library.CreateEncoder = lambda width, height, *_, **asked: Watched(width, height, reordered=2, **asked)
-    with Nvenc(tmp_path / "out.mp4", VIDEO, GPU) as encoder:
-        for number in range(12):
-            frame = nv12[number : number + 1].clone()
-            alive[number] = weakref.ref(frame)
-            encoder.write(frame)
-            del frame
-    assert coded == set(range(12))
-    assert not freed_too_early
-    assert all(frame() is None for frame in alive.values())
-
-
-def test_an_error_of_the_encoder_comes_out_and_leaves_nothing(tmp_path, nv12, library):
-    library.fail_at = 5
-    encoder = Nvenc(tmp_path / "out.mp4", VIDEO, GPU)
-    encoder.write(nv12)
-    with pytest.raises(RuntimeError, match="returned error 8"):
-        encoder.close()
-    assert not list(tmp_path.iterdir())
-
-
 def test_lost_and_swapped_frames_are_seen(tmp_path, rgb, monkeypatch):
     path = tmp_path / "out.mp4"
     nv12 = nv12_from_rgb(rgb[[0, 1, 3, 2, 4, 6]], "bt601")
-    monkeypatch.setattr(encoders, "CRF", 1)
+    monkeypatch.setitem(encoders.X264_OPTIONS, "crf", "1")
     with X264(path, VIDEO) as encoder:
         encoder.write(nv12)
     found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())))
@@ -265,7 +169,8 @@ def test_lost_and_swapped_frames_are_seen(tmp_path, rgb, monkeypatch):
 def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
     """The number of waiting frames decides how long the encoder may work them off before other work is timed."""
     context = av.CodecContext.create("libx264", "w")
-    encoders.configure(context, VIDEO, threads)
+    encoders.configure(context, VIDEO, "nv12", encoders.X264_OPTIONS)
+    context.thread_type, context.thread_count = "FRAME", threads
     shown = [av.VideoFrame.from_ndarray(frame, "nv12") for frame in nv12.repeat(4, 1, 1).numpy()]
     out = []
     for number, frame in enumerate(shown):
