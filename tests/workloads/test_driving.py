@@ -25,6 +25,7 @@ from workloads.driving.loading import order_table, why_no_jpeg
 from workloads.driving.training import Pipeline, Plan, build, driving_model, frames_of
 from workloads.parts import loader
 from workloads.parts.compiled import NHWC
+from workloads.parts.kept_files import replacing_file
 from workloads.parts.trainer import Recipe
 
 DRIVING, WORKERS, SWEEP = driving.WORKLOADS
@@ -83,11 +84,14 @@ def test_cached_steps_take_nothing_from_the_order(context, built):
 def test_a_corrupt_jpeg_is_named_and_nothing_hangs(context, tmp_path, built, name):
     context = replace(context, cache_dir=tmp_path)
     frames = frames_of(context)
-    path = frames.jpeg_paths(int(order_table(len(frames), context.seed)[5]))[1]
-    path.write_bytes(path.read_bytes()[:60])
+    frame = int(order_table(len(frames), context.seed)[5])
+    jpeg = frames.jpegs[frame][1].numpy().tobytes()
+    damaged = frames.path.read_bytes().replace(jpeg, jpeg[:60] + bytes(len(jpeg) - 60))
+    with replacing_file(frames.path) as path:
+        path.write_bytes(damaged)
     side = built(name, context)
     side.step(driving.stamps(context, 0))
-    with pytest.raises(ValueError, match=path.name) as raised:
+    with pytest.raises(ValueError, match=f"frame {frame} and camera 1 in {frames.path}") as raised:
         side.step(driving.stamps(context, 1))
     assert "\n" not in str(raised.value)
     side.close()

@@ -3,17 +3,12 @@
 The pictures are structured, so that a model can learn from them and JPEG can compress them: a road that bends, its
 markings, sky, a patchy ground and a few vehicles. Every camera has another direction, so no two pictures are alike.
 
-The frames are made once and kept, each picture as raw bytes in one file and as a JPEG of its own: in a temporary folder
-beside the final one, which appears whole or not at all.
+The frames are made once and kept in one file, each picture as raw bytes and as a JPEG.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-VERSION = 1  # of the pictures and of the files: another version is another folder
+from workloads.parts.kept_files import replacing_file
+
+VERSION = 2  # of the pictures and of the file: another version is another file
 JPEG_QUALITY = 90
-RAW, JPEG, LABELS = "frames.raw", "jpeg", "labels.npz"
-LABEL_NAMES = ("commands", "waypoints", "raw_sums", "jpeg_sums")
 COMMANDS = ("follow", "left", "right", "straight")
 LATERAL_TURN = (0.0, -0.8, 0.8, 0.0)  # of the last waypoint, by command
 WAYPOINTS = 8
@@ -104,16 +99,18 @@ def _draw_road(pictures: NDArray[np.float32], bend: float, speed: float) -> None
 
 @dataclass(frozen=True)
 class Frames:
-    """The stored frames: `raw` is uint8 [frames, cameras, 3, height, width], mapped from the file and read on use.
+    """The stored frames, mapped from their file and read on use.
 
+    `raw` is uint8 [frames, cameras, 3, height, width], and `jpegs` has uint8 [bytes] for each frame and camera.
     `raw_sums` and `jpeg_sums` are the sums of the bytes of every picture, int64 [frames, cameras]: of the raw picture,
     and of the picture that the host's decoder makes of the JPEG. `commands` is int64 [frames], `waypoints` float32
     [frames, WAYPOINTS, 2].
     """
 
-    folder: Path
+    path: Path
     rig: Rig
     raw: Tensor
+    jpegs: list[list[Tensor]]
     commands: Tensor
     waypoints: Tensor
     raw_sums: Tensor
@@ -122,99 +119,72 @@ class Frames:
     def __len__(self) -> int:
         return self.raw.shape[0]
 
-    def jpeg_paths(self, frame: int) -> list[Path]:
-        return [_jpeg_path(self.folder, frame, camera) for camera in range(self.rig.cameras)]
-
-    def jpegs(self, frame: int) -> list[Tensor]:
-        """The JPEG of every camera as uint8 [bytes]; raises ValueError naming a file that is missing or empty."""
-        from torchvision.io import read_file
-
-        return [_read(path, read_file) for path in self.jpeg_paths(frame)]
-
     def decoded(self, frame: int) -> Tensor:
         """The JPEGs of a frame, decoded by the host: uint8 [cameras, 3, height, width].
 
-        Raises ValueError naming the file that is missing, corrupt or of another size. A decoder only warns of damage
-        within a picture and continues, so the sums are compared, which takes a quarter of the decoding time.
+        Raises ValueError naming the one that is corrupt or of another size. A decoder only warns of damage within a
+        picture and continues, so the sums are compared, which takes a quarter of the decoding time.
         """
-        from torchvision.io import decode_image
+        from torchvision.io import decode_jpeg
 
-        pictures, paths = [], self.jpeg_paths(frame)
-        for path, stored in zip(paths, self.jpeg_sums[frame].tolist(), strict=True):
-            picture = _read(path, decode_image)
-            found = int(picture.numpy().sum(dtype=np.int64))  # a tenth of the time of PyTorch's sum
-            if picture.shape != self.raw.shape[2:] or found != stored:
-                raise ValueError(f"{path} decodes to another picture than was stored: {_made_again(path)}")
+        pictures = []
+        for camera, jpeg in enumerate(self.jpegs[frame]):
+            try:
+                picture = decode_jpeg(jpeg)
+                found = int(picture.numpy().sum(dtype=np.int64))  # a tenth of the time of PyTorch's sum
+                is_intact = picture.shape == self.raw.shape[2:] and found == int(self.jpeg_sums[frame, camera])
+            except RuntimeError:  # it is no JPEG
+                is_intact = False
+            if not is_intact:
+                said = (
+                    f"the JPEG of frame {frame} and camera {camera} in {self.path} is not the picture that was stored"
+                )
+                raise ValueError(f"{said}: delete the file, it is made again")
             pictures.append(picture)
         return torch.stack(pictures)
 
 
 def stored_frames(cache_dir: Path, rig: Rig, count: int, seed: int) -> Frames:
-    """The frames of a folder below `cache_dir`, made first where it is not there yet.
+    """The frames of a file in `cache_dir`, made first where it is not there yet.
 
-    Raises ValueError for a folder that is incomplete, OSError where there is no room for it; both name it.
+    Raises ValueError for a file that is damaged, OSError where there is no room for it; both name it.
     """
-    folder = cache_dir / f"driving-v{VERSION}-{rig.cameras}x{rig.height}x{rig.width}-{count}-seed{seed}"
-    if not folder.is_dir():
-        _make(folder, rig, count, seed)
+    path = cache_dir / f"driving-v{VERSION}-{rig.cameras}x{rig.height}x{rig.width}-{count}-seed{seed}.pt"
+    if not path.is_file():
+        _make(path, rig, count, seed)
     try:
-        shape = (count, rig.cameras, 3, rig.height, rig.width)
-        raw = torch.from_file(str(folder / RAW), shared=False, size=math.prod(shape), dtype=torch.uint8).view(shape)
-        with np.load(folder / LABELS, allow_pickle=False) as stored:
-            return Frames(folder, rig, raw, *(torch.from_numpy(stored[name]) for name in LABEL_NAMES))
-    except Exception as error:  # a damaged zip file can raise OSError, ValueError, KeyError, BadZipFile ...
-        said = f"{folder} cannot be used ({type(error).__name__}: {' '.join(str(error).split())})"
-        raise ValueError(f"{said}: delete the folder, it is made again") from error
+        return Frames(path, rig, **torch.load(path, mmap=True, weights_only=True))
+    except Exception as error:  # torch raises many errors for a file that is none of its own
+        said = f"{path} cannot be used ({type(error).__name__}: {' '.join(str(error).split())})"
+        raise ValueError(f"{said}: delete the file, it is made again") from error
 
 
-def _make(folder: Path, rig: Rig, count: int, seed: int) -> None:
-    """Makes the frames in a temporary folder that becomes `folder` at the end; after an error nothing of it is left."""
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+def _make(path: Path, rig: Rig, count: int, seed: int) -> None:
+    """Makes the frames on all cores, and writes a file that appears whole."""
+    from torchvision.io import decode_jpeg, encode_jpeg
+
+    raw = torch.empty(count, rig.cameras, 3, rig.height, rig.width, dtype=torch.uint8)
+
+    def draw(frame: int) -> tuple[list[Tensor], list[int], int, Tensor]:
+        pictures, command, waypoints = scene(rig, seed, frame)
+        raw[frame] = torch.from_numpy(pictures)
+        jpegs = [encode_jpeg(picture, JPEG_QUALITY) for picture in raw[frame]]
+        sums = [int(decode_jpeg(jpeg).sum(dtype=torch.int64)) for jpeg in jpegs]
+        return jpegs, sums, command, torch.from_numpy(waypoints)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        jpegs, jpeg_sums, commands, waypoints = zip(*pool.map(draw, range(count)), strict=True)
+    stored = {
+        "raw": raw,
+        "jpegs": list(jpegs),
+        "commands": torch.tensor(commands),
+        "waypoints": torch.stack(waypoints),
+        "raw_sums": raw.flatten(2).sum(2, dtype=torch.int64),
+        "jpeg_sums": torch.tensor(jpeg_sums),
+    }
     try:
-        (unfinished / JPEG).mkdir()
-        with (unfinished / RAW).open("wb") as raw:
-            raw.truncate(count * rig.frame_bytes)
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            told = list(pool.map(lambda frame: _store(unfinished, rig, seed, frame), range(count)))
-        labels = dict(zip(LABEL_NAMES, map(np.stack, zip(*told, strict=True)), strict=True))
-        np.savez(unfinished / LABELS, **labels)  # type: ignore[arg-type]  # it takes a mapping for its one switch
-        unfinished.rename(folder)
-    except OSError as error:
-        if not folder.is_dir():  # else another process was faster, and its frames are the same
-            reason = error.strerror or str(error)
-            raise OSError(f"{folder} cannot be written ({reason}): make room or give the right to write") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _store(folder: Path, rig: Rig, seed: int, frame: int) -> tuple[np.int64, np.ndarray, np.ndarray, np.ndarray]:
-    """Writes one frame; returns its command, waypoints, and the sums of its raw and of its decoded pictures."""
-    from torchvision.io import decode_image, write_jpeg
-
-    pictures, command, waypoints = scene(rig, seed, frame)
-    with (folder / RAW).open("r+b") as raw:
-        raw.seek(frame * rig.frame_bytes)
-        raw.write(pictures.tobytes())
-    jpeg_sums = np.zeros(rig.cameras, dtype=np.int64)
-    for camera, picture in enumerate(pictures):
-        path = _jpeg_path(folder, frame, camera)
-        write_jpeg(torch.from_numpy(picture), str(path), JPEG_QUALITY)
-        jpeg_sums[camera] = int(_read(path, decode_image).sum(dtype=torch.int64))
-    return np.int64(command), waypoints, pictures.reshape(rig.cameras, -1).sum(axis=1, dtype=np.int64), jpeg_sums
-
-
-def _jpeg_path(folder: Path, frame: int, camera: int) -> Path:
-    return folder / JPEG / f"frame{frame:04d}-camera{camera}.jpg"
-
-
-def _read(path: Path, read: Callable[[str], Tensor]) -> Tensor:
-    """The content of a file as torchvision's function reads it; raises ValueError naming the file."""
-    try:
-        return read(str(path))
-    except RuntimeError as error:
-        said = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} cannot be read as a JPEG ({said}): {_made_again(path)}") from error
-
-
-def _made_again(path: Path) -> str:
-    return f"delete the folder {path.parent.parent}, it is made again"
+        with replacing_file(path) as unfinished, unfinished.open("wb") as file:
+            torch.save(stored, file)  # which takes no name that begins with a dot
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise OSError(f"{path} cannot be written ({reason}): make room or give the right to write") from error
