@@ -1,14 +1,14 @@
-"""The prefetcher hands out every batch whole and in order, whatever the copies and the uses wait for."""
+"""The prefetcher hands out every batch whole and in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
-from workloads.parts.prefetcher import Copy, HostOrder, Prefetcher
+from workloads.parts.prefetcher import Prefetcher
 
 CPU = torch.device("cpu")
 
@@ -46,62 +46,7 @@ def test_after_the_last_whole_batch_it_stops(sent: int, pieces: int, whole: int)
             fetcher.take()
 
 
-class LateUses(HostOrder):
-    """The worst a device may do: what was enqueued on a batch runs only when a copy is made to wait for it."""
-
-    def __init__(self) -> None:
-        self.enqueued: list[Callable[[], None]] = []
-        self.done = 0
-        self.used = [0, 0]
-
-    def end_use(self, slot: int) -> None:
-        self.used[slot] = len(self.enqueued)
-
-    def run_until(self, count: int) -> None:
-        while self.done < count:
-            self.enqueued[self.done]()
-            self.done += 1
-
-    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
-        self.run_until(self.used[slot])
-        super().copy(slot, copies)
-
-
-class LateCopies(HostOrder):
-    """The other way round: a copy is made only when a use waits for it."""
-
-    def __init__(self) -> None:
-        self.waiting: list[list[Copy]] = [[], []]
-
-    def copy(self, slot: int, copies: Sequence[Copy]) -> None:
-        assert not self.waiting[slot], "the batch before was never used"
-        self.waiting[slot] = list(copies)
-
-    def begin_use(self, slot: int) -> None:
-        super().copy(slot, self.waiting[slot])
-        self.waiting[slot] = []
-
-    def copying(self, slot: int) -> bool:
-        return bool(self.waiting[slot])
-
-
-def test_no_batch_is_overwritten_while_it_is_used() -> None:
-    fetcher, order, seen = Prefetcher(batches(14), CPU, pieces=2), LateUses(), []
-    fetcher._order = order
-    for _ in range(7):
-        images, numbers = fetcher.take()
-        order.enqueued.append(lambda images=images, numbers=numbers: seen.append((images.clone(), numbers.clone())))
-    order.run_until(len(order.enqueued))
-    assert [numbers.tolist() for _, numbers in seen] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
-    assert all(torch.equal(images[:, 0].long(), numbers) for images, numbers in seen)
-
-
-def test_no_batch_is_used_before_it_is_there() -> None:
-    fetcher = Prefetcher(batches(14), CPU, pieces=2)
-    fetcher._order = LateCopies()
-    found, copying = [], []
-    for _ in range(7):
-        found += taken(fetcher, 1)
-        copying.append(fetcher.copying())
-    assert copying == [True] * 6 + [False], "the last one has none after it"
+def test_every_batch_is_whole_and_in_order() -> None:
+    found = taken(Prefetcher(batches(14), CPU, pieces=2), 7)
     assert [numbers.tolist() for _, numbers in found] == [[2 * n, 2 * n, 2 * n + 1, 2 * n + 1] for n in range(7)]
+    assert all(torch.equal(images[:, 0].long(), numbers) for images, numbers in found)
