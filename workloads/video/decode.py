@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from itertools import chain, cycle, islice, pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -34,7 +33,6 @@ from gpugate.workload import (
     DeviceKind,
     DisprovedError,
     Limit,
-    Needs,
     Optimization,
     Proof,
     Side,
@@ -45,7 +43,6 @@ from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
 from workloads.video.clip import (
     BATCH,
     EXACT,
-    HOST,
     ON_HOST,
     VIDEO_ENGINES,
     VIDEO_SETTING,
@@ -59,7 +56,6 @@ from workloads.video.frames import (
     decoded_frames,
     exact,
     examine,
-    planes,
     rgb_from_nv12,
 )
 
@@ -169,31 +165,6 @@ class HostPlanesDecoder(Decoder):
 
     def _copy(self, decoded: Any, place: Tensor) -> None:
         place.copy_(torch.from_numpy(decoded))
-
-
-class TorchCodecDecoder(HostPlanesDecoder):
-    """torchcodec without its conversion to RGB: one session on `device`, on the caller's current stream.
-
-    NVDEC on CUDA, FFmpeg on a CPU. Needs torchcodec 0.17 or newer, whose `Demuxer` and packet decoders hand out frames
-    as they were coded, and FFmpeg's shared libraries beside it. The library keeps a closed session for others.
-    """
-
-    stock_frames, on_host = 0, False
-
-    def _turn(self) -> Iterator[Any]:
-        library = importlib.import_module("torchcodec.decoders")
-        demuxer = library.Demuxer(self.info.path, streams="video")
-        decoder = demuxer.streams[0].make_decoder(self.device)
-        for packet in demuxer:
-            yield from decoder.decode(packet)
-        yield from decoder.drain()
-
-    def _copy(self, decoded: Any, place: Tensor) -> None:
-        luma, chroma = planes(place[None])
-        y, u, v = decoded.planes
-        luma[0].copy_(y)
-        chroma[0, ..., 0].copy_(u)
-        chroma[0, ..., 1].copy_(v)
 
 
 # --- a bank of frames, decoded once, for stages that are measured without the stage before them -----------------------
@@ -559,7 +530,6 @@ def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
     return words
 
 
-TORCHCODEC = Needs((*HOST, "torchcodec"), install="pip install torchcodec")
 NO_FRAME_CROSSES = {
     "cuda": Contract(
         engaged=(Limit("host_to_device_bytes", at_most=2**20), Limit("device_to_host_bytes", at_most=2**20))
@@ -588,8 +558,6 @@ _workload = partial(Workload, inputs=stamps, cold=False, timing="pipeline", sett
 H100 = "nvidia-h100-80gb-hbm3"
 PLANES = {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}
 SESSIONS_OF_HEVC = {H100: 1.6, "sm_90": 2.05, "cuda": 0.9}
-# Only where it is installed: it needs FFmpeg's shared libraries besides, which pip cannot bring.
-OF_TORCHCODEC = [_variant("torchcodec", TorchCodecDecoder, "h264", {"cuda": 0.1}, ONE_ENGINE, needs=TORCHCODEC)]
 DECODE = _workload(
     name="video/decode",
     baseline=partial(build, HostDecoder, "h264"),
@@ -600,7 +568,6 @@ DECODE = _workload(
             *("nvdec-sessions", ParallelDecoder, "h264", {H100: 3.2, "sm_90": 3.6, "cuda": 0.9}, ENGINES),
             compared_with="nvdec",
         ),
-        *(OF_TORCHCODEC if find_spec("torchcodec") else []),
         _variant("planes", HostPlanesDecoder, "h264", PLANES, HALF_AS_LARGE, needs=ON_HOST),
     ),
 )

@@ -1,4 +1,4 @@
-"""Frames of OpenCV and torchcodec in batches, and the proof that compares decoders."""
+"""Frames of OpenCV in batches, and the proof that compares decoders."""
 
 import gc
 import weakref
