@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.linalg import hadamard
 
 from gpugate.workload import Context, Side
 from tests.support.full_disk import files_up_to
 from tests.support.patience import HANGS_S
 from workloads import streaming
 from workloads.streaming import COMPUTE, COPY, LONG_COMPUTE, blocks, sides
-from workloads.streaming.blocks import LARGEST_POINTS, Regime, StreamFile, WalshShift, hadamard, half_sums, record
-from workloads.streaming.pipeline import at_once, read_by_threads
-from workloads.streaming.sides import in_a_row
+from workloads.streaming.blocks import LARGEST_POINTS, Regime, StreamFile, WalshShift, half_sums, record
+from workloads.streaming.sides import at_once, in_a_row, read_by_threads
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CPU = torch.device("cpu")
@@ -49,7 +49,8 @@ def test_shifts_swap_the_halves_of_every_signal_exactly(points: int, rounds: int
 def test_the_loudest_signals_stay_exact() -> None:
     points = LARGEST_POINTS
     assert points**1.5 * 128 <= 2**24, "what FP32 adds exactly, in any order"
-    loudest = torch.cat([torch.full((1, points), -128.0), torch.full((1, points), 127.0), -128 * hadamard(points)[1:9]])
+    walsh = torch.from_numpy(hadamard(points)).float()
+    loudest = torch.cat([torch.full((1, points), -128.0), torch.full((1, points), 127.0), -128 * walsh[1:9]])
     assert torch.equal(WalshShift(points, 1, CPU)(loudest), loudest.roll(points // 2, dims=1))
 
 

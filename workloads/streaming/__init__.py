@@ -13,8 +13,7 @@ from functools import partial
 from gpugate.workload import Build, Contract, DeviceKind, Limit, Optimization, Point, Size, Workload
 from workloads.streaming import sides
 from workloads.streaming.blocks import Regime
-from workloads.streaming.pipeline import at_once, read_by_threads
-from workloads.streaming.sides import Regimes
+from workloads.streaming.sides import Regimes, at_once, read_by_threads
 
 # Compute is the longest stage as soon as a team reads and several threads check. Times per block of 16 MiB on an H200,
 # about: 1.3 ms in fourteen matrix products; 3 ms to read and 1 ms to check on one thread each; 0.7 ms to copy in and 1
