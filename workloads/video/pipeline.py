@@ -167,25 +167,14 @@ def on_host(place: Place, network: Network) -> Compute:
 def composite_on_device(place: Place, network: Network) -> Compute:
     """OpenCV before the network, and PyTorch after it by one launch: BGR to NV12."""
     blend = place.one_launch(composite.OnDevice(*place.size), lambda: (place.nv12(), network(place.frames())))
-
-    def compute(first: int, bgr: Pixels) -> Tensor:
-        with place.clock("upload", first):
-            nv12 = place.upload(bgr)  # uint8 [n, H*3//2, W]
-        with place.clock("preprocess", first):
-            frames = preprocess.on_host(bgr, place.device)  # float32 [n, 3, h, w]
-        with place.clock("segment", first):
-            logits = network(frames)  # float32 [n, classes, h, w]
-        with place.clock("composite", first):
-            return blend(nv12, logits)  # uint8 [n, H*3//2, W]
-
-    return compute
+    return _on_device(place, lambda bgr, nv12: preprocess.on_host(bgr, place.device), network, blend)
 
 
 def on_device(place: Place, network: Network) -> Compute:
     """PyTorch before and after the network, by a launch each: NV12, or BGR that is uploaded, to NV12."""
     sample = place.one_launch(preprocess.OnDevice(*place.size, place.info.matrix), lambda: (place.nv12(),))
     blend = place.one_launch(composite.OnDevice(*place.size), lambda: (place.nv12(), network(place.frames())))
-    return _on_device(place, sample, network, blend)
+    return _on_device(place, lambda decoded, nv12: sample(nv12), network, blend)
 
 
 def in_triton(place: Place, network: Network) -> Compute:
@@ -193,21 +182,24 @@ def in_triton(place: Place, network: Network) -> Compute:
     sample = preprocess.in_triton(*place.size, place.info.matrix)
     blend = composite.in_triton(*place.size)
     blend(place.nv12(), network(sample(place.nv12())))  # compiles both before the stages begin
-    return _on_device(place, sample, network, blend)
+    return _on_device(place, lambda decoded, nv12: sample(nv12), network, blend)
 
 
 def in_cvcuda(place: Place, network: Network) -> Compute:  # cuda only
     """CV-CUDA's operators before and after the network: NV12 to NV12."""
     sample = preprocess.by_cvcuda(*place.size, place.info.matrix)
-    return _on_device(place, sample, network, composite.by_cvcuda(*place.size))
+    blend = composite.by_cvcuda(*place.size)
+    return _on_device(place, lambda decoded, nv12: sample(nv12), network, blend)
 
 
 def _on_device(place: Place, sample: Work, network: Network, blend: Work) -> Compute:
+    """`sample` gets the frames as they were decoded, and as NV12 on the device."""
+
     def compute(first: int, decoded: Pixels | Tensor) -> Tensor:
         with nullcontext() if isinstance(decoded, Tensor) else place.clock("upload", first):
             nv12 = decoded.to(place.device) if isinstance(decoded, Tensor) else place.upload(decoded)
         with place.clock("preprocess", first):
-            frames = sample(nv12)  # float32 [n, 3, h, w]
+            frames = sample(decoded, nv12)  # float32 [n, 3, h, w]
         with place.clock("segment", first):
             logits = network(frames)  # float32 [n, classes, h, w]
         with place.clock("composite", first):
@@ -424,15 +416,12 @@ def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object
 
 # --- the sides --------------------------------------------------------------------------------------------------------
 
-FRAMES: Mapping[DeviceKind, int] = {"cuda": BATCH, "cpu": BATCH}  # per step
-
 
 def size(kind: DeviceKind) -> Size:
-    """FLOPs: those of `segment.size`. Bytes: the network's, and each frame read and written once in NV12."""
-    clip, network = CLIPS[kind], segment.size(kind, FRAMES[kind])
-    frame_bytes = clip.width * clip.height * 3 // 2
-    moved = network.bytes + 2.0 * FRAMES[kind] * frame_bytes
-    return Size(items=FRAMES[kind], flops=network.flops, bytes=moved, whole_run_items=clip.frames)
+    """A step is a batch. FLOPs: those of `segment.size`. Bytes: the network's, and each frame once in and out."""
+    clip, network = CLIPS[kind], segment.size(kind, BATCH)
+    moved = network.bytes + 2.0 * BATCH * clip.width * clip.height * 3 // 2
+    return Size(items=BATCH, flops=network.flops, bytes=moved, whole_run_items=clip.frames)
 
 
 def build(rung: Rung, context: Context) -> Side:
@@ -625,21 +614,19 @@ GPU_STAGES = replace(GPU, compute_capability=(8, 0))
 WITH_TRITON = replace(VIDEO, packages=(*VIDEO.packages, "triton"))
 WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
 WITH_NVENC = replace(VIDEO, engine=Engine("nvenc", why_not))
-PIXELS = FRAMES["cuda"] * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
+PIXELS = BATCH * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
 TEST_READS_BYTES = 2**16  # bytes that tests read
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
 # files have many times the bits, has to reach it. H.264 by libx264 misses it, and has to keep 0.8 of what it has.
 MOTION_JPEG_WITH_START_UP = Limit("whole_run_speedup", at_least=13.4)
 H264_WITH_START_UP = Limit("whole_run_speedup", at_least=5.4)  # 6.2 to 6.8 on a slow host of an H200
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
-COMPRESSED_ONLY = compressed_only(FRAMES["cuda"], COMPOSITED_BYTES)
+COMPRESSED_ONLY = compressed_only(BATCH, COMPOSITED_BYTES)
 NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
 BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
 # A captured stage is a launch of its own for a batch, and a step is a batch.
-ONE_STAGE, THREE_STAGES, FOUR_STAGES = (
-    Limit("graph_launches", at_least=stages * FRAMES["cuda"] // BATCH) for stages in (1, 3, 4)
-)
+ONE_STAGE, THREE_STAGES, FOUR_STAGES = (Limit("graph_launches", at_least=stages) for stages in (1, 3, 4))
 FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)
 A_FRAME_GOES_UP_ONCE = Limit("host_to_device_bytes", at_most_of_reference=0.75)
 NO_FRAME_GOES_UP = Limit("host_to_device_bytes", at_most=2**20)  # no host has decoded it
@@ -767,7 +754,7 @@ END_TO_END = Workload(
     name="video/end-to-end",
     baseline=partial(build, REFERENCE),
     inputs=stamps,
-    sizes={kind: size(kind) for kind in FRAMES},
+    sizes={kind: size(kind) for kind in CLIPS},
     optimizations=(*LADDER, *OPTIMIZED),
     cold=False,  # the inputs are stamps; frames come from a file
     timing="pipeline",
