@@ -46,7 +46,7 @@ from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, planes, rgb_from
 FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
 MARGIN = 1.2  # encoders differ by some per cent
 TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
-MakeEncoder = type[Encoder[Any]]
+MakeEncoder = type[Encoder]
 # Per step, which is a whole file, since its end is a part of its cost.
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
 

@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -48,7 +48,6 @@ MOST_IN_FLIGHT = 3  # batches
 X264_OPTIONS = {"preset": "veryfast", "g": "250", "crf": "23"}  # CRF: constant rate factor
 # Frames that libx264 buffers by that preset, besides one for each of its threads: for look-ahead, and B-frames.
 KEPT_FRAMES = 14
-_Frames = TypeVar("_Frames")
 _Self = TypeVar("_Self")
 
 
@@ -56,7 +55,7 @@ class EncodingError(RuntimeError):
     """An error for a video that cannot be encoded, or not with these frames."""
 
 
-class Encoder(ABC, Generic[_Frames]):
+class Encoder(ABC):
     """Batches of frames in, a file out. Any call may raise the error of an earlier batch; one caller at a time."""
 
     suffix = ".mp4"  # of a file
@@ -82,11 +81,11 @@ class Encoder(ABC, Generic[_Frames]):
         An encoder that is aborted ends at a `yield`, by GeneratorExit.
         """
 
-    def _prepared(self, frames: _Frames) -> Any:
+    def _prepared(self, frames: Any) -> Any:
         """The batch for the thread, made on the caller's stream."""
         return frames
 
-    def write(self, frames: _Frames) -> None:
+    def write(self, frames: Any) -> None:
         """Encodes the frames after all earlier ones; waits while MOST_IN_FLIGHT batches are on their way."""
         self.wait_for_room()
         self._in_flight.append(self._thread.submit(self._work.send, self._prepared(frames)))
@@ -128,7 +127,7 @@ class Encoder(ABC, Generic[_Frames]):
             self.abort()
 
 
-class Mp4v(Encoder[NDArray[np.uint8]]):
+class Mp4v(Encoder):
     """OpenCV's VideoWriter: takes uint8 [n, H, W, 3] BGR in host memory, encoded before `write()` returns.
 
     OpenCV converts to BT.601 in limited range and tags nothing. It takes no quality: it requests one bit per pixel of
@@ -163,7 +162,7 @@ class Mp4v(Encoder[NDArray[np.uint8]]):
                 raise EncodingError(f"{lost}: give uint8 [n, {self.info.height}, {self.info.width}, 3], and make room")
 
 
-class X264(Encoder[Tensor]):
+class X264(Encoder):
     """libx264 in its own threads: takes uint8 [n, H*3//2, W] NV12, limited range, in host memory or on a CUDA device.
 
     libx264 takes NV12 directly: its own pictures have interleaved chroma. It copies a frame before `encode` returns,
@@ -277,7 +276,7 @@ NAMES = ("libnvjpeg.so.13", "libnvjpeg.so.12")  # of CUDA 13 and 12: names in th
 CSS_444, INPUT_RGB, MOST_COMPONENTS, SUCCESS = 0, 3, 4, 0
 
 
-class MotionJpeg(Encoder[Tensor]):
+class MotionJpeg(Encoder):
     """Motion-JPEG of uint8 [n, 3, H, W] RGB, full range, on a CUDA device, by nvJPEG's own interface.
 
     JPEG's colours are BT.601 in full range, whatever the matrix of the video was: players expect that of the codec.
@@ -333,12 +332,9 @@ _of_thread = threading.local()
 def _picture(wait: Callable[[], object], frame: Tensor) -> Tensor:
     torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
-    encoder = getattr(_of_thread, "encoder", None)
-    if encoder is None or encoder.device != frame.device:
-        encoder = NvJpeg(frame.device)
-    _of_thread.encoder = None  # it is not used again where it fails
-    picture = encoder.encode(frame)
-    _of_thread.encoder = encoder
+    if not hasattr(_of_thread, "encoder"):
+        _of_thread.encoder = NvJpeg(frame.device)
+    picture: Tensor = _of_thread.encoder.encode(frame)
     return picture
 
 
@@ -442,7 +438,7 @@ def why_not(gpu: int) -> str | None:
     return f"GPU {gpu} encodes no h264 by NVENC ({problem}): take another encoder, A100, H100 and H200 have none"
 
 
-class Nvenc(Encoder[Tensor]):
+class Nvenc(Encoder):
     """H.264 of uint8 [n, H*3//2, W] NV12, limited range, on a CUDA device, which FFmpeg reads where it lies.
 
     A100, H100 and H200 have no such encoder, and creating one can break the CUDA context of its process. So a child
@@ -489,15 +485,15 @@ class Recorder:
     """
 
     def __init__(
-        self, make: type[Encoder[Any]], info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path
+        self, make: type[Encoder], info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path
     ) -> None:
-        self.latest: Encoder[Any] | None = None
+        self.latest: Encoder | None = None
         self._make, self._info, self._device, self._most = make, info, device, frames_per_file
         self._folder = tempfile.TemporaryDirectory(prefix="recording-", dir=folder)
         self._numbers = count()
         self._closer = ThreadPoolExecutor(1, "close recording")
         self._closing: Future[None] | None = None
-        self._encoder: Encoder[Any] | None = None
+        self._encoder: Encoder | None = None
         self._frames = 0
 
     def write(self, frames: Any) -> None:
@@ -528,7 +524,7 @@ class Recorder:
             self._encoder = None
         self._folder.cleanup()
 
-    def _close(self, encoder: Encoder[Any]) -> None:
+    def _close(self, encoder: Encoder) -> None:
         encoder.close()
         before, self.latest = self.latest, encoder
         if before is not None:

@@ -218,7 +218,7 @@ class Rung:
     decode: MakeDecoder = HostDecoder
     network: Callable[[Place], Side] = eager
     compute: Callable[[Place, Network], Compute] = on_host
-    encoder: type[Encoder[Any]] = Mp4v
+    encoder: type[Encoder] = Mp4v
     overlapped: bool = False
 
 
@@ -383,7 +383,7 @@ class Pipeline:
         logits: Tensor = self.network.step(whole)
         return logits[: len(frames)]
 
-    def _form_for(self, encoder: type[Encoder[Any]]) -> Callable[[Any], Any]:
+    def _form_for(self, encoder: type[Encoder]) -> Callable[[Any], Any]:
         """The function from composites, BGR on the host or NV12 on the device, to what the encoder takes."""
         if encoder is Mp4v:
             return lambda composites: self.place.download(composites) if isinstance(composites, Tensor) else composites
@@ -476,7 +476,7 @@ def build(rung: Rung, context: Context) -> Side:
     )
 
 
-def _recorder(encoder: type[Encoder[Any]], clip: VideoInfo, context: Context) -> Recorder:
+def _recorder(encoder: type[Encoder], clip: VideoInfo, context: Context) -> Recorder:
     return Recorder(encoder, clip, context.device, clip.frames, context.cache_dir)
 
 

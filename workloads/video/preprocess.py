@@ -26,7 +26,6 @@ from gpugate.workload import (
     Contract,
     DeviceKind,
     Limit,
-    Needs,
     Optimization,
     Side,
     Size,
@@ -233,13 +232,7 @@ CONVERTED_FIRST = "an operator for each step, with all pixels converted before t
 IN_PASSES = f"{SAMPLED_FIRST}; PyTorch still makes several passes over them, and OpenCV one"
 
 
-def _variant(
-    name: str, make: MakeStage, speedup: Mapping[str, float], needs: Needs, why: str, **more: Any
-) -> Optimization:
-    words = {"tolerance": ROUNDED, "needs": needs, "contract": ON_THE_GPU, "why": why, **more}
-    return Optimization(name, partial(from_nv12, make), speedup, **words)
-
-
+_rung = partial(Optimization, tolerance=ROUNDED, needs=GPU, contract=ON_THE_GPU)
 TORCH = {"nvidia-h100-80gb-hbm3": 46.0, "sm_90": 38.0, "cuda": 2.0}
 PREPROCESS = Workload(
     name="video/preprocess",
@@ -247,15 +240,22 @@ PREPROCESS = Workload(
     inputs=batch_numbers,
     sizes={kind: size(kind) for kind in ITEMS},
     optimizations=(
-        _variant("torch-gpu", OnDevice, TORCH, GPU, SAMPLED_FIRST),
-        _variant("triton", in_triton, {"sm_90": 38.0, "cuda": 2.0}, TRITON, IN_ONE_KERNEL, contract=FEWEST_KERNELS),
-        _variant(
-            *("cvcuda", by_cvcuda, {"sm_90": 19.0, "cuda": 2.0}, CVCUDA, CONVERTED_FIRST),
+        _rung("torch-gpu", partial(from_nv12, OnDevice), TORCH, why=SAMPLED_FIRST),
+        _rung(
+            *("triton", partial(from_nv12, in_triton), {"sm_90": 38.0, "cuda": 2.0}),
+            needs=TRITON,
+            contract=FEWEST_KERNELS,
+            why=IN_ONE_KERNEL,
+        ),
+        _rung(
+            *("cvcuda", partial(from_nv12, by_cvcuda), {"sm_90": 19.0, "cuda": 2.0}),
             tolerance=ROUNDED_BY_CVCUDA,
+            needs=CVCUDA,
+            why=CONVERTED_FIRST,
             min_speedup_why=SHARED_CORES,
         ),
         # No speed is promised: the case keeps the path tested where there is no GPU.
-        _variant("torch-cpu", OnDevice, {"cpu": 0.03}, ON_HOST, IN_PASSES, contract={}),
+        _rung(*("torch-cpu", partial(from_nv12, OnDevice), {"cpu": 0.03}), needs=ON_HOST, contract={}, why=IN_PASSES),
     ),
     cold=False,  # the inputs are numbers of frames, which lie in a bank
     timing="pipeline",
