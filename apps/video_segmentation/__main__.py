@@ -56,6 +56,8 @@ COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k v
 PACKAGES = ("av", "cv2", "cvcuda", "PyNvVideoCodec", "torchvision")  # by the names under which they are imported
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
+# OpenCV, which reads this before it opens its first file, lets FFmpeg write a line on stderr for each damaged packet.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
 FAILED = 1  # exit status; argparse takes 2 for wrong arguments
 
 

@@ -188,8 +188,6 @@ class Pipeline:
     def __init__(self, context: Context, plan: Plan) -> None:
         torch.backends.cudnn.benchmark = plan.recipe.autotuned
         batch = min(plan.batch, context.items)
-        if context.items % batch:
-            raise ValueError(f"a step of {context.items} frames is no whole number of batches of {batch}: change one")
         self.iterations, self.device = context.items // batch, context.device
         frames = frames_of(context)
         table = order_table(len(frames), context.seed)

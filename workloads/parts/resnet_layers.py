@@ -40,15 +40,11 @@ def padded_channels(tensor: Tensor, missing: int) -> Tensor:
 class ParityPool(nn.Module):
     """The operation of `nn.MaxPool2d(3, stride=2, padding=1)`, of images [n, channels, h, w] with even h and w.
 
-    The outputs are equal bit for bit; a gradient may differ by the rounding of a sum of up to four values. Raises
-    ValueError for images of an odd height or width.
+    The outputs are equal bit for bit; a gradient may differ by the rounding of a sum of up to four values.
     """
 
     def forward(self, images: Tensor) -> Tensor:
         """Pools to [n, channels, h / 2, w / 2]."""
-        height, width = images.shape[-2:]
-        if height % 2 or width % 2:
-            raise ValueError(f"images of {height} x {width} cannot be pooled by parity: give an even height and width")
         pooled: Tensor = _Pooled.apply(images)  # type: ignore[no-untyped-call]
         return pooled
 

@@ -6,7 +6,6 @@ pixels. All of it is limited range: luma 16..235, chroma 16..240 (ITU-R BT.601 a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,9 +37,6 @@ CONVERT = (
     "convert it, for instance with ffmpeg -i IN -vf "
     "'crop=trunc(iw/2)*2:trunc(ih/2)*2,scale=out_color_matrix=bt709:out_range=tv' -pix_fmt yuv420p -fps_mode cfr OUT"
 )
-# OpenCV lets FFmpeg write a line on stderr for each damaged packet. OpenCV reads the variable when it opens its first
-# file; PyAV keeps FFmpeg quiet.
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
 
 
 class VideoError(ValueError):

@@ -430,8 +430,6 @@ def build(rung: Rung, context: Context) -> Side:
     Raises VideoError, EncodingError, ValueError or OSError, in one sentence, where a stage is not available.
     """
     one_thread_on_cpu(context.device)
-    if context.items % BATCH:
-        raise ValueError(f"a step of {context.items} frames is no whole number of batches of {BATCH}: change one")
     clip = source(context)
     grids = composite_grids(context)  # before this side's own parts: another pipeline may compute them
     with ExitStack() as built:  # the recorder is closed where the pipeline fails
