@@ -15,14 +15,14 @@ from pathlib import Path
 import torch
 
 from gpugate.workload import DeviceKind
+from workloads.video import segment
 from workloads.video.clip import CLIPS, CODECS
 from workloads.video.encoders import Mp4v
 from workloads.video.pipeline import Rung
-from workloads.video.segment import ARCHITECTURES, checkpoint
 
 NETWORKS: Mapping[DeviceKind, str] = {
-    "cuda": f"FCN-ResNet101 ({ARCHITECTURES['cuda'].name})",
-    "cpu": f"LR-ASPP MobileNetV3-Large ({ARCHITECTURES['cpu'].name})",
+    "cuda": f"FCN-ResNet101 ({segment.NETWORKS['cuda']})",
+    "cpu": f"LR-ASPP MobileNetV3-Large ({segment.NETWORKS['cpu']})",
 }
 MP4V_SUFFIXES = (".mp4", ".mov", ".avi")
 
@@ -101,7 +101,7 @@ def refuse_other_checkpoint(path: Path, device: torch.device) -> None:
     if "fc.weight" in names:
         raise ValueError(f"--checkpoint {path} holds the weights of a classifier: name one of a segmenter's")
     try:
-        checkpoint(_kind(device), path, "--checkpoint")
+        segment.checkpoint(_kind(device), path, "--checkpoint")
     except ValueError as error:  # torch's message, many lines of names
         where = "on a GPU" if device.type == "cuda" else "on a CPU"
         segments = any(name.startswith("backbone.") for name in names)

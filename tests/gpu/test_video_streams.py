@@ -251,7 +251,7 @@ def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: C
 def assert_shows(path: Path, originals: Tensor) -> None:
     from workloads.video.encode import quality
 
-    found = quality(path, dict(enumerate(originals.cpu().numpy())))
+    found = quality(path, dict(enumerate(originals.cpu().numpy())), VIDEO)
     assert found.numbers == (*range(len(originals)),)
     assert min(found.psnr_db.values()) >= LEAST_CODED_DB
 

@@ -39,7 +39,7 @@ from workloads.video.arrivals import psnr_db, read_numbers
 from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_SETTING, is_users, nv12_size, source
 from workloads.video.decode import bgr_frames, nv12_frames
 from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
-from workloads.video.frames import LIMITED_RANGE, TAGS, Matrix, planes, rgb_from_nv12
+from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, decoded_frames, planes, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
 # unchanged, and with its background blurred. H.264 is smaller. In NV12 it has 3.1 MB.
@@ -109,7 +109,7 @@ def _written(make: MakeEncoder, context: Context) -> Quality:
             for first in range(0, len(frames), BATCH):
                 encoder.write(frames[first : first + BATCH])
         originals = dict(enumerate(nv12_frames(context).cpu().numpy()))
-        return quality(path, originals, clip.matrix, not is_users(context))
+        return quality(path, originals, clip, not is_users(context))
 
 
 @dataclass(frozen=True)
@@ -139,28 +139,19 @@ class Quality:
         return words
 
 
-def quality(
-    path: Path, originals: Mapping[int, NDArray[np.uint8]], matrix: Matrix = "bt601", numbered: bool = True
-) -> Quality:
-    """Decodes the file once, to NV12 in limited range and that matrix, and compares frames with their originals.
+def quality(path: Path, originals: Mapping[int, NDArray[np.uint8]], info: VideoInfo, numbered: bool = True) -> Quality:
+    """Decodes the file once, to NV12 in the video's matrix and limited range, and compares frames with their originals.
 
     Bar codes are read where frames are `numbered`.
     """
-    import av
-
     frames, psnr, numbers = 0, {}, []
-    with av.open(path) as container:
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        for frame in container.decode(stream):
-            recoded = frame.reformat(format="nv12", dst_colorspace=TAGS[matrix], dst_color_range=LIMITED_RANGE)
-            nv12 = recoded.to_ndarray()
-            if numbered:
-                numbers.append(int(read_numbers(planes(torch.from_numpy(nv12)[None])[0])))
-            if frames in originals:
-                psnr[frames] = psnr_db(nv12, originals[frames])
-            frames += 1
-        seconds = frames / float(stream.average_rate or 1)
+    for nv12 in decoded_frames(path, dst_colorspace=TAGS[info.matrix], dst_color_range=LIMITED_RANGE):
+        if numbered:
+            numbers.append(int(read_numbers(planes(torch.from_numpy(nv12)[None])[0])))
+        if frames in originals:
+            psnr[frames] = psnr_db(nv12, originals[frames])
+        frames += 1
+    seconds = frames / float(info.frames_per_second)
     return Quality(frames, 8e-6 * path.stat().st_size / max(seconds, 1e-9), psnr, tuple(numbers))
 
 

@@ -134,8 +134,11 @@ def exact(rational: Any) -> Fraction:
     return Fraction(rational.numerator, rational.denominator)
 
 
-def decoded_frames(path: Path) -> Iterator[NDArray[np.uint8]]:
-    """The frames in display order, NV12, uint8 [H * 3 // 2, W]; ends where the file is damaged."""
+def decoded_frames(path: Path, **colours: int) -> Iterator[NDArray[np.uint8]]:
+    """The frames in display order, NV12, uint8 [H * 3 // 2, W], recoded to other colours where some are given.
+
+    Ends where the file is damaged.
+    """
     import av
 
     with av.open(path.absolute()) as container, suppress(av.InvalidDataError):
@@ -143,7 +146,7 @@ def decoded_frames(path: Path) -> Iterator[NDArray[np.uint8]]:
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
             # With several threads, swscale would take the cores of the decoder.
-            yield frame.reformat(format="nv12", threads=1).to_ndarray()
+            yield frame.reformat(format="nv12", threads=1, **colours).to_ndarray()
 
 
 @contextmanager

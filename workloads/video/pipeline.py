@@ -595,7 +595,7 @@ def file_is_whole(rung: Rung, context: Context) -> str:
                     frame = composites[place : place + 1]
                     nv12 = frame if isinstance(frame, Tensor) else pipeline.place.upload(frame)
                     given[batch.first + place] = nv12[0].cpu().numpy()
-        words = quality(path, given, clip.matrix, not is_users(context)).judge(clip.frames)
+        words = quality(path, given, clip, not is_users(context)).judge(clip.frames)
     with closing(_baseline_composites(context)) as batches:
         first = pipeline.place.upload(next(batches)[:1])[0]
     first_db = psnr_db(given[0], first.cpu().numpy())

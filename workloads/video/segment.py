@@ -18,7 +18,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -80,17 +80,11 @@ SEGMENTER_SETTING = {
 # --- the network ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """torchvision's name of a network, and its last convolutions: the sum of their outputs is the coarse logits."""
-
-    name: str
-    readouts: tuple[str, ...]
-
-
-ARCHITECTURES: Mapping[DeviceKind, Architecture] = {
-    "cuda": Architecture("fcn_resnet101", ("classifier.4",)),
-    "cpu": Architecture("lraspp_mobilenet_v3_large", ("classifier.low_classifier", "classifier.high_classifier")),
+# torchvision's names of the networks, and their last convolutions: the sum of their outputs is the coarse logits.
+NETWORKS: Mapping[DeviceKind, str] = {"cuda": "fcn_resnet101", "cpu": "lraspp_mobilenet_v3_large"}
+READOUTS: Mapping[DeviceKind, tuple[str, ...]] = {
+    "cuda": ("classifier.4",),
+    "cpu": ("classifier.low_classifier", "classifier.high_classifier"),
 }
 
 
@@ -98,7 +92,7 @@ def coarse_network(kind: DeviceKind, classes: int = CLASSES) -> nn.Module:
     """[n, 3, h, w] -> [n, classes, h/8, w/8], initialized as torchvision does; its weights have torchvision's names."""
     from torchvision.models import get_model
 
-    whole = get_model(ARCHITECTURES[kind].name, weights=None, weights_backbone=None, num_classes=classes)
+    whole = get_model(NETWORKS[kind], weights=None, weights_backbone=None, num_classes=classes)
     backbone = whole.backbone
     if kind == "cuda":  # this head takes the features alone, without the dictionary around them
         backbone = nn.Sequential(OrderedDict(backbone.named_children()))
@@ -171,14 +165,14 @@ def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter
     Raises ValueError, naming the file and the option that named it.
     """
 
-    told, network = f"{option} {path}", ARCHITECTURES[kind].name
+    told, network = f"{option} {path}", NETWORKS[kind]
     return read_state_dict(
         path, told, network, lambda weights: without_weights(kind, _classes(kind, weights)), left_out=AUXILIARY
     )
 
 
 def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
-    return int(weights[f"{ARCHITECTURES[kind].readouts[0]}.weight"].shape[0])
+    return int(weights[f"{READOUTS[kind][0]}.weight"].shape[0])
 
 
 # --- frames of a clip in the network's input format, with the true foreground: drawn, never decoded -------------------
@@ -214,7 +208,7 @@ def fitted_weights(
     A stored fit that was damaged is deleted with a RuntimeWarning and made again. The file has the part of the weights
     that is fitted; the rest, 200 MB, follows from the seed alone.
     """
-    coarse, readouts = seeded_network(kind, seed), ARCHITECTURES[kind].readouts
+    coarse, readouts = seeded_network(kind, seed), READOUTS[kind]
     path = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device) / FITTED
 
     def make() -> bytes:

@@ -93,7 +93,7 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12,
 
     encoder.close()
     assert encoder.frames == 12
-    found = quality(path, dict(enumerate(nv12.numpy())))
+    found = quality(path, dict(enumerate(nv12.numpy())), VIDEO)
     assert found.numbers == tuple(range(12))
     assert found.frames == 12
     assert min(found.psnr_db.values()) > 35
@@ -151,12 +151,12 @@ def test_lost_and_swapped_frames_are_seen(tmp_path, rgb, monkeypatch):
     monkeypatch.setitem(encoders.X264_OPTIONS, "crf", "1")
     with X264(path, VIDEO) as encoder:
         encoder.write(nv12)
-    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())))
+    found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), VIDEO)
     assert found.frames == 6
     assert found.numbers == (0, 1, 3, 2, 4, 6)
     assert min(found.psnr_db[0], found.psnr_db[1], found.psnr_db[4]) > 42
     assert max(found.psnr_db[2], found.psnr_db[3], found.psnr_db[5]) < 35
-    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, numbered=False)
+    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, VIDEO, numbered=False)
     assert [*some.psnr_db] == [0, 5]
     assert min(some.psnr_db.values()) > 42
     assert some.numbers == ()
@@ -251,7 +251,7 @@ def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rg
         assert not settled.is_alive()
     encoder.close()
     assert encoder.frames == 12
-    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy()))).numbers == tuple(range(12))
+    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), VIDEO).numbers == tuple(range(12))
 
 
 def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):

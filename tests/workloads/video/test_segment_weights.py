@@ -21,8 +21,8 @@ from tests.support.hostile_value import Touches
 from workloads.video import segment as fitting
 from workloads.video.clip import FULL, SMALL, Clip
 from workloads.video.segment import (
-    ARCHITECTURES,
     FITTED,
+    NETWORKS,
     Segmenter,
     checkpoint,
     fit_numbers,
@@ -74,7 +74,7 @@ def test_no_frame_is_both_fitted_to_and_unseen(clip):
 @torch.inference_mode()
 def test_the_logits_are_torchvisions_own(kind):
     coarse = seeded_network(kind, 0)
-    whole = get_model(ARCHITECTURES[kind].name, weights=None, weights_backbone=None, num_classes=2).eval()
+    whole = get_model(NETWORKS[kind], weights=None, weights_backbone=None, num_classes=2).eval()
     whole.load_state_dict(coarse.state_dict())
     frames = frames_with_truth(TINY, (3, 4), CPU)[0]
     torch.testing.assert_close(Segmenter(coarse)(frames), whole(frames)["out"])
