@@ -81,8 +81,8 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
-    autotuned = all(counters.get("autotuned", 0.0) > 0 for counters in (found, recorded))
-    for name in (*(() if autotuned else EXACT_UNLESS_AUTOTUNED), *EXACT):
+    unless_autotuned = () if found.get("autotuned") else EXACT_UNLESS_AUTOTUNED
+    for name in (*unless_autotuned, *EXACT):
         if name in found and name in recorded and found[name] > _most(name, recorded[name]):
             yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
 
