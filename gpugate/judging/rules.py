@@ -102,10 +102,11 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.WALL_OPEN: {**wall, **(_change_of(one.wall.value) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
             **wall,
-            "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not recorded",
+            "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not compared",
             "code": not_slower if one.code_is == "not slower" else None,
         },
         **dict.fromkeys(OF_CODE, duet),
+        ReasonCode.NO_BILL: {"problem": one.bill_problem},
         ReasonCode.RECORDED_BECAUSE: (
             {"recorded_on": date_of(record.recorded_at), "why": record.reason} if record is not None else {}
         ),

@@ -52,7 +52,12 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "noise": "until the noise stopped changing",
         "budget": "until the budget was spent",
     },
-    "bill": {"unchanged": "bill unchanged", "grown": "bill grown", "not recorded": "no bill recorded"},
+    "bill": {
+        "unchanged": "bill unchanged",
+        "grown": "bill grown",
+        "not compared": "bill not compared",
+        "not recorded": "no bill recorded",  # in runs before 2026-11-30
+    },
     "code": {"not slower": "not slower than the recorded code", "unchanged": "the recorded code itself"},
 }
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
@@ -270,7 +275,7 @@ class ReasonCode(str, Enum):
     LIMIT_BROKEN = ("limit_broken", _LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured")
     ITEM_GREW = ("item_grew", _item_grew)
     BOTH_SIDES_GREW = ("both_sides_grew", _both_sides_grew)
-    NO_BILL = ("no_bill", "the record has no bill")
+    NO_BILL = ("no_bill", "no time of the bill is compared: {problem}", "the record has no bill")
     # The wall time against the record, and the recorded code.
     NO_RECORD = (
         "no_record",

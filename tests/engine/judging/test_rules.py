@@ -219,6 +219,14 @@ def test_rules_that_do_not_decide_add_their_reasons(check: Check, found: CaseRes
     assert " ".join(one.code.value for one in verdicts(found)[check].reasons) == expected
 
 
+def test_a_recorded_bill_of_threads_that_wait_in_a_loop_is_not_called_missing() -> None:
+    on_cpu = replace(SLOW, optimized_counters={"cpu_ms": 8.0, "spinning": 1.0})
+    found = verdicts(case(on_cpu, remembered=billed(spinning=1.0), recorded_code=code(None)))
+    assert found["throughput"].reason == "wall +15.0 %, bill not compared, the recorded code itself: the machine"
+    sentence = "no time of the bill is compared: threads wait in a loop, so that CPU time says little of the work"
+    assert all(sentence in found[check].circumstances for check in ("throughput", "counters"))
+
+
 def test_slower_code_is_named_by_its_commit_its_processes_and_its_change() -> None:
     facts = verdicts(case(measured(10.05), recorded_code=code(10.8)))["throughput"].reasons[0].facts
     assert (facts["commit"], facts["processes"]) == (COMMIT, 3)
