@@ -51,8 +51,13 @@ def list_descendants(helpers: bool = False) -> set[int]:
     return {pid for pid, (parent, command) in found.items() if parent in servers or not _helps(command)}
 
 
+def is_running(pid: int) -> bool:
+    """False for a process that has ended, also where its parent has not reaped it."""
+    return _read_parent(pid) is not None
+
+
 def cpu_time_ns(pid: int) -> int:
-    """Reads the user and system CPU time of a process, all threads together. Raises OSError for one that has ended."""
+    """Reads the user and system CPU time of a process, all threads together. Raises OSError for one that was reaped."""
     return time.clock_gettime_ns((~pid << 3) | 2)  # Linux's CPU clock of another process: CPUCLOCK_SCHED of ~pid
 
 
@@ -127,13 +132,17 @@ def _read_descendants() -> dict[int, tuple[int, str]]:
 
 def _read_parents() -> dict[int, int]:
     """The parent of every process that has not ended."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):  # one that ends meanwhile
-            state, parent = (folder / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state not in (b"X", b"Z"):
-                found[int(folder.name)] = int(parent)
-    return found
+    found = {int(folder.name): _read_parent(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    return {pid: parent for pid, parent in found.items() if parent is not None}
+
+
+def _read_parent(pid: int) -> int | None:
+    """None for a process that has ended."""
+    with suppress(OSError, ValueError):  # one that ends meanwhile
+        state, parent = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:2]
+        if state not in (b"X", b"Z"):
+            return int(parent)
+    return None
 
 
 def _helps(command: str) -> bool:

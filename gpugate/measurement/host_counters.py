@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from gpugate.machine.cores import count_periods
-from gpugate.machine.processes import cpu_time_ns, list_descendants, worker_cpu_ns
+from gpugate.machine.processes import is_running, list_descendants, worker_cpu_ns
 from gpugate.units import round_stored
 from gpugate.workload.counter_names import COMPILER_COUNTERS
 
@@ -55,15 +55,16 @@ class CpuCounters:
     def begin(self, workers: Collection[int] = ()) -> None:
         """Begins a block of a side with these worker processes."""
         self._before, self._before_ended_ns, self._workers = _read_usage(), worker_cpu_ns(()), workers
-        self._before_workers_ns = self._read_workers_ns()
+        self._before_workers_ns = worker_cpu_ns(workers)
         self._before_stepping_ns, self._before_own_ns = thread_time_ns(), process_time_ns()
 
     def end(self, steps: int, step_ms: float) -> None:
         """Ends a block of `steps` steps, which took `step_ms` each."""
         self._own_ns += process_time_ns() - self._before_own_ns
         self._stepping_ns += thread_time_ns() - self._before_stepping_ns
-        self._workers_ns += self._read_workers_ns() - self._before_workers_ns
-        if worker_cpu_ns(()) != self._before_ended_ns:  # of all children that have ended
+        self._workers_ns += worker_cpu_ns(self._workers) - self._before_workers_ns
+        has_reaped = worker_cpu_ns(()) != self._before_ended_ns  # any child
+        if has_reaped or not all(map(is_running, self._workers)):
             self.lose(LOST)
         self._wall_ns += round(1e6 * steps * step_ms)
         self._steps += steps
@@ -75,13 +76,6 @@ class CpuCounters:
     def lose(self, why: str) -> None:
         """Gives up the CPU time for the first reason `why`; the other counters stay."""
         self._lost = self._lost or why
-
-    def _read_workers_ns(self) -> int:
-        try:
-            return sum(map(cpu_time_ns, self._workers))
-        except OSError:
-            self.lose(LOST)
-            return 0
 
     @property
     def problem(self) -> str | None:
