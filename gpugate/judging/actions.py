@@ -91,9 +91,12 @@ def _wants_result(evidence: Evidence) -> bool:
 
 
 def _wants_time(evidence: Evidence) -> bool:
-    """Without a record no gate passes the case, so an open time needs no further process."""
+    """True for an open time, for a longer one of a single process, and for a longer one whose cause only some show.
+
+    Without a record no gate passes the case, so an open time needs no further process.
+    """
     is_open = _may_settle(evidence) and evidence.record is not None
-    return is_open or (evidence.alone and _find_wall(evidence) == "slower")
+    return is_open or (_find_wall(evidence) == "slower" and bool(evidence.alone or evidence.doubted))
 
 
 def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:

@@ -16,7 +16,7 @@ from tests.support.judged_cases import COUNTED, RECORDED, billed, case, code, me
 STOP, PAIRS, PROCESS, DUET = Action.STOP, Action.PAIRS, Action.PROCESS, Action.DUET
 FINE, SLOW, OPEN = measured(), measured(11.5), measured(10.1, spread=0.03)
 TOO_SLOW = measured(23.0)  # 1.3x, where 1.5x are promised
-GREW = with_bill(measured(), kernel_ms=9.0)
+GREW, SLOWER_BILL = with_bill(FINE, kernel_ms=9.0), with_bill(SLOW, kernel_ms=9.0)
 FAILED = Confirmation(None, "a fresh process gave no result")
 BUSY = {"optimized_counters": {**COUNTED, "other_cores": 1.0}}
 SLOWED = replace(FINE, reference_slowdown=3.0)
@@ -45,6 +45,8 @@ BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
         (case(GREW, remembered=billed()), PROCESS),
         (case(GREW, GREW, remembered=billed()), STOP),
         (case(GREW, with_bill(FINE), remembered=billed()), STOP),  # no further process has it
+        (case(SLOWER_BILL, with_bill(SLOW), remembered=billed()), PROCESS),  # two slow processes contradict each other
+        (case(SLOWER_BILL, with_bill(SLOW), remembered=billed(), launch_slowdown=1.5), STOP),
         (case(measured(kernels=60.0)), PROCESS),
         (case(SLOWED), PROCESS),
         (case(SLOWED, SLOWED, SLOWED), STOP),
