@@ -120,10 +120,8 @@ class SampleOrder(NamedTuple):
 def sample_order(seed: int, pictures: int, multiple: int, mirrored: bool = True) -> SampleOrder:
     """EPOCHS shuffles of `pictures` ids, each cut to a multiple of `multiple` positions: no batch straddles two.
 
-    Depends on the arguments alone. Raises ValueError where there are fewer pictures than `multiple`.
+    Depends on the arguments alone.
     """
-    if pictures < multiple:
-        raise ValueError(f"{pictures} pictures do not fill a step of {multiple}: give more pictures")
     generator = torch.Generator().manual_seed(seed)
     kept = pictures // multiple * multiple
     ids = torch.cat([torch.randperm(pictures, generator=generator)[:kept] for _ in range(EPOCHS)])

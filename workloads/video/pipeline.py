@@ -433,7 +433,7 @@ def build(rung: Rung, context: Context) -> Side:
     clip = source(context)
     grids = composite_grids(context)  # before this side's own parts: another pipeline may compute them
     with ExitStack() as built:  # the recorder is closed where the pipeline fails
-        recorder = _recorder(rung.encoder, clip, context)
+        recorder = Recorder(rung.encoder, clip, context.device, clip.frames, context.cache_dir)
         built.callback(recorder.close)
         follow = partial(_follow, rung, grids)
         pipeline = Pipeline(rung, context, clip, recorder.write, loop=True, make_last=follow)
@@ -474,10 +474,6 @@ def build(rung: Rung, context: Context) -> Side:
     )
 
 
-def _recorder(encoder: type[Encoder], clip: VideoInfo, context: Context) -> Recorder:
-    return Recorder(encoder, clip, context.device, clip.frames, context.cache_dir)
-
-
 def _follow(rung: Rung, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
     """The function that records composites where they lie, see `Arrivals`."""
     device = torch.device("cpu") if rung.compute is on_host else place.device
@@ -497,7 +493,8 @@ def x264_alone(rung: Rung, context: Context) -> Side:
             ready.append(pipeline.compute(batch).on_stream().cpu())
     if not ready:
         raise ValueError(f"{clip.path} has {clip.frames} frames: give a video of {BATCH} or more")
-    recorder, turns = _recorder(encoders.X264, clip, context), cycle(ready)
+    recorder = Recorder(encoders.X264, clip, context.device, clip.frames, context.cache_dir)
+    turns = cycle(ready)
 
     def step(stamp: Tensor) -> Tensor:
         for batch in islice(turns, context.items // BATCH):
@@ -649,14 +646,10 @@ def _rung(
         "needs": GPU_STAGES if from_host else VIDEO,
         "tolerance": EXACT,
         "contract": {"sm_90": Contract(engaged, (*limits, *on_sm_90)), "cuda": Contract(engaged, limits)},
-        "proofs": () if rung.encoder is Mp4v else (_whole_file(rung),),
+        "proofs": () if rung.encoder is Mp4v else (Proof("file is whole", partial(file_is_whole, rung)),),
         **more,
     }
     return Optimization(name, partial(build, rung), speedup, why=why, **words)
-
-
-def _whole_file(rung: Rung) -> Proof:
-    return Proof("file is whole", partial(file_is_whole, rung))
 
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
@@ -745,7 +738,7 @@ OPTIMIZED = (
         dtype="float32",
         needs=ON_HOST,
         contract={},
-        proofs=(_whole_file(ON_CPU),),
+        proofs=(Proof("file is whole", partial(file_is_whole, ON_CPU)),),
     ),
 )
 END_TO_END = Workload(
