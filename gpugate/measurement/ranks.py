@@ -22,6 +22,7 @@ from dataclasses import fields
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from gpugate.machine.children import CLOSING_S, Child, encode, kill_group
 from gpugate.workload import RANKS, Build, Context, Side, nothing_to_join
 
 TIMEOUT_S = 60.0  # to meet, and of a collective
+WATCHDOG_S = 0.3  # in which NCCL's watchdog looks at each collective
 CAUSE_S = 4.0  # for the cause to arrive, once communication failed
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
@@ -112,6 +114,19 @@ class RankJob:
         )
         with self.blame_ranks():
             return RankedSide(build(context), self, number)
+
+    def align(self) -> None:
+        """Lets every rank finish the steps of the block before, for which the next timed block would wait."""
+        self.announce("align")
+        with self.blame_ranks():
+            await_all_ranks()
+
+    def free_sent_memory(self) -> None:  # cuda only
+        """Frees what collectives sent, where no one waited for them, as with a hook of DDP: NCCL's watchdog keeps it
+        until it has seen their end, for which it looks every tenth of a second, and the next collective begins.
+        """
+        sleep(WATCHDOG_S)
+        self.align()
 
     @contextmanager
     def watch(self) -> Iterator[list[Mapping[str, float]]]:
@@ -217,10 +232,7 @@ class RankedSide(Side):
         self._side.step = step
 
     def align(self) -> None:
-        """Lets every rank finish the steps of the block before, for which the next timed block would wait."""
-        self.job.announce("align")
-        with self.job.blame_ranks():
-            await_all_ranks()
+        self.job.align()
 
     def _finish(self) -> None:
         self.job.announce("finish", side=self._number)

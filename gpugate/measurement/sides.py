@@ -190,7 +190,7 @@ def build_side(
     if restore is not None:
         restore([first_input])
     TorchFlags().apply()
-    before_bytes = allocated_bytes(context.device) if context.device.type == "cuda" else 0
+    before_bytes = _allocated_before(context) if context.device.type == "cuda" else 0
     compiler = CompilerCounters()
     with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
@@ -213,7 +213,7 @@ def build_side(
             if context.device.type == "cuda":
                 if restore is not None:
                     restore([first_input])
-                peak_bytes = _peak_of_step(side, first_input, context.device) - before_bytes  # cuda only
+                peak_bytes = _peak_of_step(side, first_input, context) - before_bytes  # cuda only
         undo.pop_all()
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     made = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)
@@ -243,13 +243,19 @@ def allocated_bytes(device: torch.device) -> int:  # cuda only
     return torch.cuda.memory_allocated(device)
 
 
-def _peak_of_step(side: Side, inputs: Any, device: torch.device) -> int:  # cuda only
-    gc.collect()  # what the build and the first step left
-    torch.cuda.reset_peak_memory_stats(device)
+def _allocated_before(context: Context) -> int:  # cuda only
+    if context.ranks is not None:
+        context.ranks.free_sent_memory()
+    return allocated_bytes(context.device)
+
+
+def _peak_of_step(side: Side, inputs: Any, context: Context) -> int:  # cuda only
+    _allocated_before(context)  # frees what the build and the first step left
+    torch.cuda.reset_peak_memory_stats(context.device)
     side.step(inputs)
     side.finish()
-    synchronize(device)
-    return torch.cuda.max_memory_allocated(device)
+    synchronize(context.device)
+    return torch.cuda.max_memory_allocated(context.device)
 
 
 @contextmanager

@@ -60,6 +60,9 @@ class Ranks(Protocol):
     def build(self, build: Build, context: Context) -> Side:
         """Builds the side on every rank; each later step of the returned side is a step of every rank."""
 
+    def free_sent_memory(self) -> None:
+        """Frees the memory of collectives that have ended."""
+
 
 @dataclass(frozen=True)
 class Context:
