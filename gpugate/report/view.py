@@ -18,7 +18,7 @@ from gpugate.report.next_step import advised_step, describe_next_step, describe_
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, summarize_decider
-from gpugate.results.reason import ReasonCode
+from gpugate.results.reason import ReasonCode, describe
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
@@ -320,7 +320,8 @@ class RunView:
     @property
     def worth(self) -> list[str]:
         """The worth of a run's verdicts, a sentence each."""
-        return [words for words in (self.records, self.sharpness, self.comparisons, self.proofs) if words]
+        parts = self.records, self.sharpness, self.unbilled, self.comparisons, self.proofs
+        return [words for words in parts if words]
 
     @cached_property
     def records(self) -> str | None:
@@ -359,6 +360,22 @@ class RunView:
         )
 
     @cached_property
+    def unbilled(self) -> str | None:
+        """The cases of which no time of a bill was compared with the record, by the reason; None where there are none.
+
+        `bill: counts alone were compared in 73 cases (the record has no bill)`.
+        """
+        found = Counter(
+            words
+            for case in self.cases
+            for verdict in case.verdicts
+            if verdict.check == "counters"
+            for words in describe([one for one in verdict.reasons if one.code is ReasonCode.NO_BILL], {})
+        )
+        groups = [f"{number_of(count, 'case')} ({words})" for words, count in found.items()]
+        return f"bill: counts alone were compared in {', '.join(groups)}" if groups else None
+
+    @cached_property
     def comparisons(self) -> str | None:
         """The outcomes of the duets with the recorded code, and the first reason for which there are none; None where
         no case was to be compared with it."""
@@ -392,17 +409,18 @@ class RunView:
 
     @cached_property
     def cost(self) -> list[str]:
-        """`cost: 27.4 GPU-minutes, 12 % of them for confirmations`; empty without a measured case."""
+        """`cost: 27.4 GPU-minutes, 12 % of them for further processes and duets`; empty without a measured case."""
         on_gpu = self.run.environment.device_kind == "cuda"
-        whole_s = confirming_s = 0.0
+        whole_s = further_s = 0.0
         for case in self.by_cost:
             gpus = case.gpus if on_gpu else 1
             whole_s += gpus * case.duration_s
-            confirming_s += gpus * sum(one.measurement.wall_s for one in case.attempts if one.measurement is not None)
+            further_s += gpus * sum(one.wall_s for one in case.measurements[1:])
         if not whole_s:
             return []
         unit = "GPU-minutes" if on_gpu else "minutes"
-        return [f"cost: {whole_s / 60:.1f} {unit}, {percent(confirming_s / whole_s)} of them for confirmations"]
+        share = percent(further_s / whole_s)
+        return [f"cost: {whole_s / 60:.1f} {unit}, {share} of them for further processes and duets"]
 
     @property
     def next_command(self) -> list[str]:

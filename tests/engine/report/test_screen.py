@@ -12,13 +12,14 @@ from gpugate.report.screen import details, screen
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
-from gpugate.results.duet import RecordedCode
+from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.variation import Control, Variation
+from gpugate.units import number_of
 from tests.conftest import TWO_CORES
 from tests.support import stored_runs
-from tests.support.judged_cases import COMMIT, RECORDED, code, measured, record, verdicts
+from tests.support.judged_cases import CASE_ID, COMMIT, RECORDED, code, measured, record, verdicts
 from tests.support.judged_cases import case as judged_case
 
 LINES = 60 - 12  # of a screen, without the lines of pytest itself
@@ -114,8 +115,9 @@ def run_of(*cases: CaseResult) -> RunResult:
 )
 def test_a_duet_makes_a_blunt_case_sharp(compared: list[RecordedCode], sharp: int, words: str) -> None:
     cases = [judged(judged_case(GOOD, remembered=BLUNT, recorded_code=one)) for one in compared]
-    sharpness, codes = RunView(run_of(*cases)).worth
+    sharpness, bill, codes = RunView(run_of(*cases)).worth
     assert sharpness.startswith(f"sharpness: {sharp} of {len(compared)} case")
+    assert bill == f"bill: counts alone were compared in {number_of(len(compared), 'case')} (the record has no bill)"
     assert codes == f"recorded code: {words}"
 
 
@@ -126,10 +128,19 @@ def test_the_reason_of_a_record_is_named_beside_its_verdicts() -> None:
     )
     cases = [judged(judged_case(GOOD, remembered=one)) for one in (first, first, accepted)]
     cases[2].case_id = "net/exact/cpu"
-    records, _ = RunView(run_of(*cases)).worth
+    records, *_ = RunView(run_of(*cases)).worth
     assert records == "records: net/exact/cpu of 2026-11-29 (exact sums); 2 cases of 2026-11-24 (first night)"
     slower = judged(judged_case(measured(11.5), remembered=accepted))
     assert "the record is of 2026-11-29 (exact sums)" in slower.verdicts[2].circumstances
+
+
+def test_the_cost_of_doubt_is_that_of_further_processes_and_of_duets() -> None:
+    ten_s, duet = (
+        replace(GOOD, wall_s=10.0),
+        DuetProcess(False, TWO_CORES, (CASE_ID,), {CASE_ID: replace(GOOD, wall_s=20.0)}),
+    )
+    one = judged_case(ten_s, ten_s, recorded_code=RecordedCode(COMMIT, processes=(duet,)))
+    assert RunView(run_of(one)).cost == ["cost: 0.7 minutes, 75 % of them for further processes and duets"]
 
 
 @pytest.mark.parametrize(
