@@ -458,13 +458,12 @@ def _detectable(case: CaseResult) -> float:
 
 
 def _is_not_gated(case: CaseResult) -> bool:
-    """True where neither the wall time nor a duet decided about the time of a case: its record misses a slowdown of
-    SHARP, and its duet stayed undecided, or its wall time did."""
+    """True where the wall time is undecided, and where the record misses a slowdown of SHARP and no duet decided."""
     wall = next((one for one in case.verdicts if one.check == "throughput"), None)
     if wall is None or case.remembered is None:
         return False
-    undecided = any(reason.code is ReasonCode.CODE_UNDECIDED for reason in wall.reasons)
-    return wall.outcome is Outcome.UNDECIDED or (undecided and wall.good and _detectable(case) > SHARP)
+    is_shown = any(reason.code is ReasonCode.CODE_NOT_SLOWER for reason in wall.reasons)
+    return wall.outcome is Outcome.UNDECIDED or (wall.good and not is_shown and _detectable(case) > SHARP)
 
 
 def _is_unrecorded(case: CaseResult) -> bool:

@@ -149,7 +149,8 @@ def test_the_cost_of_doubt_is_that_of_further_processes_and_of_duets() -> None:
         (judged_case(GOOD), False),
         (judged_case(measured(11.5)), False),  # REGRESSED
         (judged_case(measured(11.5), launch_slowdown=1.5), True),
-        (judged_case(GOOD, remembered=BLUNT), False),
+        (judged_case(GOOD, remembered=BLUNT), True),  # with --against off, nothing shows 5 %
+        (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0)), False),
         (judged_case(GOOD, remembered=BLUNT, recorded_code=code(10.0, spread=0.3)), True),
         (judged_case(GOOD, recorded_code=code(10.0, spread=0.3)), False),  # its record is sharp
         (judged_case(measured(11.5), remembered=None), False),  # NO_BASELINE
