@@ -16,6 +16,10 @@ from gpugate.store.codec import FormatError, from_json, to_json
 T = TypeVar("T")
 
 
+class NewerFormatError(FormatError):
+    """A newer gpugate wrote the file."""
+
+
 @dataclass(frozen=True)
 class JsonFile(Generic[T]):
     """Documents of one format: the fields of the dataclass `cls` after a header.
@@ -60,9 +64,11 @@ class JsonFile(Generic[T]):
         found = document.get("format_version")
         if type(found) is not int or found < 1:
             raise FormatError(f"format_version is {found!r}, not a whole number from 1 on")
-        if not self.oldest_version <= found <= self.version:
-            by, known = "a newer" if found > self.version else "an older", f"{self.oldest_version} to {self.version}"
-            raise FormatError(f"{by} gpugate wrote it (format {found}, this one reads {known})")
+        versions = f"(format {found}, this one reads {self.oldest_version} to {self.version})"
+        if found > self.version:
+            raise NewerFormatError(f"a newer gpugate wrote it {versions}")
+        if found < self.oldest_version:
+            raise FormatError(f"an older gpugate wrote it {versions}")
         return {name: value for name, value in document.items() if name not in ("format", "format_version")}
 
     def encode(self, value: T) -> str:
@@ -82,7 +88,8 @@ class JsonFile(Generic[T]):
             problem = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise self.error(f"{path} cannot be read ({problem}): {self.step}") from error
         except FormatError as error:
-            raise self.error(f"{path} cannot be used because {error}: {self.step}") from error
+            step = "update gpugate" if isinstance(error, NewerFormatError) else self.step
+            raise self.error(f"{path} cannot be used because {error}: {step}") from error
 
 
 @contextmanager

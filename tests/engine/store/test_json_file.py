@@ -47,7 +47,7 @@ def test_a_file_is_read_back(tmp_path: Path) -> None:
         ),
         (
             b'{"format": "ours", "format_version": 4, "b": 1}',
-            "cannot be used because a newer gpugate wrote it (format 4, this one reads 2 to 3): mend",
+            "cannot be used because a newer gpugate wrote it (format 4, this one reads 2 to 3): update gpugate",
         ),
         (
             b'{"format": "ours", "format_version": 1, "b": 1}',
