@@ -80,6 +80,15 @@ def milliseconds(value_ms: float) -> str:
     return f"{value_ms:.{digits + 1}f} ms"
 
 
+def item(name: str, value: float) -> str:
+    """Writes the value of a counter by the unit in its name, as `35.9 ms`, `424.4 MB` or `57`."""
+    if name.endswith("_ms"):
+        return milliseconds(value)
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.4g} MB" if value < 1e10 else f"{value / 1e9:.4g} GB"
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+
+
 def duration(seconds: float) -> str:
     """Writes a time as `0.4 s`, `52 s`, `12 min` or `1 h 05 min`."""
     if seconds < 120:

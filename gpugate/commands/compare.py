@@ -31,7 +31,7 @@ from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import with_header, write_atomically, writing
 from gpugate.store.version import WORKING_TREE, Version, check_out
-from gpugate.units import number_of, percent, signed_percent
+from gpugate.units import item, number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
@@ -237,7 +237,7 @@ def _counter_changes(duet: Duet) -> Iterator[str]:
     before, after = duet.base.counters, duet.head.counters
     for name in EXACT:
         if name in before and name in after and abs(before[name] - after[name]) >= HALF_A_CALL:
-            yield f"{name.replace('_', ' ')} {before[name]:g} -> {after[name]:g} per step"
+            yield f"{name.replace('_', ' ')} {item(name, before[name])} -> {item(name, after[name])} per step"
     then, now = duet.base.cost.peak_bytes or 0, duet.head.cost.peak_bytes or 0
     if len(duet.processes) > 1 and abs(now - then) > MEMORY_CHANGE * max(now, then):
         yield f"peak memory {then / 2**20:.0f} -> {now / 2**20:.0f} MiB"

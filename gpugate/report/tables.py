@@ -290,7 +290,7 @@ def _kernel_rows(case: CaseResult, bills: Bills) -> Iterator[tuple[str, ...]]:
 
 def _cell(side: Mapping[str, float], name: str) -> str:
     mark = SPINS if name == "cpu_ms" and side.get("spinning") else ""
-    return f"{_write_item(name, side[name])}{mark}" if name in side else ""
+    return f"{units.item(name, side[name])}{mark}" if name in side else ""
 
 
 def _recorded(case: CaseResult, bills: Bills, name: str) -> str:
@@ -299,12 +299,4 @@ def _recorded(case: CaseResult, bills: Bills, name: str) -> str:
         return ""
     recorded = [one.optimized.counters for one in case.remembered.current.bills if one is not None]
     known = [counters[name] for counters in recorded if name in counters]
-    return _write_item(name, median(known)) if known else NOT_RECORDED
-
-
-def _write_item(name: str, value: float) -> str:
-    if name.endswith("_ms"):
-        return units.milliseconds(value)
-    if name.endswith("_bytes"):
-        return f"{value / 1e6:.4g} MB" if value < 1e10 else f"{value / 1e9:.4g} GB"
-    return f"{value:.4g}"
+    return units.item(name, median(known)) if known else NOT_RECORDED

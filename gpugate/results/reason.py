@@ -134,10 +134,11 @@ def _item_grew(facts: Facts) -> str:
     if item == "grown_bytes":
         return f"every step leaves {now:,.0f} bytes more device memory allocated"
     if item not in BILL_WORDS and "kernel" not in facts:
-        return f"{item} {then:g} -> {now:g} per step, more than recorded"
+        counts = f"{units.item(item, then)} -> {units.item(item, now)}"
+        return f"{item.replace('_', ' ')} {counts} per step, more than recorded"
     change = f"{BILL_WORDS.get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
     if item == "peak_bytes":
-        return f"{change}: {then / 1e6:.4g} MB -> {now / 1e6:.4g} MB"
+        return f"{change}: {units.item(item, then)} -> {units.item(item, now)}"
     kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
     if kernel and not facts["kernel_then"]:
         return f"{change}: the record lacks {kernel}of {units.milliseconds(facts['kernel_now'])} per step"
