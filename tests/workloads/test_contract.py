@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from gpugate.measurement.difference import differences
 from gpugate.measurement.record import Difference
 from gpugate.measurement.sides import BuiltSide, build_side
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.workload import BASELINE, Case, Context, Tolerance, Workload
+from gpugate.workload import BASELINE, Case, Context, Tolerance, Workload, for_device_class
 from gpugate.workload.parts import Parts, list_parts, list_tensors
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_models
@@ -170,12 +171,41 @@ def test_the_catalogue_takes_all() -> None:
     assert {case.id for case in catalogue.cases()} == {case.id for case in ALL}
 
 
-def test_the_page_of_workloads_names_cases_that_exist() -> None:
+def test_the_page_of_workloads_names_cases_that_exist_and_their_limits() -> None:
+    """A limit of a row's third cell is one of each case before a semicolon; short names are of the workload before."""
     page = Path("docs/workload.md").read_text(encoding="utf-8").partition("## The workloads of this repository")[2]
-    names = {case.id.rpartition("/")[0] for case in ALL} | {workload.name for workload in WORKLOADS}
+    names_of_cases, workloads = {case.id.rpartition("/")[0] for case in ALL}, {each.name for each in WORKLOADS}
+    by_id = {case.id: case for case in ALL}
     told = re.findall(r"`([a-z][a-z0-9-]*(?:/[a-z0-9-]+)+)`", page)
     assert len(told) > 25
-    assert [one for one in told if one not in names] == []
+    assert {*told} <= names_of_cases | workloads
+    of_section, wrong = "", list[tuple[str, str]]()
+    for subject, names, stated in re.findall(r"^\| (.+?) \| (.*?) \|(.*)\|$", page, re.MULTILINE):
+        of_section = names.split("`")[1] if subject.startswith("**") else of_section
+        workload = of_section
+        for name in re.findall(r"`([^`]+)`", names.partition(";")[0]):
+            workload = name if name in workloads else workload
+            case = by_id.get(f"{name}/cuda") or by_id.get(f"{workload}/{name}/cuda")
+            if case is not None:
+                workload, limits = case.workload.name, limits_by_id(case)
+                said = re.findall(r"`(\w+)` [<>]= ([^`]*)", stated)
+                wrong += [(case.id, one) for one, values in said if not limits[one] & numbers_in(values)]
+    assert wrong == []
+
+
+def limits_by_id(case: Case) -> defaultdict[str, set[float]]:
+    """The values of the case's limits on an H100 or H200, by the name of the counter."""
+    found, contract = defaultdict[str, set[float]](set), for_device_class(case.optimization.contract, ("sm_90", "cuda"))
+    for limit in (*contract.engaged, *contract.limits) if contract else ():
+        bounds = (limit.at_least, limit.at_most, limit.at_least_of_reference, limit.at_most_of_reference)
+        found[limit.counter] |= {bound for bound in bounds if bound is not None}
+    return found
+
+
+def numbers_in(text: str) -> set[float]:
+    """`1 MiB`, `1/3.5` and `0.62, 0.58` as numbers."""
+    found = re.findall(r"(\d[\d.]*)(?:/([\d.]+))?( MiB)?", text)
+    return {float(above) / float(below or 1) * (2**20 if mib else 1) for above, below, mib in found}
 
 
 @pytest.mark.parametrize("workload", ON_CPU, ids=name_of)
