@@ -20,7 +20,7 @@ from tools.machines import ROOT
 
 RESULTS = ROOT / "results"
 ARCHIVES = "trials-*.tar.xz"
-HOSTS = ("night/*.json", "slow-host/*.json", "another-host/*.json", "runs/llm-*.json", "runs/catalogue.json")
+HOSTS = ("night/*.json", "slow-host/*.json", "another-host/*.json", "runs/llm-*.json", "runs/catalogue*.json")
 ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", *HOSTS)
 
 

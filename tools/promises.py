@@ -20,7 +20,7 @@ from pathlib import Path
 from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.measurement.derived import with_derived
-from gpugate.measurement.record import Process
+from gpugate.measurement.record import Measurement, Process
 from gpugate.report.table import Column, Markdown, Table
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import RunResult
@@ -69,6 +69,8 @@ SPEEDUP_TARGETS: Mapping[str, Target] = {
     "video/decode-hevc/nvdec-sessions/cuda": Target(3, 5),
     "video/preprocess/torch-gpu/cuda": Target(10, 30),
     "video/composite/torch-gpu/cuda": Target(10, 30),
+    "llm-decode/int8/cuda": Target(1.6),
+    "llm-decode/fp8/cuda": Target(1.5),
 }
 RATE_TARGETS: Mapping[str, Target] = {  # items per second
     "resnet50-inference-batch1/cudnn-fused/cuda": Target(3333),
@@ -76,15 +78,20 @@ RATE_TARGETS: Mapping[str, Target] = {  # items per second
     "resnet18-training/whole-ladder/cuda": Target(20_000, 24_000),
     "driving/best/cuda": Target(400, 600),
 }
-OUTDATED = "the sides changed after this record and night, which are of the code of their hour"
+OUTDATED = "the sides changed since: this is of the code of its hour"
 BUS_SHARE = "streaming-copy/pipelined/cuda"
+CACHED_STEP = "cached_step_ms"  # whose target is a gain: the time of the reference over that of the optimized side
 COUNTER_TARGETS: Mapping[tuple[str, str], Target] = {
+    ("resnet18-training/amp-fp16/cuda", CACHED_STEP): Target(1.3),
+    ("resnet18-training/compile/cuda", CACHED_STEP): Target(1.5),
     ("driving/prefetcher/cuda", "data_path_efficiency"): Target(0.9, 0.97),
     ("streaming-compute/pipelined/cuda", "active_fraction"): Target(0.95, 0.97),
     (BUS_SHARE, "bus_share"): Target(0.85, 0.95),
     ("video/end-to-end/optimized-x264/cuda", "whole_run_speedup"): Target(13.4),
     ("video/end-to-end/optimized-nvjpeg/cuda", "active_fraction"): Target(0.8, 0.95),
     ("video/end-to-end/optimized-nvjpeg/cuda", "whole_run_speedup"): Target(13.4, 25),
+    ("llm-decode/fused-gemv/cuda", "copy_share"): Target(0.7),
+    ("llm-decode/int8/cuda", "copy_share"): Target(0.55),
 }
 
 
@@ -127,6 +134,14 @@ class PromisedCase:
         """The case in a cell of a table."""
         return f"`{self.case.id.removesuffix('/cuda')}`"
 
+    @property
+    def target(self) -> Target | None:
+        return SPEEDUP_TARGETS.get(self.case.id)
+
+    def is_below(self, measured: float) -> bool:
+        """True where the promise is below SHARE of a measured speedup, or below its target."""
+        return self.promise / measured < SHARE or (self.target is not None and self.promise < self.target.at_least)
+
 
 @dataclass(frozen=True)
 class RecordedCase(PromisedCase):
@@ -138,10 +153,6 @@ class RecordedCase(PromisedCase):
     def share(self) -> float:
         """The promise as a share of the recorded speedup."""
         return self.promise / self.entry.current.history.speedup
-
-    @property
-    def target(self) -> Target | None:
-        return SPEEDUP_TARGETS.get(self.case.id)
 
     @property
     def items_per_s(self) -> Spread:
@@ -157,9 +168,7 @@ class RecordedCase(PromisedCase):
 
     @property
     def is_low(self) -> bool:
-        """True where the promise is below SHARE of the recorded speedup, or below its target."""
-        is_below = self.share < SHARE or (self.target is not None and self.promise < self.target.at_least)
-        return is_below and not self.is_outdated
+        return self.is_below(self.entry.current.history.speedup) and not self.is_outdated
 
     @property
     def reason(self) -> str:
@@ -184,6 +193,7 @@ class StoredSpeedup:
     path: Path
     started_at: str
     speedup: Estimate
+    result: CaseResult
 
 
 @dataclass(frozen=True)
@@ -204,11 +214,15 @@ class RunCase(PromisedCase):
     @property
     def is_outdated(self) -> bool:
         """True where the sides changed after the last run."""
-        return is_outdated(self.case, max(run.started_at for run in self.runs))
+        return is_outdated(self.case, self.newest.started_at)
 
     @property
     def is_low(self) -> bool:
-        return self.share < SHARE and not self.is_outdated
+        return self.is_below(self.lowest) and not self.is_outdated
+
+    @property
+    def newest(self) -> StoredSpeedup:
+        return max(self.runs, key=lambda run: run.started_at)
 
     @property
     def reason(self) -> str:
@@ -268,24 +282,29 @@ def _lowest(case: Case, found: Mapping[Machine, Mapping[str, Sequence[StoredSpee
 
 @cache
 def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
-    """Loads the speedups of each case without a record, by its id, where they are over the reference of today.
+    """Loads the speedups of each case without a record of today's sides, by its id, over the reference of today.
 
-    Runs that are printed only are no data.
+    Where the sides changed, runs after it count alone, if there are any. Runs that are printed only are no data.
     """
-    recorded, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
-    references = {case.id: case.reference_name for case in list_cases("cuda")}
+    entries, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
+    cases = {case.id: case for case in list_cases("cuda") if not _is_recorded(case, entries)}
     folders = (machine.results / NIGHT, machine.results / RUNS)
     for shown, path in ((folder / path.name, path) for folder in folders for path in list_files(folder, "*.json")):
         if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
             continue
         run = run_file.read(path)
         for case_id, result in run.cases.items():
-            decided = summarize_decider(result)
-            is_of_today = result.compared_with == references.get(case_id)
-            if decided is not None and case_id not in recorded and is_of_today:
-                one = StoredSpeedup(shown, run.started_at, decided.speedup)
+            case, decided = cases.get(case_id), summarize_decider(result)
+            if case is not None and decided is not None and result.compared_with == case.reference_name:
+                one = StoredSpeedup(shown, run.started_at, decided.speedup, result)
                 found.setdefault(case_id, []).append(one)
-    return found
+    newer = {one: [run for run in runs if not is_outdated(cases[one], run.started_at)] for one, runs in found.items()}
+    return {one: newer[one] or runs for one, runs in found.items() if newer[one] or one not in entries}
+
+
+def _is_recorded(case: Case, entries: Mapping[str, Entry]) -> bool:
+    """True where the case has a record that its sides did not change after."""
+    return case.id in entries and not is_outdated(case, entries[case.id].current.recorded_at)
 
 
 class Night:
@@ -313,30 +332,43 @@ class Night:
         return summarize_decider(case) if case is not None else None
 
     def counter(self, case_id: str, name: str) -> float | None:
-        """A counter of the optimized side; None where it was not counted."""
         case = self._cases.get(case_id)
-        if case is None or case.measurement is None:
-            return None
-        return with_derived(case.measurement, case.size, {}).optimized_counters.get(name)
+        return None if case is None else read_counter(case, name)
+
+
+def read_counter(result: CaseResult, name: str) -> float | None:
+    """A counter of the optimized side, of CACHED_STEP the gain; None where it was not counted."""
+    if result.measurement is None:
+        return None
+    return _find_counter(with_derived(result.measurement, result.size, {}), name)
+
+
+def _find_counter(counted: Measurement | Record, name: str) -> float | None:
+    found = counted.optimized_counters.get(name)
+    return counted.reference_counters[name] / found if name == CACHED_STEP and found else found
 
 
 def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: Night) -> str:
     """Writes the page of targets, promises, records, stored runs and the night of a machine, in Markdown."""
     run_cases = load_run_cases(machine)
     held: list[RecordedCase | RunCase] = [*cases.values(), *run_cases.values()]
-    kept = sum(one.share >= SHARE for one in held)
+    compared = [one for one in held if not one.is_outdated]
+    waiting = {one.case.id for one in held} - {one.case.id for one in compared}
+    kept = sum(one.share >= SHARE for one in compared)
     folder = machine.baselines.relative_to(ROOT).as_posix()
     page = f"""# Targets and promises for an {machine.gpu}
 
 `python -m tools.promises` writes this page from the promises of `workloads/`, the current records of `{folder}/`,
 and the stored runs. A promise is the smallest speedup that a gate accepts from this GPU; it was chosen from these
 records and, if another GPU has a record of the case, from that too, for hosts like theirs. The record is the median of
-the counted processes, and in brackets their range. Targets without a record of this GPU are not listed.
+the counted processes, and in brackets their range. Targets without a record or
+a stored run of this GPU are not listed.
 
 - A speedup is over the reference in the column "against". `baseline` is the unoptimized side: eager PyTorch with
   PyTorch's own defaults, or the library of the host that the workload names.
-{_list_strict_fp32(cases, night)}- {kept} of {len(held)} promises are at least {SHARE:g} of the record or, where
-  there is none, of the lower stored run. Each other promise has its reason.
+{_list_strict_fp32(cases, night)}- {kept} of {len(compared)} promises are at least {SHARE:g} of the record or, where
+  there is none, of the lower stored run. Each other one of these has its reason. {len(waiting)} further
+  promises wait for a record or a run: the sides changed since.
 - A target is to be reached; in brackets is the larger figure that was hoped for. **Bold**: below the target.
 
 The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
@@ -347,7 +379,7 @@ holds at 99 %. A cell is empty where the night did not measure the case.
 
 {_speedups(cases, night).markdown()}
 
-## Stored runs without a record
+## Stored runs of sides without a record
 
 The speedup of one run has its interval, and that of several runs is their median with the range. Each run is one
 process of the code of its hour. The promise is compared with the lower median of the machines that have such runs.
@@ -362,13 +394,14 @@ process of the code of its hour. The promise is compared with the lower median o
 
 {_rates_with_target(cases, night).markdown()}
 """
-    if any(case_id in cases for case_id, _ in COUNTER_TARGETS):
+    if any(case_id in cases or case_id in run_cases for case_id, _ in COUNTER_TARGETS):
         page += f"""
 ## Counters with a target
 
-The record is the largest value of its processes; the night is that of the first process.{_describe_bus(cases, machine)}
+The record is the largest value of its processes; the night and the newest stored run are of their first process. The
+target of `{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases, machine)}
 
-{_counters(cases, night).markdown()}
+{_counters(cases, run_cases, night).markdown()}
 """
     known = len(list_cases("cuda"))
     return f"""{page}
@@ -434,14 +467,16 @@ def _spread(found: Estimate) -> Spread:
 
 def _speedups_of_runs(cases: Mapping[str, RunCase]) -> Table:
     columns = (
-        *(Column("case", left=True), Column("against", left=True), Column("promise"), Column("speedup")),
-        *(Column("runs", left=True), Column("promise / lower run"), Column("reason of a low promise", left=True)),
+        *(Column("case", left=True), Column("against", left=True), Column("target"), Column("promise")),
+        *(Column("speedup"), Column("runs", left=True)),
+        *(Column("promise / lower run"), Column("reason of a low promise", left=True)),
     )
     rows = (
         (
-            *(one.name, f"`{one.case.reference_name}`", f"{one.promise:g}", one.spread.as_speedup()),
+            *(one.name, f"`{one.case.reference_name}`", f"{one.target or ''}", _bold_below(one.target, one.promise)),
+            _bold_below(one.target, one.spread.median, one.spread.as_speedup()),
             Markdown(", ".join(f"[{run.started_at[:10]}]({_link(run, one.machine)})" for run in one.runs)),
-            *(f"{one.share:.2f}", one.reason if one.is_low else ""),
+            *(f"{one.share:.2f}", OUTDATED if one.is_outdated else one.reason if one.is_low else ""),
         )
         for one in cases.values()
     )
@@ -503,27 +538,35 @@ def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table
     return Table("", columns, tuple(rows))
 
 
-def _counters(cases: Mapping[str, RecordedCase], night: Night) -> Table:
+def _counters(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase], night: Night) -> Table:
     columns = (Column("case", left=True), Column("counter", left=True), Column("target"), Column("promise"))
     rows = []
     for (case_id, counter), target in COUNTER_TARGETS.items():
-        if case_id not in cases:
+        recorded, ran = cases.get(case_id), run_cases.get(case_id)
+        one = recorded or ran
+        if one is None:
             continue
-        one = cases[case_id]
-        contract = for_device_class(one.case.optimization.contract, one.machine.device_classes)
-        limits = contract.limits if contract else ()
-        least = next((limit.at_least for limit in limits if limit.counter == counter), None)
-        recorded, found = one.entry.current.optimized_counters.get(counter), night.counter(case_id, counter)
+        values = (
+            _find_counter(recorded.entry.current, counter) if recorded else None,
+            night.counter(case_id, counter),
+            read_counter(ran.newest.result, counter) if ran else None,
+        )
         rows.append(
             (
-                f"`{case_id.removesuffix('/cuda')}`",
-                f"`{counter}`",
-                f"{target}",
-                _bold_below(target, least or 0),
-                *("" if value is None else _bold_below(target, value, f"{value:.3g}") for value in (recorded, found)),
+                *(one.name, f"`{counter}`", f"{target}", _bold_below(target, _promise_counter(one, counter))),
+                *("" if value is None else _bold_below(target, value, f"{value:.3g}") for value in values),
             )
         )
-    return Table("", (*columns, Column("record"), Column("night")), tuple(rows))
+    return Table("", (*columns, Column("record"), Column("night"), Column("newest run")), tuple(rows))
+
+
+def _promise_counter(one: PromisedCase, counter: str) -> float:
+    """The bound of the case's limit on a counter, of CACHED_STEP on the gain; 0 where it has none."""
+    contract = for_device_class(one.case.optimization.contract, one.machine.device_classes)
+    for limit in contract.limits if contract else ():
+        if limit.counter == counter:
+            return 1 / limit.at_most_of_reference if limit.at_most_of_reference else limit.at_least or 0
+    return 0
 
 
 def _bold_below(target: Target | None, value: float, words: str | None = None) -> str:

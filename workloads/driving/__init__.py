@@ -93,7 +93,7 @@ VARIANTS = (
         " a copy of 138 MB more, in this very process",
     ),
     _variant(
-        *("uint8-bus", plans.UINT8_BUS, {"sm_90": 1.38, "cuda": 0.97, "cpu": 0.6}),
+        *("uint8-bus", plans.UINT8_BUS, {"sm_90": 1.5, "cuda": 0.97, "cpu": 0.6}),
         Limit("host_to_device_bytes", at_most_of_reference=0.3),
         proofs=(repeats(plans.UINT8_BUS), RESUMES),
         why="a quarter of the bytes cross the bus and the GPU normalizes them; a CPU only normalizes later",
@@ -143,6 +143,7 @@ VARIANTS = (
     _variant(
         *("best", plans.BEST, {"sm_90": 6.7, "cuda": 1.5}, TENSOR_CORES, ON_THE_DEVICE, *ONE_GRAPH_AN_ITERATION),
         proofs=(learns(plans.BEST),),
+        min_speedup_why="the reference waits for the host: the interval of the one process of an H200 begins at 6.8x",
     ),
 )
 ON_THE_GPU = _variant(
@@ -153,9 +154,9 @@ ON_THE_GPU = _variant(
 )
 
 
-SPEEDUP_BY_WORKERS = {0: 0.85, 2: 1.0, 4: 2.0, 8: 2.75, 16: 2.9}  # at least, on sm_90
+SPEEDUP_BY_WORKERS = {0: 0.85, 2: 1.0, 4: 2.0, 8: 2.75, 16: 2.8}  # at least, on sm_90
 SHARED_CORES = "the host's cores, which others use too, decide how fast few workers decode"
-WHY_LOWER_BY_WORKERS = {2: SHARED_CORES, 4: SHARED_CORES}
+WHY_LOWER_BY_WORKERS = dict.fromkeys((2, 4, 16), SHARED_CORES)
 BY_BATCH = "small batches wait for their launches, and the largest has slower kernels"
 ITSELF = "what it is compared with, once more: it shows how far two of the same differ"
 FOR_JPEGS = "decoding JPEGs is what workers are for; what they decode is copied once more between processes"

@@ -137,19 +137,24 @@ def _on_gpu(compiled: Mapping[str, float], graph: Mapping[str, float]) -> tuple[
 # Without them for a larger batch: 16 rows are a product of matrices, for tensor cores.
 KERNELS_FOR_ONE_ROW = (
     _in_triton(
-        "fused-gemv", build_in_triton, {"sm_90": 1.19, "cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7
+        "fused-gemv", build_in_triton, {"sm_90": 1.27, "cuda": 1.14}, "cuda-graph", *ONE_GRAPH, *OWN_KERNELS, share=0.7
     ),
     _in_triton(
-        *("int8", partial(build_in_triton, narrow=INT8), {"cuda": 1.0}, "fused-gemv", *ONE_GRAPH, *OWN_KERNELS),
+        "int8",
+        partial(build_in_triton, narrow=INT8),
+        {"sm_90": 1.1, "cuda": 1.0},
+        "fused-gemv",
+        *ONE_GRAPH,
+        *OWN_KERNELS,
         dtype="int8",
         share=0.43,
         bytes=bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights),
-        why=f"the target is 1.6, and 1.2x was measured: {SMALL_KERNELS}",
+        min_speedup_why=f"1.4x was measured, and 2.1x over the compiled graph: {SMALL_KERNELS}",
     ),
     _in_triton(
         "fp8",
         partial(build_in_triton, narrow=FP8),
-        {"sm_90": 1.1, "cuda": 1.09},
+        {"sm_90": 1.12, "cuda": 1.09},
         "fused-gemv",
         *ONE_GRAPH,
         *OWN_KERNELS,
@@ -157,7 +162,7 @@ KERNELS_FOR_ONE_ROW = (
         needs=TRITON_ON_ADA,
         share=0.55,
         bytes=bytes_of_step(LLAMA_1B, 2, 1, narrow=LLAMA_1B.weights - LLAMA_1B.attention_weights),
-        why=f"the target is 1.5, and 1.4x was measured: {SMALL_KERNELS}",
+        min_speedup_why=f"1.4x was measured: {SMALL_KERNELS}",
     ),
 )
 ON_CPU = (
@@ -175,9 +180,9 @@ ON_CPU = (
 # place of another one by 15 %.
 _long_rung = partial(_rung, tolerance={"bfloat16": Tolerance(relative_l2=6e-2, max_error=1.5e-1)}, share=0.5)
 LONG = (
-    _long_rung("flash", long_context.flash, {"sm_90": 2.1, "cuda": 1.3}, BASELINE, *ONE_GRAPH),
+    _long_rung("flash", long_context.flash, {"sm_90": 2.2, "cuda": 1.3}, BASELINE, *ONE_GRAPH),
     _long_rung(
-        "paged", long_context.paged, {"sm_90": 2.1, "cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM, needs=TRITON
+        "paged", long_context.paged, {"sm_90": 2.17, "cuda": 1.3}, BASELINE, *ONE_GRAPH, HALF_OF_THE_ROOM, needs=TRITON
     ),
 )
 SPECULATIVE = Optimization(
