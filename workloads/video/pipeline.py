@@ -287,7 +287,6 @@ class Pipeline:
         device, self._write, self._decoded = context.device, write, 0
         self._threads: list[ThreadPoolExecutor] = []
         self._ahead: tuple[deque[Future[Batch | None]], ...] = deque(), deque(), deque()  # of each thread
-        self._ended = False
         self._decoder = rung.decode(info.path, device, loop)
         with ExitStack() as built:  # the decoder is closed where a later part fails
             built.callback(self.close)
@@ -328,18 +327,10 @@ class Pipeline:
         thread, ahead = self._threads[stage], self._ahead[stage]
         while len(ahead) <= AHEAD:
             if stage == 0:
-                ahead.append(thread.submit(self._decode_unless_ended))
+                ahead.append(thread.submit(self.decode))
             else:
                 ahead.append(thread.submit(_work_on, self._next_of(stage - 1), (self.compute, self.encode)[stage - 1]))
         return ahead.popleft()
-
-    def _decode_unless_ended(self) -> Batch | None:
-        if self._ended:
-            return None
-        self._ended = True  # also where decoding fails
-        batch = self.decode()
-        self._ended = batch is None
-        return batch
 
     def decode(self) -> Batch | None:
         """The next frames, up to BATCH; None after the last one."""

@@ -91,7 +91,6 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12,
         encoder.write(frames[5:5])
         encoder.write(frames[5:])
 
-    encoder.close()
     assert encoder.frames == 12
     found = quality(path, dict(enumerate(nv12.numpy())), VIDEO)
     assert found.numbers == tuple(range(12))
@@ -249,7 +248,6 @@ def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rg
         permits.release()
         settled.join(HANGS_S)
         assert not settled.is_alive()
-    encoder.close()
     assert encoder.frames == 12
     assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), VIDEO).numbers == tuple(range(12))
 
