@@ -212,14 +212,9 @@ def nvjpeg(frames: Frames, order: Iterator[list[int]], device: torch.device) -> 
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def decoded(numbers: list[int]) -> Tensor:
-        """uint8 [frames, cameras, 3, height, width]; raises ValueError naming a JPEG that is corrupt."""
+        """uint8 [frames, cameras, 3, height, width]."""
         encoded = [jpeg for number in numbers for jpeg in frames.jpegs[number]]
-        try:
-            pictures = torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, device))
-        except RuntimeError:
-            for number in numbers:
-                frames.decoded(number)  # the GPU's decoder names no picture: this call raises for the corrupt one
-            raise
+        pictures = torch.stack(decode_jpeg(encoded, ImageReadMode.RGB, device))
         return pictures.view(len(numbers), *frames.raw.shape[1:])
 
     def take() -> Batch:

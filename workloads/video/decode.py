@@ -311,7 +311,6 @@ class ParallelDecoder(Decoder):  # cuda only
         while (slot := self._current.ready.get()) is None:
             following = next(self._order, None)
             if following is None:
-                self._current.ready.put(None)  # for the next request
                 return None
             self._current = following
         if isinstance(slot, BaseException):
@@ -388,8 +387,6 @@ class Session(threading.Thread):  # cuda only
         except BaseException as error:
             self._room.release()  # which it may have taken for the frame that failed
             self.ready.put(error)
-        if self._stopped:
-            self.ready.put(ValueError("the decoder is closed: make another one"))
 
     def _decode_turns(self) -> None:
         import av
