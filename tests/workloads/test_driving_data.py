@@ -143,7 +143,7 @@ def test_swapped_cameras_and_a_loss_that_is_no_number_are_noticed(delivered) -> 
 def test_another_decoder_may_round_otherwise_and_no_more(kept: Frames) -> None:
     table = order_table(COUNT, seed=1)
     batch = _batch(kept, table[:1])
-    bytes_each = RIG.picture_bytes
+    bytes_each = RIG.frame_bytes // RIG.cameras
     for off, right in ((bytes_each, 1), (bytes_each + 1, 0)):
         delivery = Delivery(table, kept.raw_sums + off, 1, CPU, levels=1.0)
         assert delivery.record(batch, FINE)[0, 1] == right

@@ -39,12 +39,8 @@ class Rig:
     width: int
 
     @property
-    def picture_bytes(self) -> int:
-        return 3 * self.height * self.width
-
-    @property
     def frame_bytes(self) -> int:
-        return self.cameras * self.picture_bytes
+        return self.cameras * 3 * self.height * self.width
 
 
 def scene(rig: Rig, seed: int, index: int) -> tuple[NDArray[np.uint8], int, NDArray[np.float32]]:

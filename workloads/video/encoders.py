@@ -28,8 +28,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -48,7 +47,6 @@ MOST_IN_FLIGHT = 3  # batches
 X264_OPTIONS = {"preset": "veryfast", "g": "250", "crf": "23"}  # CRF: constant rate factor
 # Frames that libx264 buffers by that preset, besides one for each of its threads: for look-ahead, and B-frames.
 KEPT_FRAMES = 14
-_Self = TypeVar("_Self")
 
 
 class EncodingError(RuntimeError):
@@ -112,13 +110,11 @@ class Encoder(ABC):
         self._in_flight.clear()
         self._work.close()
 
-    def __enter__(self: _Self) -> _Self:
+    def __enter__(self) -> Encoder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
             self.close()
         else:
             self.abort()

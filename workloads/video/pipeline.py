@@ -61,7 +61,7 @@ from workloads.video.clip import (
 )
 from workloads.video.composite import LEAST_COMPOSITED_DB
 from workloads.video.decode import HostDecoder, HostPlanesDecoder, MakeDecoder, ParallelDecoder
-from workloads.video.encode import COMPOSITED_BYTES, compressed_only, quality
+from workloads.video.encode import COMPOSITED_BYTES, TEST_READS_BYTES, compressed_only, quality
 from workloads.video.encoders import Encoder, MotionJpeg, Mp4v, Recorder, why_not
 from workloads.video.frames import LOST_LEVELS, VideoInfo, nv12_from_rgb, rgb_from_nv12
 from workloads.video.segment import SEGMENTER_SETTING, TENSOR_CORES, TENSORRT, fit_key, own_checkpoint
@@ -601,7 +601,6 @@ WITH_TRITON = replace(VIDEO, packages=(*VIDEO.packages, "triton"))
 WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
 WITH_NVENC = replace(VIDEO, engine=Engine("nvenc", why_not))
 PIXELS = BATCH * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
-TEST_READS_BYTES = 2**16  # bytes that tests read
 # The project's target is 13.4 for H.264 by a GPU's own encoder, which an A100, H100 or H200 lacks. Motion JPEG, whose
 # files have many times the bits, has to reach it. H.264 by libx264 misses it, and has to keep 0.8 of what it has.
 MOTION_JPEG_WITH_START_UP = Limit("whole_run_speedup", at_least=13.4)
