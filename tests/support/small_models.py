@@ -42,9 +42,7 @@ def small_encoders() -> Iterator[None]:
     """Inside, every driving model that is built has the small encoder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchvision.models, "resnet18", SmallEncoder)
-        driving_training._initialized.cache_clear()
         yield
-    driving_training._initialized.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,8 +7,6 @@ of the command, whose output becomes the waypoints.
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -88,12 +86,7 @@ class DrivingModel(nn.Module):
 
 
 def driving_model(rig: Rig, seed: int) -> DrivingModel:
-    """A new copy of the seeded model, on the host: a change to it affects no other copy."""
-    return copy.deepcopy(_initialized(rig, seed))
-
-
-@functools.lru_cache(maxsize=2)
-def _initialized(rig: Rig, seed: int) -> DrivingModel:
+    """The seeded model, on the host."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return DrivingModel(rig)

@@ -135,7 +135,7 @@ class Arrivals:
 
 def luma_of_nv12(frames: Tensor) -> Tensor:
     """The luma of NV12, uint8 [n, H * 3 // 2, W], at some pixels: float32 [n, rows, columns], 0..255, on its device."""
-    return _full_range(_grid(planes(frames)[0]))
+    return (_grid(planes(frames)[0]).float() - 16) * (255 / 219)  # from limited range, 16..235
 
 
 def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
@@ -148,11 +148,6 @@ def _grid(pixels: Tensor) -> Tensor:
     """Every n-th pixel in both directions: [..., H, W] -> [..., rows, columns], a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]
-
-
-def _full_range(luma: Tensor) -> Tensor:
-    """Luma of limited range, 16..235, stretched to 0..255."""
-    return (luma.float() - 16) * (255 / 219)
 
 
 def psnr_db(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
