@@ -121,7 +121,7 @@ FINE = torch.tensor(0.1)
 
 def test_the_next_batch_in_its_place_is_wrong(delivered) -> None:
     delivery, batch = delivered
-    delivery.skip()
+    delivery.place.next()
     assert not delivery.record(batch, FINE)[:, :2].any()
 
 

@@ -79,20 +79,11 @@ class Delivery:
     """
 
     def __init__(self, table: Tensor, sums: Tensor, batch: int, device: torch.device, levels: float = 0.0) -> None:
-        self._place, self._sums, self._levels = Place(table, batch, device), sums.to(device), levels
-
-    @property
-    def state(self) -> Tensor:
-        """The tensor that a record changes: int64 [], the place in the order."""
-        return self._place.position
-
-    def skip(self) -> None:
-        """Skips one batch, which was used for another purpose."""
-        self._place.next()
+        self.place, self._sums, self._levels = Place(table, batch, device), sums.to(device), levels
 
     def record(self, batch: Batch, loss: Tensor) -> Tensor:
         """float32 [batch, 3], each 1 or 0: the frame is the expected one, it is intact, and its loss is finite."""
-        expected = self._place.next()
+        expected = self.place.next()
         off = (picture_sums(batch.images) - self._sums[expected]).abs()
         intact = (off <= self._levels * batch.images[0, 0].numel()).all(1)
         finite = loss.isfinite().expand_as(intact)

@@ -192,9 +192,14 @@ class Pipeline:
         self.iterate: Callable[[], Iteration] = self._iterate
         self.source = _source(plan, frames, table, batch, self.device)
         if plan.captured and context.capture_graphs:
-            state = [self._delivery.state, *self.source.state]  # cuda only
+            state = [self._delivery.place.position, *self.source.state]  # cuda only
             replay = self.trainer.capture(self._iterate, state)  # cuda only
-            self.iterate = lambda: _copied(replay())  # cuda only
+
+            def iterate() -> Iteration:  # cuda only
+                record, loss = replay()
+                return record.clone(), loss.clone()  # the next replay overwrites both
+
+            self.iterate = iterate  # cuda only
 
     def step(self, stamps: Tensor) -> Tensor:
         """Trains; stamps float32 [frames] -> float32 [frames, 3], the record times each frame's stamp.
@@ -208,7 +213,7 @@ class Pipeline:
         """Runs the same iterations on batches that stay on the device."""
         while len(self._kept) < self.iterations:
             self._kept.append(Batch(*(tensor.clone() for tensor in self.source.take())))
-            self._delivery.skip()
+            self._delivery.place.next()  # this batch was used for another purpose
         return torch.cat([self._idle_delivery.record(batch, self.trainer.train(batch)) for batch in self._kept])
 
     def finish(self) -> None:
@@ -235,9 +240,3 @@ def _source(plan: Plan, frames: Frames, table: Tensor, batch: int, device: torch
     if plan.path == "nvjpeg":
         return loading.nvjpeg(frames, order, device)  # cuda only
     return loading.prefetched(frames, order, batch, device)  # cuda only
-
-
-def _copied(iteration: Iteration) -> Iteration:  # cuda only
-    """Copies of both tensors, which the next replay overwrites."""
-    record, loss = iteration
-    return record.clone(), loss.clone()

@@ -209,7 +209,10 @@ def configure(context: VideoCodecContext, info: VideoInfo, pixels: str, options:
 
 @dataclass(frozen=True)
 class PendingFrames:
-    """Frames, complete once `wait()` has returned. It waits for one event, never for the whole device."""
+    """Frames, complete once `wait()` has returned. It waits for one event, never for the whole device.
+
+    The event has a blocking wait: a spinning thread would take a core from the encoder's.
+    """
 
     frames: Tensor
     wait: Callable[[], object] = lambda: None
@@ -219,14 +222,14 @@ def as_of_now(frames: Tensor) -> PendingFrames:
     """The frames, complete when the present work of the caller's stream is done."""
     if not frames.is_cuda:
         return PendingFrames(frames)
-    done = event()  # cuda only
+    done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # cuda only
     done.record(torch.cuda.current_stream(frames.device))  # cuda only
     return PendingFrames(frames, done.synchronize)  # cuda only
 
 
 def on_host(frames: Tensor) -> PendingFrames:  # cuda only
     """A copy in page-locked memory, begun after the present work of the caller's stream."""
-    stream, copied = encoders_stream(frames.device), event()
+    stream, copied = encoders_stream(frames.device), torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
     copy = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
     stream.wait_stream(torch.cuda.current_stream(frames.device))
     with torch.cuda.stream(stream):
@@ -243,11 +246,6 @@ def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
     Streams of high priority are another 32, so that no decoder or stage ever shares this one.
     """
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-
-
-def event() -> torch.cuda.Event:  # cuda only
-    """An event with a blocking wait: a spinning thread would take a core from the encoder's."""
-    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
 
 # --- Motion-JPEG ------------------------------------------------------------------------------------------------------
@@ -274,7 +272,9 @@ class MotionJpeg(Encoder):
     suffix = ".mov"
 
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
-        return pictures(as_of_now(frames), jpeg_threads())
+        """The pictures in order: the threads begin at once, one each, and wait for the frames."""
+        pending = as_of_now(frames)
+        return jpeg_threads().map(partial(_picture, pending.wait), pending.frames.unbind())
 
     def _encode(self) -> Generator[None, Any, None]:
         from av.packet import Packet
@@ -300,18 +300,11 @@ def jpeg_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE, "jpeg")
 
 
-def pictures(frames: PendingFrames, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
-    """uint8 [bytes] in page-locked memory for each of the frames, uint8 [n, 3, H, W] RGB, contiguous, in order.
-
-    `threads` begin at once, one picture each, and wait for the frames.
-    """
-    return threads.map(partial(_picture, frames.wait), frames.frames.unbind())
-
-
 _of_thread = threading.local()
 
 
 def _picture(wait: Callable[[], object], frame: Tensor) -> Tensor:
+    """uint8 [bytes] in page-locked memory, of uint8 [3, H, W] RGB, contiguous."""
     torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
     if not hasattr(_of_thread, "encoder"):
