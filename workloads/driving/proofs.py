@@ -55,12 +55,9 @@ def _loss_falls(plan: Plan, context: Context) -> str:
 
 def _losses(context: Context, plan: Plan) -> list[float]:
     with _own_random_numbers(context), closing(Pipeline(context, plan)) as pipeline:
-        losses = torch.stack([pipeline.iterate()[1] for _ in range(_iterations(min(plan.batch, context.items)))])
+        iterations = max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, LEARNING_FRAMES // min(plan.batch, context.items)))
+        losses = torch.stack([pipeline.iterate()[1] for _ in range(iterations)])
         return [float(loss) for loss in losses.cpu()]
-
-
-def _iterations(batch: int) -> int:
-    return max(FEWEST_ITERATIONS, min(MOST_ITERATIONS, LEARNING_FRAMES // batch))
 
 
 @functools.lru_cache(maxsize=4)

@@ -49,7 +49,7 @@ EXACT = {dtype: Tolerance(relative_l2=1e-6, max_error=1e-6) for dtype in TOLERAN
 
 RENDERED_AT_ONCE = 32  # frames, 3 MB each at 1080p
 FORMAT = 1  # of the clips: raise it whenever their pixels or their coding change
-GOP_FRAMES = 30
+GOP_FRAMES, FRAMES_PER_SECOND = 30, 30
 # Threads are fixed, since the output depends on their number. Open GOPs and scene cuts would make keyframes at which
 # decoding cannot begin, or which are not at the expected places.
 X264 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:threads=8"
@@ -62,14 +62,12 @@ CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
 
 @dataclass(frozen=True)
 class Clip:
-    """`frames` frames, at most 65,536, of `width` x `height` pixels, both even; `seed` decides the contents."""
+    """`frames` frames, at most 65,536, of `width` x `height` pixels, both even."""
 
     width: int
     height: int
     frames: int
     codec: Literal["h264", "hevc"] = "h264"
-    seed: int = 0
-    frames_per_second: int = 30
 
     @property
     def file_name(self) -> str:
@@ -118,7 +116,7 @@ def one_thread_on_cpu(device: torch.device) -> None:
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
     """Frame `number` of the clip: RGB uint8 [H, W, 3], and its foreground, bool [H, W], by the arguments alone."""
-    rgb, mask = scene(clip.width, clip.height, clip.seed)(number / clip.frames_per_second)
+    rgb, mask = scene(clip.width, clip.height)(number / FRAMES_PER_SECOND)
     paint(rgb, number)
     mask[: strip_height(clip.height)] = True
     return rgb, mask
@@ -134,7 +132,7 @@ def clip_path(cache_dir: Path, clip: Clip) -> Path:
         return path
     encoder, options = CODECS[clip.codec]
     with replacing_video(path) as container:
-        stream = container.add_stream(encoder, rate=clip.frames_per_second, options=dict(options))
+        stream = container.add_stream(encoder, rate=FRAMES_PER_SECOND, options=dict(options))
         stream.width, stream.height, stream.pix_fmt = clip.width, clip.height, "yuv420p"
         coding = stream.codec_context
         coding.colorspace = coding.color_primaries = coding.color_trc = TAGS["bt601"]
@@ -149,7 +147,7 @@ def clip_path(cache_dir: Path, clip: Clip) -> Path:
 
 def _drawn(clip: Clip) -> Iterator[VideoFrame]:
     """All frames in order, drawn by all cores: one core takes most of a minute for 600 frames at 1080p."""
-    scene(clip.width, clip.height, clip.seed)  # made before threads use it
+    scene(clip.width, clip.height)  # made before threads use it
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for first in range(0, clip.frames, RENDERED_AT_ONCE):
             numbers = range(first, min(first + RENDERED_AT_ONCE, clip.frames))
@@ -162,7 +160,7 @@ def _coloured(clip: Clip, number: int) -> VideoFrame:
     frame = av.VideoFrame.from_ndarray(rendered(clip, number)[0], "rgb24").reformat(
         format="yuv420p", dst_colorspace=TAGS["bt601"], dst_color_range=LIMITED_RANGE
     )
-    frame.pts, frame.time_base = number, Fraction(1, clip.frames_per_second)
+    frame.pts, frame.time_base = number, Fraction(1, FRAMES_PER_SECOND)
     return frame
 
 
@@ -195,12 +193,9 @@ CLOTHES: tuple[Colours, ...] = (
 
 
 @functools.lru_cache(maxsize=2)
-def scene(width: int, height: int, seed: int) -> Callable[[float], tuple[Pixels, Mask]]:
-    """The scene of that size as a function of the time in seconds: RGB uint8 [H, W, 3] and the foreground, bool [H, W].
-
-    `seed` decides the places and the textures.
-    """
-    random, actors = np.random.default_rng(seed), list[Callable[[float, Pixels, Mask], None]]()
+def scene(width: int, height: int) -> Callable[[float], tuple[Pixels, Mask]]:
+    """The scene as a function of the time in seconds: RGB uint8 [H, W, 3] and the foreground, bool [H, W]."""
+    random, actors = np.random.default_rng(0), list[Callable[[float, Pixels, Mask], None]]()
     clothes = [CLOTHES[index] for index in random.permutation(len(CLOTHES))]
 
     def add(size: Pair, power: int, colours: Colours, centre: Pair, reach: Pair, swing: Swing | None = None) -> None:

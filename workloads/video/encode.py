@@ -46,12 +46,11 @@ from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, decoded_frame
 FRAME_BYTES, COMPOSITED_BYTES = 735_000, 395_000
 MARGIN = 1.2  # encoders differ by some per cent
 TEST_READS_BYTES = 2**16  # lengths of pictures, and bytes that tests read
-MakeEncoder = type[Encoder]
 # Per step, which is a whole file, since its end is a part of its cost.
 ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
 
 
-def build(encoder: MakeEncoder, context: Context) -> Side:
+def build(encoder: type[Encoder], context: Context) -> Side:
     """The side of the encoder. Raises EncodingError or OSError where it is not available."""
     clip = source(context)
     frames = frames_for(encoder, context)
@@ -69,7 +68,7 @@ def build(encoder: MakeEncoder, context: Context) -> Side:
     return Side(step, finish=recorder.settle, close=recorder.close)
 
 
-def frames_for(encoder: MakeEncoder, context: Context) -> Any:
+def frames_for(encoder: type[Encoder], context: Context) -> Any:
     """The bank's frames in the form that the encoder takes; frames of a device lie there."""
     if encoder is Mp4v:
         return bgr_frames(context)
@@ -88,7 +87,7 @@ def compressed_only(frames: int, frame_bytes: int) -> Limit:
     return Limit("device_to_host_bytes", at_most=frames * MARGIN * frame_bytes + TEST_READS_BYTES)
 
 
-def file_shows(encoder: MakeEncoder, context: Context) -> str:
+def file_shows(encoder: type[Encoder], context: Context) -> str:
     """Proves that a file has every encoded frame, in order, and that its pictures are like them."""
     theirs = _by_baseline(context)
     words = _written(encoder, context).judge(len(nv12_frames(context)))
@@ -100,7 +99,7 @@ def _by_baseline(context: Context) -> Quality:
     return _written(Mp4v, context)
 
 
-def _written(make: MakeEncoder, context: Context) -> Quality:
+def _written(make: type[Encoder], context: Context) -> Quality:
     """The quality of the bank's frames in a file of the encoder."""
     clip, frames = source(context), frames_for(make, context)
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
@@ -151,12 +150,12 @@ def quality(path: Path, originals: Mapping[int, NDArray[np.uint8]], info: VideoI
         if frames in originals:
             psnr[frames] = psnr_db(nv12, originals[frames])
         frames += 1
-    seconds = frames / float(info.frames_per_second)
-    return Quality(frames, 8e-6 * path.stat().st_size / max(seconds, 1e-9), psnr, tuple(numbers))
+    bit_rate_mbit_s = 8e-6 * path.stat().st_size * float(info.frames_per_second) / max(frames, 1)
+    return Quality(frames, bit_rate_mbit_s, psnr, tuple(numbers))
 
 
 def _variant(
-    name: str, encoder: MakeEncoder, speedup: Mapping[str, float], why: str, *limits: Limit, **more: Any
+    name: str, encoder: type[Encoder], speedup: Mapping[str, float], why: str, *limits: Limit, **more: Any
 ) -> Optimization:
     contract, proofs = {"cuda": Contract(limits)}, (Proof("file shows them", partial(file_shows, encoder)),)
     words = {"tolerance": EXACT, "needs": ON_HOST, "contract": contract, "proofs": proofs, "why": why, **more}

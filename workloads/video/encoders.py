@@ -495,7 +495,6 @@ class Recorder:
         self._closer.shutdown()
         if self._encoder is not None:
             self._encoder.abort()
-            self._encoder = None
         self._folder.cleanup()
 
     def _close(self, encoder: Encoder) -> None:

@@ -21,7 +21,7 @@ def decoded(path: Path) -> list:
         return list(container.decode(video=0))
 
 
-@pytest.mark.parametrize("clip", [FULL, SMALL, TINY, replace(SMALL, seed=7)], ids=["full", "small", "tiny", "seed 7"])
+@pytest.mark.parametrize("clip", [FULL, SMALL, TINY], ids=["full", "small", "tiny"])
 def test_a_fair_share_is_foreground_at_any_time(clip: Clip) -> None:
     shares = [rendered(clip, number)[1].mean() for number in range(0, 3000, 500)]
     assert min(shares) > 0.15
@@ -38,8 +38,6 @@ def test_a_frame_depends_on_its_arguments_alone() -> None:
     assert np.array_equal(rgb, again)
     assert np.array_equal(mask, mask_again)
     assert not np.array_equal(rgb, rendered(TINY, 6)[0])
-    assert not np.array_equal(rgb, rendered(replace(TINY, seed=1), 5)[0])
-    assert replace(TINY, seed=1).file_name != TINY.file_name
 
 
 @pytest.mark.parametrize("codec", CODECS)

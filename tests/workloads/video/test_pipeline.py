@@ -137,7 +137,7 @@ def test_a_later_process_reads_the_composites_and_other_weights_or_videos_have_t
         assert torch.equal(composite_grids(replace(context, items=16)), found)
     weights = tmp_path / "own.pt"
     torch.save(segmenter(context).coarse.state_dict(), weights)
-    other = str(clip_path(tmp_path, replace(TINY, seed=1)))
+    other = str(clip_path(tmp_path, replace(TINY, frames=16)))
     settings: list[dict[str, str]] = [{}, {"segmenter-weights": str(weights)}, {"video": other}]
     contexts = [replace(context, seed=1), *(replace(context, settings=each) for each in settings)]
     assert len({pipeline._key(each) for each in contexts}) == 4

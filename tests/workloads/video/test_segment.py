@@ -99,7 +99,7 @@ def test_iou_counts_pixels_of_all_frames_together():
 
 
 def test_a_users_video_is_what_is_segmented(context, tmp_path):
-    clip = Clip(192, 144, 10, seed=5)
+    clip = Clip(192, 144, 10)
     own = replace(context, settings={"video": str(clip_path(tmp_path, clip))})
     frames = segment.inputs(own, 0)
     assert frames.shape == (2, 3, *input_size(144, 192))
