@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -33,13 +33,12 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.photographs import IMAGENET_MEAN, IMAGENET_STD
-from workloads.video.clip import CLIPS, CVCUDA, GPU, ON_HOST, TRITON, VIDEO_SETTING, one_thread_on_cpu, source
+from workloads.video.clip import BATCH, CLIPS, CVCUDA, GPU, ON_HOST, TRITON, VIDEO_SETTING, one_thread_on_cpu, source
 from workloads.video.decode import batch_numbers, bgr_frames, chosen, nv12_frames
 from workloads.video.frames import Matrix, gains_of
 
 SHRUNK, MULTIPLE = 3, 8  # the network's input is a third of the frame, in steps of what its strides can divide
 ZEROS = 16, 128, 128  # levels of Y, U and V that stand for none
-ITEMS: Mapping[DeviceKind, int] = {"cuda": 8, "cpu": 8}
 MakeStage = Callable[[int, int, torch.device, Matrix], Callable[[Tensor], Tensor]]  # height and width of the frames
 
 
@@ -198,10 +197,10 @@ def in_triton(height: int, width: int, device: torch.device, matrix: Matrix) -> 
 
 
 def size(kind: DeviceKind) -> Size:
-    """The bytes of a step: the sampled pixels of the frames, read once, and the float32 result, written once."""
+    """The bytes of a step, a batch: its sampled pixels, read once, and the float32 result, written once."""
     clip = CLIPS[kind]
     h, w = input_size(clip.height, clip.width)
-    return Size(items=ITEMS[kind], flops=0.0, bytes=float(ITEMS[kind] * h * w * (3 + 4 * 3)))
+    return Size(items=BATCH, flops=0.0, bytes=float(BATCH * h * w * (3 + 4 * 3)))
 
 
 def by_opencv(context: Context) -> Side:
@@ -238,7 +237,7 @@ PREPROCESS = Workload(
     name="video/preprocess",
     baseline=by_opencv,
     inputs=batch_numbers,
-    sizes={kind: size(kind) for kind in ITEMS},
+    sizes={kind: size(kind) for kind in CLIPS},
     optimizations=(
         _rung("torch-gpu", partial(from_nv12, OnDevice), TORCH, why=SAMPLED_FIRST),
         _rung(
