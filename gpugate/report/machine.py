@@ -24,10 +24,10 @@ def yardsticks(run: RunResult) -> list[str]:
 def load(run: RunResult) -> list[str]:
     """The load during the measurements of the run, and launches that are far slower than recorded."""
     measured = [case.measurement for case in run.cases.values() if case.measurement is not None]
-    return [*describe_load(measured), *_describe_slow_launches(run)]
+    return [*describe_load(measured), *describe_slow_launches(run)]
 
 
-def _describe_slow_launches(run: RunResult) -> list[str]:
+def describe_slow_launches(run: RunResult) -> list[str]:
     """`slow host: launches take 1.5 times the recorded 6.5 us`; empty where they do not."""
     records = [case.remembered.yardsticks for case in run.cases.values() if case.remembered is not None]
     recorded = [values[LAUNCH_LATENCY] for values in records if LAUNCH_LATENCY in values]

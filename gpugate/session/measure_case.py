@@ -27,6 +27,7 @@ from gpugate.measurement.derived import with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
+from gpugate.report.machine import describe_slow_launches
 from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
@@ -93,6 +94,7 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
             return
         if not session.result.yardsticks:
             session.probe()
+        _say_slow_host(session)
         _measure_until_decided(session, case, result, report)
     except KeyboardInterrupt:
         _drop_measurement(result)  # its confirmations may be missing
@@ -115,6 +117,14 @@ def _measure(session: PerfSession, case: Case, result: CaseResult, report: Repor
         from gpugate.measurement.sides import release
 
         release(session.device)  # once more: while the error was on its way it kept what the failed side held
+
+
+def _say_slow_host(session: PerfSession) -> None:
+    """Says once, before the first case with a record is measured, that this host is slower than the recorded one."""
+    words = "" if session.said_slow else "".join(describe_slow_launches(session.result))
+    if words:
+        session.said_slow = True
+        session.print_line(f"{words}: longer wall times prove nothing here; promises, bills and duets are judged")
 
 
 def end_hung(session: PerfSession, error: SideError) -> str:

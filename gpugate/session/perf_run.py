@@ -127,6 +127,7 @@ class PerfRun:
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)
         opened.result.narrowed = not selects_all(self.config)
+        opened.print_line = self._print_line
         if self.options.update_baselines:
             self._closing.enter_context(lock_for_recording(opened))
             for line in warn_about_code(opened):

@@ -54,6 +54,8 @@ class PerfSession:
     measuring: Case | None = None  # at this moment
     unusable: str | None = None  # why this process measures no further case
     notes: set[str] = field(default_factory=set)  # what a reader of the verdicts must know about the baselines
+    print_line: Callable[[str], None] = lambda line: None  # on the terminal, at once
+    said_slow: bool = False  # that this host launches kernels far slower than recorded
     # Takes profiles of a case's sides instead of measuring them, and says for the skip why nothing is judged.
     capture: Callable[[Case, Context], str] | None = None
     cache: WorkloadCache | None = None  # of the workload that was measured last

@@ -162,6 +162,19 @@ def test_a_record_of_other_code_or_software_is_compared_and_said_and_one_of_anot
     assert said.startswith(str(note))
 
 
+def test_a_slow_host_is_said_before_the_first_recorded_case_is_measured(session, monkeypatch) -> None:
+    said, slow = list[str](), Yardstick({"launch_latency_us": 9.0})
+    monkeypatch.setattr(PerfSession, "probe", lambda self: self.result.yardsticks.append(slow))
+    session.print_line = said.append
+    remember(session, yardsticks={"launch_latency_us": 6.0})
+    measuring(monkeypatch, KeyboardInterrupt())
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            measure_case(session, CASE)
+    (line,) = said
+    assert line.startswith("slow host: launches take 1.5 times the recorded 6 us: longer wall times prove nothing here")
+
+
 def test_the_bus_is_compared_with_the_probe_taken_before(session, monkeypatch) -> None:
     streamed = replace(MEASURED, counters_missing=None, optimized_counters={**COUNTED, "host_to_device_bytes": 2e7})
     probes = iter([Yardstick({"pinned_copy_gb_per_s": 50.0}), Yardstick({"pinned_copy_gb_per_s": 49.0})])
