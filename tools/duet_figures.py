@@ -82,10 +82,10 @@ bill where it has one, judges it by the rules of `gpugate.judging`, in {nights} 
 that git shows (`tools.simulated_nights`). Where the record passes, a duet follows, since the source of a slower case
 changed; the record plans its size. The noise of the duet is that of the case's trials on GPUs: {slower} duets of each
 case that are slower, and {unchanged} of unchanged code. Record and duet are taken as independent, and a case without a
-trial as never found by a duet. A case counts as red where at least 95 % of its nights are. "{limit:g} s": a limit of
-one case for further processes and duets, all of it for the duet, as a gate has it for a case whose source is that of
-the record; "no limit": `gpugate compare`. Each process of a case takes as long as in its trials, and at least
-{process:g} s beside its pairs.
+trial as never found by a duet. A case counts as red where at least 95 % of its nights are. **The rows without a limit
+are of `gpugate compare`, not of a gate**, all of whose duets together have a quarter of the night. "{limit:g} s": the
+limit that a gate has for further processes and duets of one case whose source is that of the record, all of it for the
+duet. Each process of a case takes as long as in its trials, and at least {process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
 simulation is not a measurement of the rates. The spread that is assumed of builds in records of one build was chosen on

@@ -58,16 +58,12 @@ def test_a_count_may_not_rise_but_for_counts_that_do_not_repeat_exactly(
         ({"cpu_ms": 8.0, "spinning": 1.0}, set()),
         ({"cpu_ms": 4.4, "reference": {**COSTS, "spinning": 1.0, "cpu_ms": 8.0}}, {"cpu_ms"}),  # it is no control
         ({"kernel_ms": 4.0}, set()),
+        ({"kernel_ms": 8.4, "autotuned": 1.0}, set()),  # kernels that were chosen by timing may take a tenth more
+        ({"kernel_ms": 9.2, "autotuned": 1.0}, {"kernel_ms"}),
     ],
 )
 def test_a_time_grows_beyond_its_tolerance(items: dict[str, Any], expected: set[str]) -> None:
     assert set(compare_bill(with_bill(measured(), **items), billed()).grown) == expected
-
-
-def test_gpu_work_of_kernels_that_were_chosen_by_timing_may_rise_by_a_tenth() -> None:
-    for autotuned, rise, is_grown in ((0.0, 1.05, True), (1.0, 1.05, False), (1.0, 1.15, True)):
-        now = with_bill(measured(), kernel_ms=rise * COSTS["kernel_ms"], autotuned=autotuned)
-        assert ("kernel_ms" in compare_bill(now, billed()).grown) is is_grown
 
 
 @pytest.mark.parametrize("name", ["kernel_ms", "host_to_device_ms", "cpu_ms"])

@@ -11,7 +11,6 @@ from gpugate.results.run import Mode
 from gpugate.results.verdict import CASE_CHECKS, Check, NextStep, Outcome
 from gpugate.workload import Contract, Limit, Size
 from tests.support.judged_cases import (
-    COMMIT,
     COUNTED,
     LOOSE,
     RECORDED,
@@ -62,6 +61,10 @@ SPEEDUP: Table = [
     (case(FAST, TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
     (case(TOO_SLOW, FAILED), UNDECIDED, "not_confirmed"),
     (case(NEAR), UNDECIDED, "promise_open"),
+    # A first look is undecided only where its interval crosses the promise, however wide that is.
+    (case(measured(10.0, spread=0.2), remembered=None), PASS, "promise_kept"),
+    (case(measured(20.0, spread=0.2), remembered=None), UNDECIDED, "promise_open"),
+    (case(measured(30.0, spread=0.2), remembered=None), REGRESSED, "speedup_below_promise"),
     (case(NEAR, case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.MEASURE_LONGER),
     (case(BUSY, case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.FREE_CORES),
     (case(replace(NEAR, stopped_because="noise"), case_id=ON_CPU), UNDECIDED, "promise_open", NextStep.FREE_CORES),
@@ -178,22 +181,10 @@ def test_the_outcome_its_reason_and_the_next_step(
     assert step in ((), (verdict.next_step,))
 
 
-@pytest.mark.parametrize(
-    ("optimized_ms", "mode", "expected"),
-    [
-        (10.0, Mode.DEVELOPER, (PASS, "promise_kept")),  # however wide its interval is
-        (20.0, Mode.DEVELOPER, (UNDECIDED, "promise_open")),
-        (20.0, Mode.GATE, (UNDECIDED, "promise_open")),
-        (30.0, Mode.DEVELOPER, (Outcome.REGRESSED, "speedup_below_promise")),
-    ],
-)
-def test_a_first_look_is_undecided_only_where_its_interval_crosses_the_promise(
-    optimized_ms: float, mode: Mode, expected: object
-) -> None:
-    found = verdicts(case(measured(optimized_ms, spread=0.2), remembered=None), mode)
-    assert (found["speedup"].outcome, found["speedup"].code.value) == expected
-    assert found["throughput"].code is ReasonCode.NO_RECORD
-    assert found["throughput"].outcome is (Outcome.NO_BASELINE if mode is Mode.GATE else PASS)
+def test_a_case_without_a_record_passes_but_in_a_gate() -> None:
+    for mode, outcome in ((Mode.DEVELOPER, PASS), (Mode.GATE, Outcome.NO_BASELINE)):
+        wall = verdicts(case(SLOW, remembered=None), mode)["throughput"]
+        assert (wall.outcome, wall.code) == (outcome, ReasonCode.NO_RECORD)
 
 
 @pytest.mark.parametrize(
@@ -223,14 +214,7 @@ def test_a_recorded_bill_of_threads_that_wait_in_a_loop_is_not_called_missing() 
     on_cpu = replace(SLOW, optimized_counters={"cpu_ms": 8.0, "spinning": 1.0})
     found = verdicts(case(on_cpu, remembered=billed(spinning=1.0), recorded_code=code(None)))
     assert found["throughput"].reason == "wall +15.0 %, bill not compared, the recorded code itself: the machine"
-    sentence = "no time of the bill is compared: threads wait in a loop, so that CPU time says little of the work"
-    assert all(sentence in found[check].circumstances for check in ("throughput", "counters"))
-
-
-def test_slower_code_is_named_by_its_commit_its_processes_and_its_change() -> None:
-    facts = verdicts(case(measured(10.05), recorded_code=code(10.8)))["throughput"].reasons[0].facts
-    assert (facts["commit"], facts["processes"]) == (COMMIT, 3)
-    assert facts["change"] == pytest.approx(0.08)
+    assert "bill is compared: threads wait in a loop, so that" in found["counters"].circumstances[0]
 
 
 ANY_CASE = [row[0] for table in TABLES.values() for row in table]

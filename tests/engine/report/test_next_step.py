@@ -35,6 +35,7 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
     tiny.workload(optimizations=f"{PROMISE}, {PROMISE.replace('quick', 'other', 1)}")
     tried = {step: COMMAND.findall(words_of(step)) for step in NextStep}
     assert {step for step, commands in tried.items() if not commands} == BY_HAND
+    assert words_of(NextStep.SAME_CORES).startswith("give this process the 2 cores of the record, then pytest ")
     for command in {command for commands in tried.values() for command in commands}:
         with subtests.test(command):
             program, *words = shlex.split(command)
@@ -64,7 +65,3 @@ def test_a_command_for_several_cases_selects_these_alone(tiny: TinyProject) -> N
         assert select(wanted) == set(wanted)
     assert "-k" not in describe_recording(run, ids)
     assert "-k" in describe_recording(replace(run, narrowed=True), ids)
-
-
-def test_a_record_of_other_cores_is_repeated_with_as_many() -> None:
-    assert words_of(NextStep.SAME_CORES).startswith("give this process the 2 cores of the record, then pytest ")

@@ -30,9 +30,6 @@ def measured(counters: dict[str, float], profile: StepProfile | None = None) -> 
 )
 def test_a_bill_has_the_counters_and_on_a_gpu_the_kernels_of_a_side(measurement: Measurement, bill: Bill) -> None:
     assert bills_of(measurement) == Bills(Bill({}, {}), bill)
-
-
-def test_a_measurement_that_counted_nothing_has_no_bill() -> None:
     assert bills_of(NOTHING) is None
 
 
@@ -68,7 +65,4 @@ def test_the_bills_of_processes_are_stored_by_item_and_read_back() -> None:
         },
     }
     assert from_json(History, stored) == history
-
-
-def test_processes_without_bills_take_no_place_in_a_file() -> None:
     assert "bills" not in to_json(replace(HISTORY, bills=(None, None)))
