@@ -170,7 +170,10 @@ WORKLOADS: tuple[Workload, ...] = (
                 why=FIRST_LENGTH,
                 min_speedup_why="autotuning took kernels of cuBLAS in one process and of Triton in another one",
             ),
-            _rung("reduce-overhead", reduce_overhead, {"cuda": 1.43}, Limit("graph_launches", at_least=4, at_most=4)),
+            _rung(
+                *("reduce-overhead", reduce_overhead, {"cuda": 1.43}, Limit("graph_launches", at_least=4, at_most=4)),
+                *(WHOLE, Limit("recompilations", at_most=3)),
+            ),
             _rung("ahead-of-time", ahead_of_time, {"cuda": 1.0}, FUSED, needs=PACKAGER),
         ),
         cold=False,

@@ -140,7 +140,8 @@ AMPERE = Needs(compute_capability=(8, 0))
 # Where oneDNN has no kernel for these sums, PyTorch adds them in a plain loop: 0.02x on a CPU, and 3.3x to 4.9x on one
 # that has these instructions.
 INT8_SUMS = replace(COMPILER, cpu_flags=("avx512_vnni",))
-TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), Limit("kernels", at_most=4)))}
+FEW_KERNELS = {"cuda": Contract(limits=(Limit("kernels", at_most=4),))}  # names of Triton's show no tensor cores
+TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), *FEW_KERNELS["cuda"].limits))}
 EIGHT_BITS = {
     "fp8": Tolerance(relative_l2=5e-2, max_error=1e-1),  # three bits of mantissa in both factors
     "int8": Tolerance(relative_l2=3e-2, max_error=1e-1),
@@ -162,7 +163,13 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "fp8", fp8, {"cuda": 1.2}, dtype="fp8", tolerance=EIGHT_BITS, needs=ADA, contract=TENSOR_CORES
             ),
-            Optimization("int8", int8, {"cuda": 1.0, "cpu": 1.5}, dtype="int8", tolerance=EIGHT_BITS, needs=INT8_SUMS),
+            Optimization(
+                *("int8", int8, {"cuda": 1.0, "cpu": 1.5}),
+                dtype="int8",
+                tolerance=EIGHT_BITS,
+                needs=INT8_SUMS,
+                contract=FEW_KERNELS,
+            ),
         ),
         cold=False,
     ),
@@ -188,7 +195,15 @@ WORKLOADS: tuple[Workload, ...] = (
         dense_and_pruned,
         activations,
         {"cuda": size("cuda", 8192)},
-        (Optimization("two-of-four", sparse, {"cuda": 1.1}, dtype="pruned", tolerance=PRUNED, needs=AMPERE),),
+        (
+            Optimization(
+                *("two-of-four", sparse, {"cuda": 1.1}),
+                dtype="pruned",
+                tolerance=PRUNED,
+                needs=AMPERE,
+                contract=TENSOR_CORES,
+            ),
+        ),
         cold=False,
     ),
 )
