@@ -21,7 +21,7 @@ def round_rows(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def replace_linear_layers(model: nn.Module, replace: Callable[[nn.Linear], nn.Module], kept: str = "") -> None:
     """Replaces those outside parts named `kept`. The table of embeddings is none: a token reads one row of it."""
     for name, part in list(model.named_children()):
-        if isinstance(part, nn.Linear):
+        if isinstance(part, nn.Linear) and name != kept:
             setattr(model, name, replace(part))
         elif name != kept:
             replace_linear_layers(part, replace, kept)
@@ -55,10 +55,12 @@ class Fp8Linear(nn.Module):
         weight, scale = round_rows(linear.weight, FP8)
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale.t())
+        self.bias = linear.bias  # in the precision of the activations
 
     def forward(self, x: Tensor) -> Tensor:
         rows, scales = round_rows(x.flatten(0, -2), FP8)
-        return multiply_scaled(rows, scales, self.weight, self.scale, x.dtype).reshape(*x.shape[:-1], -1)
+        product = multiply_scaled(rows, scales, self.weight, self.scale, x.dtype).reshape(*x.shape[:-1], -1)
+        return product if self.bias is None else product + self.bias
 
 
 def multiply_scaled(rows: Tensor, scales: Tensor, weight: Tensor, weight_scales: Tensor, dtype: torch.dtype) -> Tensor:
