@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from gpugate.workload import Context
-from workloads import requests, slow_storage, two_layer_net
+from workloads import slow_storage, two_layer_net
 from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
 from workloads.llm.quantized import multiply_scaled
-from workloads.picture_files import describe_sizes
 
 CONTEXT = Context(torch.device("cpu"), items=8, seed=3, cache_dir=Path())
 
@@ -42,12 +41,6 @@ def test_a_scaled_product_of_fp8_is_one_graph_for_the_compiler() -> None:
         scales, weight_scales = torch.empty(32, 1), torch.empty(1, 48)
     product = torch.compile(multiply_scaled, backend="eager", fullgraph=True)
     assert product(values, scales, weight, weight_scales, torch.bfloat16).shape == (32, 48)
-
-
-def test_a_side_names_what_was_not_optimized(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.ao.quantization.quantize_dynamic", lambda model, layers, dtype: model)
-    assert requests.int8(CONTEXT).engaged() == "0, 2 has float weights"
-    assert describe_sizes({(1024, 768)}, (256, 192)) == "pictures were decoded at [(1024, 768)], not at (256, 192)"
 
 
 @pytest.mark.parametrize(("name", "at_once"), [("baseline", 1), ("prefetch", 1), ("parallel-reads", 4)])
