@@ -87,6 +87,7 @@ class CpuCounters:
             return {}
         counted = {name: round(total / self._steps, 3) for name, total in self._totals.items()}
         if self.waits_ms:
+            counted["wait_ms"] = round_stored(float(np.mean(self.waits_ms)))
             counted["wait_p99_ms"] = round_stored(float(np.quantile(self.waits_ms, 0.99)))
         if self._lost is not None:
             return counted

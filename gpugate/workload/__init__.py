@@ -122,8 +122,8 @@ class Side:
     `layers` is for a compiled engine, such as TensorRT's: the names of its layers, each after the operators that were
     fused into it. Their number is a counter, and an autopsy names what is fused no more.
 
-    `waits_ms` is for a server: the waits of its users in the steps since the last call, such as from one token of a
-    text to the next, in milliseconds. Their 99th percentile is a counter.
+    `waits_ms` is for a side that waits: the waits in the steps since the last call, such as from one token of a
+    text to the next, or for the batches of a loader, in milliseconds. Their mean and 99th percentile are counters.
     """
 
     step: Callable[[Any], Any]

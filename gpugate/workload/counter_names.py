@@ -58,6 +58,7 @@ _EVENTS_ON_EVERY_MACHINE: Mapping[str, str] = {
 }
 _TIMES_ON_EVERY_MACHINE: Mapping[str, str] = {
     "rank_lag": "time for which other ranks wait for the slowest one, as a share of a step, under the profiler",
+    "wait_ms": "mean of the waits in timed steps, such as for a batch of the loader, in ms",
     "wait_p99_ms": "the longest of 99 % of the waits in timed steps, such as from one token to the next, in ms",
     "cpu_ms": "user and system CPU time of this process and its workers, in a timed step, in ms",
     "workers_cpu_ms": "the part of cpu_ms that worker processes spent",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -49,6 +50,7 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
             persistent_workers=workers > 0,
             **(of_workers if workers else {}),  # type: ignore[arg-type]
         )
+        self._waits_ms: list[float] = []
         self.begin()
 
     def begin(self) -> None:
@@ -60,6 +62,7 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
 
     def __next__(self) -> _Batch:
         """Raises a worker's ValueError, in its own words, and RuntimeError within seconds when a worker has died."""
+        began = perf_counter()
         try:
             with stage("__next__"):
                 batch: _Batch = next(self._batches)
@@ -72,7 +75,13 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
                 died = f"DataLoader worker process {worker.pid} died with exit code {worker.exitcode}"
                 raise RuntimeError(f"{died}: look for what killed it, such as too little memory") from error
             raise
+        self._waits_ms.append(1e3 * (perf_counter() - began))
         return batch
+
+    def take_waits_ms(self) -> list[float]:
+        """The times that each batch took since the last call, which its caller waited for or prepared it."""
+        taken, self._waits_ms = self._waits_ms, []
+        return taken
 
     @property
     def workers(self) -> Sequence[BaseProcess]:

@@ -156,6 +156,7 @@ class Source:
     fetch_next: Callable[[], None] = nothing
     close: Callable[[], None] = nothing
     state: tuple[Tensor, ...] = ()
+    waits_ms: Callable[[], Sequence[float]] | None = None  # for the loader
 
 
 def checked(images: Tensor, told: Tensor) -> Batch:
@@ -275,7 +276,7 @@ def take_loaded(
         images, told = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         return checked(images, told)
 
-    return Source(take, close=pieces.close)
+    return Source(take, close=pieces.close, waits_ms=pieces.take_waits_ms)
 
 
 def take_prefetched(pieces: HostBatches[tuple[Tensor, Tensor]], each: int, batch: int, device: torch.device) -> Source:
@@ -290,7 +291,7 @@ def take_prefetched(pieces: HostBatches[tuple[Tensor, Tensor]], each: int, batch
         prefetcher.close()
         pieces.close()
 
-    return Source(lambda: checked(*prefetcher.take(ahead=False)), fetch_next, close)
+    return Source(lambda: checked(*prefetcher.take(ahead=False)), fetch_next, close, waits_ms=pieces.take_waits_ms)
 
 
 def take_resident(

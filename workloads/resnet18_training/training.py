@@ -223,4 +223,5 @@ def training_side(context: Context, rung: Rung, pictures: Pictures) -> Side:
         close=loop.close,
         stock_steps=rung.stock_steps(context.items),
         cached_step=None if rung.resident else loop.cached_step,
+        waits_ms=loop.source.waits_ms,
     )
