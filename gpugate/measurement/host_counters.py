@@ -120,6 +120,7 @@ def _read_usage() -> Mapping[str, int]:
 
 
 LIMIT = "recompile_limit"  # in torch's messages about either of its limits
+TIME = "total_wall_time"  # of compiling, in s, by torch's name
 
 
 class CompilerCounters:
@@ -144,6 +145,10 @@ class CompilerCounters:
             f"dynamic shapes, or raise torch._dynamo.config.{LIMIT}"
         )
 
+    @property
+    def compile_s(self) -> float:
+        return round_stored(float(self._counts[TIME]))
+
     def counters(self) -> dict[str, float]:
         """Returns the counts by the names of `counter_names`.
 
@@ -161,6 +166,7 @@ def _read_compiler() -> Counter[Any]:
     found = defaultdict(Counter, utils.counters)  # a copy: a look-up adds the missing names
     counts = Counter(convert_frame.FRAME_COMPILE_COUNTER)
     counts["compiled_graphs"] = found["stats"]["unique_graphs"]
+    counts[TIME] = utils.calculate_time_spent()[TIME]
     counts["graph_breaks"] = found["graph_break"].total()
     counts["eager_frames"] = found["frames"]["total"] - found["frames"]["ok"]
     counts[LIMIT] = sum(count for message, count in found["unimplemented"].items() if LIMIT in message)

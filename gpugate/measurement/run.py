@@ -469,11 +469,15 @@ def _all_counters(run: _Run, side: int) -> Counters:
     counted = run.counted[side].counters if run.counted else {}
     compiled = [build[side].counters() for build in run.compilers]
     most = {name: max(one[name] for one in compiled) for name in COMPILER_COUNTERS if compiled}
+    on_gpu = run.context.device.type == "cuda"
+    compile_s = max((build[side].compile_s for build in run.compilers), default=0.0)
+    if on_gpu and compile_s:
+        most["compile_s"] = compile_s
     cores, throttled = run.other_work.cores, run.other_work.throttled
     # Under a quota, this process could not have used the cores of others.
     others = {"other_cores": cores} if throttled is None else {"throttled_periods": throttled}
     others = {name: value for name, value in others.items() if value is not None}
-    return {**counted, **most, **run.cpu[side].per_step(run.context.device.type == "cuda"), **others}
+    return {**counted, **most, **run.cpu[side].per_step(on_gpu), **others}
 
 
 def _record(run: _Run, stopped_because: StopReason) -> Measurement:
