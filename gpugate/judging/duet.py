@@ -14,7 +14,6 @@ from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetS
 from gpugate.statistics.intervals import (
     PRIOR_WORTH,
     UNKNOWN_BUILD_SPREAD,
-    Estimate,
     residuals_within,
     robust_spread,
     variance_of_median,
@@ -39,11 +38,6 @@ def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
     In a swapped process the head is the reference, so that what the engine does to one role cancels.
     """
     return mean_of_pairs([[value if swapped else -value for value in one.log_ratios] for one in measurement.instances])
-
-
-def time_ratio(measurement: Measurement, swapped: bool) -> Estimate:
-    """The head's time over the base's in one process. Raises ValueError for a measurement without pairs."""
-    return collect_evidence([mean_of(measurement, swapped)]).ratio
 
 
 def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:

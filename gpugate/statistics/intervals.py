@@ -43,32 +43,21 @@ class Estimate:
         return self.low <= other.high and other.low <= self.high
 
 
-def median_interval(samples: Sequence[float]) -> Estimate:
-    """Computes the median with a distribution-free interval from order statistics.
+def time_interval(samples: Sequence[float]) -> Estimate:
+    """Computes the median of times with a distribution-free interval from order statistics.
 
     The k-th smallest of n samples is a lower bound of the median at one-sided confidence
     1 - P(Binomial(n, 1/2) < k); the upper bound is its mirror image (Conover, Practical Nonparametric Statistics,
     3rd ed., 1999, section 3.2). With too few samples for that confidence (below seven at 99 %) the bounds are the
-    extremes widened by the range, so that no false precision arises. Raises ValueError without samples.
+    extremes widened by their ratio, so that no false precision arises. Raises ValueError without samples.
     """
     if not samples:
         raise ValueError("no samples: a median needs at least one")
     ordered = sorted(map(float, samples))
-    below = _samples_below(len(ordered))
-    spread = ordered[-1] - ordered[0] if below < 0 else 0.0
-    below = max(0, below)
-    return Estimate(median_of(ordered), ordered[below] - spread, ordered[-1 - below] + spread)
-
-
-def time_interval(samples: Sequence[float]) -> Estimate:
-    """Computes the `median_interval` of positive samples such as times.
-
-    Where there are too few samples, the extremes are widened by their ratio: by their range, an end could be negative.
-    """
-    if not samples or _samples_below(len(samples)) >= 0:
-        return median_interval(samples)
-    low, high = min(samples), max(samples)
-    return Estimate(float(median_of(samples)), low * low / high, high * high / low)
+    low, high, below = ordered[0], ordered[-1], _samples_below(len(ordered))
+    if below < 0:
+        return Estimate(median_of(ordered), low * low / high, high * high / low)
+    return Estimate(median_of(ordered), ordered[below], ordered[-1 - below])
 
 
 @cache

@@ -15,7 +15,7 @@ from gpugate.results.summary import (
     shrink_records,
     summarize,
 )
-from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, median_interval, t_quantile
+from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, t_quantile, time_interval
 from gpugate.statistics.variation import Control, Variation
 from tests.support.stored_runs import measurement, timed_build
 
@@ -26,7 +26,7 @@ def test_a_speedup_is_reference_time_over_optimized_time_of_each_pair() -> None:
     # Both sides drift by a third: the pairs do not see it.
     found = summarize(measurement(timed_build([10, 11, 12, 13, 14, 15, 16, 17], [5, 5.5, 6, 6.5, 7, 7.5, 8, 8.5])))
     assert (found.speedup.low, found.speedup.median, found.speedup.high) == pytest.approx((2 / ALONE, 2, 2 * ALONE))
-    assert found.reference_ms == median_interval(range(10, 18))
+    assert found.reference_ms == time_interval(range(10, 18))
     assert found.optimized_ms.median == 6.75
 
 
