@@ -55,7 +55,7 @@ BLUNT = record(replace(RECORDED, control=Control(0.5, Variation(0.03, 4.0))))
         (case(OPEN, launch_slowdown=1.5), STOP),
         (case(GREW, remembered=billed(), launch_slowdown=1.5), PROCESS),
         (case(TOO_SLOW, launch_slowdown=1.5), PROCESS),
-        # What no measurement changes.
+        # What no measurement changes, nor a duet, which is asked for later.
         (case(replace(SLOW, not_engaged="it fell back")), STOP),
         (case(measured(11.5, error=0.5)), STOP),
         (case(SLOW, environment_problem="hot"), STOP),
@@ -95,8 +95,6 @@ DUETS = Allowed(duet=True)
         (case(FINE, remembered=None), DUETS, STOP),
         (case(FINE, remembered=None), Allowed(duet=True, any_code=True), DUET),
         (case(FINE, remembered=None, cores_changed=CoresChanged(8, 4)), DUETS, DUET),
-        (case(replace(SLOW, not_engaged="it fell back")), DUETS, STOP),
-        (case(SLOW, environment_problem="hot"), DUETS, STOP),
         (case(FINE), Allowed(duet=True, changed=True), DUET),  # its source changed, and its record is sharp
         (case(FINE), Allowed(changed=True), STOP),
         (case(OPEN), Allowed(pairs=False), PROCESS),

@@ -51,7 +51,6 @@ ON_CPU, BUSY = "net/fast/cpu", replace(NEAR, optimized_counters={**COUNTED, "oth
 THROTTLED, IMPOSSIBLE = measured(throttled_periods=0.77), replace(FAST, ceilings={"matmul_bf16_tflops": 800.0})
 SPEEDUP: Table = [
     (case(FAST), PASS, "promise_kept"),
-    (case(FAST, remembered=None), PASS, "promise_kept"),  # the promise needs no record
     (case(SLOW), PASS, "promise_kept"),  # slower than recorded, and it still pays
     (case(TOO_SLOW, promise=promised(None)), PASS, "promise_kept"),  # nothing is promised
     (case(TOO_SLOW), REGRESSED, "speedup_below_promise", NextStep.MEASURE_LONGER),
@@ -61,7 +60,7 @@ SPEEDUP: Table = [
     (case(FAST, TOO_SLOW, TOO_SLOW), REGRESSED, "speedup_below_promise"),
     (case(TOO_SLOW, FAILED), UNDECIDED, "not_confirmed"),
     (case(NEAR), UNDECIDED, "promise_open"),
-    # A first look is undecided only where its interval crosses the promise, however wide that is.
+    # Without a record, only an interval that crosses the promise is undecided, however wide it is.
     (case(measured(10.0, spread=0.2), remembered=None), PASS, "promise_kept"),
     (case(measured(20.0, spread=0.2), remembered=None), UNDECIDED, "promise_open"),
     (case(measured(30.0, spread=0.2), remembered=None), REGRESSED, "speedup_below_promise"),
