@@ -30,6 +30,9 @@ from gpugate.statistics.sequential import (
 )
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
+# Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth
+# PRIOR_WORTH builds of the record.
+PRIOR_BUILD_SD = 0.02
 
 
 def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
@@ -86,9 +89,6 @@ def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str
 def read_noise(processes: Sequence[Process]) -> Noise | None:
     """The noise of a recorded case; None where no build has two pairs.
 
-    Builds are expected to differ by UNKNOWN_BUILD_SPREAD, which is worth PRIOR_WORTH builds of the record: records of
-    one build do not show it. In the trials of GPUs, two builds of one side differ by 0.03 to 8 %.
-
     The differences between recorded processes are left out, since they are of two different sides, and those of a duet
     are one: their rank correlation with the differences of a duet is 0.17 over 85 cases of an H200 and 0.21 over 55 of
     an H100; that of the spreads of pairs is 0.59 and 0.49.
@@ -99,7 +99,7 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
     if not count:
         return None
     pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - count))
-    beyond, known = PRIOR_WORTH * UNKNOWN_BUILD_SPREAD**2, float(PRIOR_WORTH)
+    beyond, known = PRIOR_WORTH * PRIOR_BUILD_SD**2, float(PRIOR_WORTH)
     for process in builds:
         if len(process) > 1:
             of_pairs = fmean(variance_of_median(pair_sd, len(build.pairs)) for build in process)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpugate.judging.duet import BUILD_S, judge_duet, plan, read_noise
+from gpugate.judging.duet import BUILD_S, PRIOR_BUILD_SD, judge_duet, plan, read_noise
 from gpugate.measurement.record import Difference, Measurement, SideCost, TimedBuild
 from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
-from gpugate.statistics.intervals import PRIOR_WORTH, UNKNOWN_BUILD_SPREAD
+from gpugate.statistics.intervals import PRIOR_WORTH
 from tests.conftest import TWO_CORES
 from tests.support.stored_runs import measurement, timed_build
 
@@ -89,7 +89,7 @@ def test_the_noise_of_a_record_is_that_of_its_pairs_and_builds(pair_sd: float, b
     noise = read_noise(record(pair_sd, build_sd, processes=40))
     assert noise is not None
     assert noise.pair_sd == pytest.approx(pair_sd, rel=0.1)
-    prior = PRIOR_WORTH / (PRIOR_WORTH + 120) * UNKNOWN_BUILD_SPREAD**2
+    prior = PRIOR_WORTH / (PRIOR_WORTH + 120) * PRIOR_BUILD_SD**2
     assert noise.build_sd == pytest.approx(math.sqrt(build_sd**2 + prior), rel=0.25, abs=0.004)
     assert noise.pair_s == pytest.approx(2 * 5 * 2.0e-3)
 
@@ -97,7 +97,7 @@ def test_the_noise_of_a_record_is_that_of_its_pairs_and_builds(pair_sd: float, b
 def test_records_of_one_build_have_the_spread_of_builds_that_is_known_of_others() -> None:
     noise = read_noise(record(0.01, 0.05, builds=1))
     assert noise is not None
-    assert noise.build_sd == pytest.approx(UNKNOWN_BUILD_SPREAD)
+    assert noise.build_sd == pytest.approx(0.02)
     assert read_noise([[timed_build(1.0, 1.0, 1)]]) is None
 
 
