@@ -1,7 +1,8 @@
 """Counters of the host, by the operating system and by torch.compile: read around the blocks, outside of their time.
 
 The CPU time, page faults and context switches of a side are those of all threads of this process in its timed blocks;
-CPU time is also that of the worker processes. Reading them takes a few microseconds, and one more for each worker.
+CPU time is also that of the worker processes. Reading them takes a few microseconds, and up to 50 for each worker,
+whose state is read from /proc.
 """
 
 from __future__ import annotations
