@@ -10,6 +10,7 @@ from jinja2 import Environment, StrictUndefined
 from gpugate.report.table import plain
 from gpugate.report.view import RunView
 from gpugate.store import run_file
+from tools.promises import is_strict
 
 TEMPLATE = Path(__file__).with_suffix(".md")
 
@@ -21,7 +22,14 @@ def results_page(view: RunView) -> str:
     template = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(  # noqa: S701  # Markdown
         TEMPLATE.read_text(encoding="utf-8")
     )
-    return template.render(view=view, versions=versions, plain=plain) + "\n"
+    reference = describe_reference(view.run.started_at)
+    return template.render(view=view, versions=versions, reference=reference, plain=plain) + "\n"
+
+
+def describe_reference(started_at: str) -> str:
+    """A line on what the speedups of a run are over, by its time."""
+    defaults = "without TF32 in convolutions" if is_strict(started_at) else "with its own defaults"
+    return f"the side that a row names after vs, else the baseline: eager PyTorch {defaults}, or a library of the host"
 
 
 if __name__ == "__main__":
