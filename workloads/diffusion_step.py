@@ -31,9 +31,9 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm.quantized import Fp8Linear, replace_linear_layers
 from workloads.parts.compiled import COMPILER, compile_anew
 from workloads.parts.graph_capture import replayed
+from workloads.parts.quantized import Fp8Linear, replace_linear_layers
 from workloads.parts.random_inputs import draw
 
 STEPS = 20

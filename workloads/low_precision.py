@@ -27,8 +27,8 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.llm.quantized import FP8, INT8, multiply_scaled, round_rows
 from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.quantized import FP8, INT8, multiply_scaled, round_rows
 from workloads.parts.random_inputs import draw
 
 INPUTS, OUTPUTS = {"cuda": 4096, "cpu": 256}, {"cuda": 14_336, "cpu": 512}

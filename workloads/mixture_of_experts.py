@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import Context, Contract, Limit, Needs, Optimization, Side, Size, Tolerance, Workload
-from workloads.llm.quantized import FP8, round_rows
 from workloads.parts.compiled import COMPILER, compile_anew
+from workloads.parts.quantized import FP8, round_rows
 from workloads.parts.random_inputs import draw
 
 EXPERTS, CHOSEN = {"cuda": 64, "cpu": 8}, 2

@@ -77,16 +77,6 @@ def activation_compiled(context: Context) -> Side:
     return _side(compile_anew(activation, dynamic=False, fullgraph=True), context)
 
 
-def softmax_by_hand(x: Tensor) -> Tensor:
-    """Four passes over the rows."""
-    powers = (x - x.amax(dim=-1, keepdim=True)).exp()
-    return powers / powers.sum(dim=-1, keepdim=True)
-
-
-def softmax_fused(x: Tensor) -> Tensor:
-    return torch.softmax(x, dim=-1)
-
-
 def labelled_rows(context: Context, index: int) -> tuple[Tensor, Tensor]:
     """Scores [rows, classes], and the right class of each row."""
     random = host_generator(context, index)
@@ -95,9 +85,11 @@ def labelled_rows(context: Context, index: int) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy_by_hand(inputs: tuple[Tensor, Tensor]) -> Tensor:
-    """The whole softmax, of which one class a row is needed."""
+    """The whole softmax in four passes over the rows, of which one class a row is needed."""
     scores, classes = inputs
-    return -softmax_by_hand(scores).gather(1, classes[:, None]).log()
+    powers = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+    shares = powers / powers.sum(dim=-1, keepdim=True)
+    return -shares.gather(1, classes[:, None]).log()
 
 
 def cross_entropy_fused(inputs: tuple[Tensor, Tensor]) -> Tensor:
@@ -163,7 +155,6 @@ WORKLOADS: tuple[Workload, ...] = (
     _workload("activation", _of(activation), activation_compiled, rows, _rows_size(2048), promise=1.5, needs=COMPILER),
     _workload("attention", _of(attention_by_hand), _of(attention_fused), heads, _attention_size(1), promise=1.5),
     _workload("layer-norm", _of(layer_norm_by_hand), _of(layer_norm_fused), rows, _rows_size(8192), promise=1.8),
-    _workload("softmax", _of(softmax_by_hand), _of(softmax_fused), rows, _rows_size(4096), promise=1.3),
     _workload(
         *("cross-entropy", _of(cross_entropy_by_hand), _of(cross_entropy_fused), labelled_rows),
         size=_rows_size(512, CLASSES, written=1),

@@ -21,7 +21,7 @@ from workloads.llm import model as llm_model
 from workloads.llm import rungs, speculative
 from workloads.llm.context import CONTEXT_TOKENS, LLAMA3_ROPE, MIDDLE, decoder, load, token
 from workloads.llm.model import Decoder, Shape, frequencies, make_decoder
-from workloads.llm.quantized import Int8Linear, replace_linear_layers
+from workloads.parts.quantized import Int8Linear, replace_linear_layers
 
 CPU = torch.device("cpu")
 SMALL = next(workload for workload in llm.WORKLOADS if workload.name == "llm-decode-small")

@@ -10,7 +10,7 @@ import torch
 from gpugate.workload import Context
 from workloads import slow_storage, two_layer_net
 from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
-from workloads.llm.quantized import multiply_scaled
+from workloads.parts.quantized import multiply_scaled
 
 CONTEXT = Context(torch.device("cpu"), items=8, seed=3, cache_dir=Path())
 

@@ -32,8 +32,8 @@ from gpugate.workload import (
 from workloads.llm import long_context, prefill, rungs, speculative
 from workloads.llm.context import CHECKPOINT_SETTING, LLAMA_1B, MIDDLE, SMALL, token
 from workloads.llm.model import Shape
-from workloads.llm.quantized import FP8, INT8
 from workloads.parts.compiled import COMPILER
+from workloads.parts.quantized import FP8, INT8
 
 
 def decoding_size(shape: Shape, bytes_per_value: int, batch: int, tokens: int = 1, cached: int = MIDDLE) -> Size:

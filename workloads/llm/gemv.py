@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from gpugate.workload import Context, Side
 from workloads.llm.context import decoder, text
 from workloads.llm.model import Block, Decoder, StaticCache
-from workloads.llm.quantized import FP8, INT8, round_rows
 from workloads.llm.rungs import capture_on_token, make_static_caches, read_text
+from workloads.parts.quantized import FP8, INT8, round_rows
 
 WARPS, VALUES = 4, 2048  # the values of a row that a program reads at once
 MANY_ROWS = 16_384

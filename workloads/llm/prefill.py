@@ -12,10 +12,10 @@ from torch import Tensor
 from gpugate.workload import Context, Side
 from workloads.llm.context import decoder, draw_ids, shape
 from workloads.llm.model import Cache, Decoder, PromptByHand
-from workloads.llm.quantized import Fp8Linear, replace_linear_layers
 from workloads.llm.rungs import compile_blocks
 from workloads.parts.compiled import miscount
 from workloads.parts.graph_capture import replayed
+from workloads.parts.quantized import Fp8Linear, replace_linear_layers
 
 
 class PromptFused:

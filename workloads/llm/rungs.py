@@ -14,9 +14,9 @@ from torch import Tensor
 from gpugate.workload import Build, Context, DisprovedError, Side
 from workloads.llm.context import CONTEXT_TOKENS, MIDDLE, Token, decoder, draw_ids, dtype, shape, text, token_at
 from workloads.llm.model import Cache, Decoder, PromptByHand, StaticCache, attention_by_hand
-from workloads.llm.quantized import Int8Linear, describe_wide_weights, replace_linear_layers
 from workloads.parts.compiled import compile_counted, miscount
 from workloads.parts.graph_capture import replayed
+from workloads.parts.quantized import Int8Linear, describe_wide_weights, replace_linear_layers
 
 POSITIONS = range(MIDDLE, MIDDLE + 16)  # that the proof compares
 SEQUENCES = 16
