@@ -1,6 +1,5 @@
 """Facts of single small workloads, beyond the contract of all."""
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from gpugate.workload import Context
-from workloads import slow_storage, two_layer_net
+from workloads import two_layer_net
 from workloads.host_preparation import EXPENSIVE, sample_numbers, samples_of, threads
 from workloads.parts.quantized import multiply_scaled
 
@@ -41,23 +40,3 @@ def test_a_scaled_product_of_fp8_is_one_graph_for_the_compiler() -> None:
         scales, weight_scales = torch.empty(32, 1), torch.empty(1, 48)
     product = torch.compile(multiply_scaled, backend="eager", fullgraph=True)
     assert product(values, scales, weight, weight_scales, torch.bfloat16).shape == (32, 48)
-
-
-@pytest.mark.parametrize(("name", "at_once"), [("baseline", 1), ("prefetch", 1), ("parallel-reads", 4)])
-def test_a_slow_storage_has_as_many_reads_at_once_as_the_name_says(
-    name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting, most, all_wait = set[int](), list[int](), threading.Barrier(at_once)
-
-    def wait(_: float) -> None:
-        waiting.add(threading.get_ident())
-        most.append(len(waiting))
-        all_wait.wait(timeout=20)
-        waiting.discard(threading.get_ident())
-
-    monkeypatch.setattr(slow_storage, "sleep", wait)
-    (workload,) = slow_storage.WORKLOADS
-    side = (workload.baseline if name == "baseline" else workload.optimization(name).build)(CONTEXT)
-    side.step(slow_storage.numbers(CONTEXT, 0))
-    side.close()
-    assert max(most) == at_once
