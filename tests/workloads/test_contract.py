@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -187,19 +187,18 @@ def test_the_page_of_workloads_names_cases_that_exist_and_their_limits() -> None
             workload = name if name in workloads else workload
             case = by_id.get(f"{name}/cuda") or by_id.get(f"{workload}/{name}/cuda")
             if case is not None:
-                workload, limits = case.workload.name, limits_by_id(case)
+                workload, limits = case.workload.name, limits_of(case)
                 said = re.findall(r"`(\w+)` [<>]= ([^`]*)", stated)
-                wrong += [(case.id, one) for one, values in said if not limits[one] & numbers_in(values)]
+                wrong += [(case.id, one) for one, words in said if limits.isdisjoint(product([one], numbers_in(words)))]
     assert wrong == []
 
 
-def limits_by_id(case: Case) -> defaultdict[str, set[float]]:
-    """The values of the case's limits on an H100 or H200, by the name of the counter."""
-    found, contract = defaultdict[str, set[float]](set), for_device_class(case.optimization.contract, ("sm_90", "cuda"))
-    for limit in (*contract.engaged, *contract.limits) if contract else ():
-        bounds = (limit.at_least, limit.at_most, limit.at_least_of_reference, limit.at_most_of_reference)
-        found[limit.counter] |= {bound for bound in bounds if bound is not None}
-    return found
+def limits_of(case: Case) -> set[tuple[str, float | None]]:
+    """The counter and the value of each limit of the case on an H100 or H200."""
+    contract = for_device_class(case.optimization.contract, ("sm_90", "cuda"))
+    limits = (*contract.engaged, *contract.limits) if contract else ()
+    bounds = ("at_least", "at_most", "at_least_of_reference", "at_most_of_reference")
+    return {(limit.counter, getattr(limit, bound)) for limit in limits for bound in bounds}
 
 
 def numbers_in(text: str) -> set[float]:
