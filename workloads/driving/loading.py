@@ -21,8 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from workloads.driving.frames import Frames
-from workloads.parts.loader import HostBatches
-from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.loader import HostBatches, Prefetcher
 
 AHEAD = 1  # batches that each worker has ready, so that little is in stock
 PINNED_SLOTS = 3  # one is filled, one is copied, one is in use

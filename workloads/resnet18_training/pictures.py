@@ -28,8 +28,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gpugate.workload import Context
-from workloads.parts.loader import HostBatches
-from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.loader import HostBatches, Prefetcher
 from workloads.parts.resnet_layers import padded_channels
 from workloads.parts.stages import stage
 from workloads.parts.trainer import nothing

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from gpugate.workload import Context, DisprovedError, Proof
-from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.loader import Prefetcher
 from workloads.resnet18_training.pictures import (
     CHANNELS,
     PADDING,

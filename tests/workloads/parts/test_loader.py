@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.parts.prefetcher import Prefetcher
+from workloads.parts.loader import Prefetcher
 
 CPU = torch.device("cpu")
 
