@@ -18,7 +18,7 @@ from workloads.driving import checkpoint, loading, proofs, training
 from workloads.driving.frames import WAYPOINTS, Rig
 from workloads.driving.loading import Batch, Source
 from workloads.driving.proofs import RESUMES, WORKSPACE, copies_intact, deterministic, learns, repeats
-from workloads.driving.training import DrivingTrainer, Pipeline, Plan
+from workloads.driving.training import DrivingTrainer, Plan
 from workloads.parts.trainer import Recipe
 
 CPU = torch.device("cpu")
@@ -131,25 +131,6 @@ def test_a_copy_that_is_overwritten_is_disproved(context: Context, monkeypatch: 
     monkeypatch.setattr(loading, "blocking", late)
     with pytest.raises(DisprovedError, match="1 of 4 batches, the first of them number 2, are not the host's"):
         copies_intact(PLAN).show(context)
-
-
-@pytest.mark.parametrize("copying", [True, False])
-def test_copies_that_never_ran_beside_training_show_nothing(
-    context: Context, monkeypatch: pytest.MonkeyPatch, copying: bool
-) -> None:
-    init = Pipeline.__init__
-
-    def prefetched(pipeline: Pipeline, context: Context, plan: Plan) -> None:
-        init(pipeline, replace(context, device=CPU), replace(plan, path="blocking"))
-        pipeline.source = replace(pipeline.source, copying=lambda: copying)
-
-    monkeypatch.setattr(Pipeline, "__init__", prefetched)
-    proof, on_gpu = copies_intact(replace(PLAN, path="prefetched")), replace(context, device=torch.device("cuda"))
-    if copying:
-        assert "4 were still being copied" in proof.show(on_gpu)
-    else:
-        with pytest.raises(DisprovedError, match="each of 4 copies was over before"):
-            proof.show(on_gpu)
 
 
 # --- checkpoints: what they bring back, and what is refused -----------------------------------------------------------

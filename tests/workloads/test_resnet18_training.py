@@ -150,7 +150,6 @@ def test_a_curve_of_other_pictures_is_no_curve(monkeypatch: pytest.MonkeyPatch) 
 def test_batches_that_arrive_whole_are_shown() -> None:
     said = proofs.batches_arrive(CONTEXT, RUNGS["bytes by a copy stream"])
     assert "12 batches of 16 bit for bit what the host sent" in said
-    assert "0 were still being copied" in said, "on a CPU"
 
 
 def test_a_batch_that_changes_while_it_is_used_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,15 +132,13 @@ class Source:
 
     `take` returns the next batch, ready on the current stream; it may be overwritten once the next is taken. `close`
     ends workers and frees buffers. `stock` is the number of batches that may be ready before they are requested,
-    `state` every tensor on the device that `take` changes. `copying` returns True while the batch after the current one
-    is still being copied.
+    `state` every tensor on the device that `take` changes.
     """
 
     take: Callable[[], Batch]
     close: Callable[[], object]
     stock: int = 0
     state: tuple[Tensor, ...] = ()
-    copying: Callable[[], bool] = lambda: False
 
 
 def blocking(
@@ -179,7 +177,7 @@ def prefetched(frames: Frames, order: Iterator[list[int]], batch: int, device: t
             yield buffers
 
     prefetcher = Prefetcher(staged(), device)
-    return Source(lambda: Batch(*prefetcher.take()), prefetcher.close, stock=1, copying=prefetcher.copying)
+    return Source(lambda: Batch(*prefetcher.take()), prefetcher.close, stock=1)
 
 
 def resident(frames: Frames, table: Tensor, batch: int, device: torch.device) -> Source:

@@ -159,12 +159,6 @@ class Prefetcher:
         if self._stream is not None:
             self._arrived.record(self._stream)  # cuda only
 
-    def copying(self) -> bool:
-        """True while the batch after the current one is still being copied."""
-        if self._next is None or self._stream is None:
-            return False
-        return not self._arrived.query()  # type: ignore[no-untyped-call]  # cuda only
-
     def close(self) -> None:
         """Waits for the copies in flight and releases the batches."""
         if self._stream is not None:
