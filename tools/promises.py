@@ -484,8 +484,12 @@ def _speedups_of_runs(cases: Mapping[str, RunCase]) -> Table:
 
 
 def _link(run: StoredSpeedup, machine: Machine) -> str:
-    """The address of the run's own page where it has one, else of its data, from the page of promises."""
-    page = run.path.with_suffix(".md")
+    """The address of the run's page where it has one, else of its data, from the page of promises.
+
+    The runs `catalogue*.json` have one page.
+    """
+    name = "catalogue" if run.path.stem.startswith("catalogue") else run.path.stem
+    page = run.path.with_name(f"{name}.md")
     return (page if page.exists() else run.path).relative_to(machine.results).as_posix()
 
 

@@ -1,8 +1,9 @@
-"""`python -m tools.run_page RUN.json`: the tables of a stored run as Markdown, for results/."""
+"""`python -m tools.run_page RUN.json [...]`: the tables of stored runs as Markdown, for results/, in order of time."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
@@ -32,5 +33,13 @@ def describe_reference(started_at: str) -> str:
     return f"the side that a row names after vs, else the baseline: eager PyTorch {defaults}, or a library of the host"
 
 
+def main(paths: Sequence[str]) -> None:
+    """Prints the page of a run, or of several runs with a heading each."""
+    runs = sorted((run_file.read(Path(path)) for path in paths), key=lambda run: run.started_at)
+    for run in runs:
+        heading = f"## The run of {run.started_at[:16].replace('T', ' ')} UTC\n\n" if len(runs) > 1 else ""
+        sys.stdout.write(heading + results_page(RunView(run)) + ("" if run is runs[-1] else "\n"))
+
+
 if __name__ == "__main__":
-    sys.stdout.write(results_page(RunView(run_file.read(Path(sys.argv[1])))))
+    main(sys.argv[1:])
