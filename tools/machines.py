@@ -29,7 +29,7 @@ CHANGED_AT: Mapping[str, str] = {
         ),
         "2026-11-29T02:00:00+00:00",
     ),
-    **dict.fromkeys(("low-precision", "optimizer-step"), "2026-11-29T21:00:00+00:00"),
+    **dict.fromkeys(("low-precision", "optimizer-step", "llm-decode"), "2026-11-29T21:13:00+00:00"),
 }
 
 

@@ -210,7 +210,7 @@ RUNGS = (
         min_speedup_why=EAGER_WAITS_FOR_HOST,
     ),
     _rung(
-        *("fp8", fp8, {"cuda": 1.0}),  # an estimate, which no GPU has measured
+        *("fp8", fp8, {"cuda": 1.0}),
         contract=ONE_LAUNCH,
         dtype="fp8",
         compared_with="one-graph",

@@ -161,7 +161,13 @@ WORKLOADS: tuple[Workload, ...] = (
         {"cuda": size("cuda", 8192), "cpu": size("cpu", 256)},
         (
             Optimization(
-                "fp8", fp8, {"cuda": 1.2}, dtype="fp8", tolerance=EIGHT_BITS, needs=ADA, contract=TENSOR_CORES
+                "fp8",
+                fp8,
+                {"sm_90": 1.35, "cuda": 1.2},
+                dtype="fp8",
+                tolerance=EIGHT_BITS,
+                needs=ADA,
+                contract=TENSOR_CORES,
             ),
             Optimization(
                 *("int8", int8, {"cuda": 1.0, "cpu": 1.5}),

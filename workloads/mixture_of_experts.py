@@ -143,8 +143,7 @@ def size(kind: str) -> Size:
 HOPPER = Needs(compute_capability=(9, 0))  # elsewhere PyTorch runs the experts in a loop
 HOPPER_COMPILER = replace(COMPILER, compute_capability=(9, 0))
 EIGHT_BITS = {"fp8": Tolerance(relative_l2=1e-1, max_error=2e-1)}  # 6 % on a CPU: three products of rounded factors
-# An estimate, which no GPU has measured: the products of `grouped` are a third of its step.
-OVER_BF16 = "the products alone are shorter, and rounding is work that bf16 has not"
+OVER_BF16 = "PyTorch 2.11's grouped product in fp8 takes longer than that in bf16 on an H200, and rounding comes on top"
 NO_WAIT = Contract(engaged=(Limit("synchronizing_calls", at_most=0),))
 ONE_CALL = Contract(
     engaged=NO_WAIT.engaged,
@@ -161,7 +160,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "grouped",
                 grouped,
-                {"sm_90": 10.3, "cuda": 2.0, "cpu": 1.0},
+                {"sm_90": 10.8, "cuda": 2.0, "cpu": 1.0},
                 dtype="bfloat16",
                 needs=HOPPER,
                 contract={"cuda": ONE_CALL},
@@ -170,7 +169,7 @@ WORKLOADS: tuple[Workload, ...] = (
             Optimization(
                 "grouped-fp8",
                 grouped_fp8,
-                {"cuda": 0.9},
+                {"cuda": 0.57},
                 dtype="fp8",
                 compared_with="grouped",
                 tolerance=EIGHT_BITS,

@@ -101,9 +101,12 @@ WORKLOADS: tuple[Workload, ...] = (
         optimizer_state,
         {kind: optimizer_size(kind) for kind in ("cuda", "cpu")},
         (
-            Optimization("loop", loop_update, {"cuda": 0.2}, why="a launch for every operation of every tensor"),
+            Optimization("loop", loop_update, {"cuda": 0.47}, why="a launch for every operation of every tensor"),
             Optimization(
-                "fused", fused_update, {"cuda": 1.5, "cpu": 1.5}, contract=_contract(ONE_PASS, NO_COPIES, NEAR_A_COPY)
+                "fused",
+                fused_update,
+                {"sm_90": 2.0, "cuda": 1.5, "cpu": 1.5},
+                contract=_contract(ONE_PASS, NO_COPIES, NEAR_A_COPY),
             ),
             Optimization("compiled", compiled_update, {"cuda": 1.5}, needs=COMPILER, contract=_contract(ONE_PASS)),
         ),

@@ -110,7 +110,7 @@ WIRE_BOUND = Training(
     number={"all-reduce-afterwards": (6, 6), "overlap": (6, 2)},
     efficiency={
         "all-reduce-afterwards": 0.5,
-        "overlap": 0.5,
+        "overlap": 0.55,
         "bucket-view": 0.55,
         "bf16-gradients": 0.45,
         "static-graph": 0.55,
