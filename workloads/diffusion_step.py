@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial, reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpugate.workload import (
-    Build,
+    TOLERANCE_BY_DTYPE,
     Context,
     Contract,
     DeviceKind,
@@ -42,7 +42,6 @@ WIDTH, HEAD = {"cuda": 768, "cpu": 64}, 64
 TOKENS = {"cuda": 256, "cpu": 64}  # patches of a picture
 DTYPE = {"cuda": torch.bfloat16, "cpu": torch.float32}
 BRANCH = 0.05  # of the weights that end a branch: a trained network, too, changes its stream a little in each block
-Denoise = Callable[[Tensor], Tensor]
 
 
 class Block(nn.Module):
@@ -84,11 +83,13 @@ class Denoiser(nn.Module):
             x = block(x, time)
         return x
 
+    def step(self, x: Tensor, time: Tensor) -> Tensor:
+        """One step, with every block."""
+        cleaner: Tensor = x - self.noise(self.run(x, time, 0, len(self.blocks))) / STEPS
+        return cleaner
+
     def forward(self, x: Tensor) -> Tensor:
-        """All steps, each with every block."""
-        for time in self.times:
-            x = x - self.noise(self.run(x, time, 0, len(self.blocks))) / STEPS
-        return x
+        return reduce(self.step, self.times, x)
 
     def forward_with_cache(self, x: Tensor) -> Tensor:
         """All steps. What the inner blocks add to the picture is computed in every second step only."""
@@ -106,8 +107,7 @@ def denoiser(context: Context) -> Denoiser:
     kind = context.device.type
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
-        model = Denoiser(kind)
-    return model.eval().requires_grad_(False).to(context.device, DTYPE[kind])
+        return Denoiser(kind).eval().requires_grad_(False).to(context.device, DTYPE[kind])
 
 
 def noise(context: Context, index: int) -> Tensor:
@@ -116,51 +116,38 @@ def noise(context: Context, index: int) -> Tensor:
     return draw(context, index, context.items, TOKENS[kind], WIDTH[kind]).to(DTYPE[kind])
 
 
-def _side(model: Denoiser, run: Denoise) -> Side:
-    return Side(torch.no_grad()(run), model)
-
-
 def eager(context: Context) -> Side:
     model = denoiser(context)
-    return _side(model, model)
+    return Side(torch.no_grad()(model), model)
 
 
 def compiled(context: Context) -> Side:
     model = denoiser(context)
-    return _side(model, _compile(model))
+    return Side(torch.no_grad()(_compile(model)), model)
 
 
 def fp8(context: Context) -> Side:
     """The compiled steps as one CUDA graph. A block multiplies in fp8, except for the time, which is one row."""
     model = denoiser(context)
     replace_linear_layers(model.blocks, Fp8Linear, kept="modulation")
-    return _side(model, replayed(context, torch.no_grad()(_compile(model)), noise(context, 0)))
+    return Side(replayed(context, torch.no_grad()(_compile(model)), noise(context, 0)), model)
 
 
-def _compile(model: Denoiser) -> Denoise:
+def _compile(model: Denoiser) -> Callable[[Tensor], Tensor]:
     """A step is compiled once, and all twenty run its code."""
-    whole = len(model.blocks)
-    run_step = compile_anew(
-        lambda x, time: x - model.noise(model.run(x, time, 0, whole)) / STEPS, dynamic=False, fullgraph=True
-    )
-
-    def run(x: Tensor) -> Tensor:
-        for time in model.times:
-            x = run_step(x, time)
-        return x
-
-    return run
+    run_step = compile_anew(lambda x, time: model.step(x, time), dynamic=False, fullgraph=True)
+    return lambda x: reduce(run_step, model.times, x)
 
 
 def step_cache(context: Context) -> Side:
     model = denoiser(context)
-    return _side(model, model.forward_with_cache)
+    return Side(torch.no_grad()(model.forward_with_cache), model)
 
 
 def one_graph(context: Context) -> Side:
     """The twenty eager steps as one CUDA graph."""
     model = denoiser(context)
-    return _side(model, replayed(context, torch.no_grad()(model.forward), noise(context, 0)))
+    return Side(replayed(context, torch.no_grad()(model.forward), noise(context, 0)), model)
 
 
 def size(kind: str, pictures: int) -> Size:
@@ -187,43 +174,26 @@ def keeps_the_picture(context: Context) -> str:
 
 
 LEAST_PSNR = 45.0  # 40 dB of signal to noise on an H200, and the peak is four times the root mean square
-CACHED = {"cached": Tolerance(relative_l2=1.5e-2, max_error=1e-1)}
-FEWER_KERNELS, HALF = (Limit("kernels", at_most_of_reference=share) for share in (0.7, 0.65))
+TOLERANCES = {
+    **TOLERANCE_BY_DTYPE,
+    "fp8": Tolerance(relative_l2=2e-2, max_error=1e-1),
+    "cached": Tolerance(relative_l2=1.5e-2, max_error=1e-1),
+}
+ADA = replace(COMPILER, compute_capability=(8, 9))
 COMPILED_ONCE = Limit("recompilations", at_most=0)
+FUSED = {"cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.7), COMPILED_ONCE))}
 ONE_LAUNCH = {"cuda": Contract((Limit("graph_launches", at_least=1, at_most=1),), (COMPILED_ONCE,))}
+HALF = {"cuda": Contract(limits=(Limit("kernels", at_most_of_reference=0.65),))}
+KEEPS = (Proof("keeps-the-picture", keeps_the_picture),)
 EAGER_WAITS_FOR_HOST = "the eager reference waits for the host, and took 77 ms in one case and 130 ms in the next"
 LEFT_OUT = "five sixths of the blocks are left out in every second step"
-
-
-def _rung(name: str, build: Build, promises: dict[str, float], *limits: Limit, **more: Any) -> Optimization:
-    words = {"dtype": "bfloat16", "contract": {"cuda": Contract(limits=limits)}, **more}
-    return Optimization(name, build, promises, **words)
-
-
+COMPILED, GRAPH = {"sm_90": 1.36, "cuda": 1.1, "cpu": 0.9}, {"sm_90": 3.7, "cuda": 1.1}
+_rung = partial(Optimization, tolerance=TOLERANCES)
 RUNGS = (
-    _rung(
-        *("compiled", compiled, {"sm_90": 1.36, "cuda": 1.1, "cpu": 0.9}, FEWER_KERNELS, COMPILED_ONCE), needs=COMPILER
-    ),
-    _rung(
-        *("one-graph", one_graph, {"sm_90": 3.7, "cuda": 1.1}),
-        contract=ONE_LAUNCH,
-        min_speedup_why=EAGER_WAITS_FOR_HOST,
-    ),
-    _rung(
-        *("fp8", fp8, {"cuda": 1.0}),
-        contract=ONE_LAUNCH,
-        dtype="fp8",
-        compared_with="one-graph",
-        tolerance={"fp8": Tolerance(relative_l2=2e-2, max_error=1e-1)},
-        needs=replace(COMPILER, compute_capability=(8, 9)),
-    ),
-    _rung(
-        *("step-cache", step_cache, {"cuda": 1.4, "cpu": 1.2}, HALF),
-        dtype="cached",
-        tolerance=CACHED,
-        proofs=(Proof("keeps-the-picture", keeps_the_picture),),
-        why=LEFT_OUT,
-    ),
+    _rung("compiled", compiled, COMPILED, "bfloat16", contract=FUSED, needs=COMPILER),
+    _rung("one-graph", one_graph, GRAPH, "bfloat16", contract=ONE_LAUNCH, min_speedup_why=EAGER_WAITS_FOR_HOST),
+    _rung("fp8", fp8, {"cuda": 1.0}, "fp8", contract=ONE_LAUNCH, compared_with="one-graph", needs=ADA),
+    _rung("step-cache", step_cache, {"cuda": 1.4, "cpu": 1.2}, "cached", contract=HALF, proofs=KEEPS, why=LEFT_OUT),
 )
 SIZES: dict[DeviceKind, Size] = {"cuda": size("cuda", 4), "cpu": size("cpu", 2)}
 WORKLOADS: tuple[Workload, ...] = (Workload("diffusion-step", eager, noise, SIZES, RUNGS, cold=False),)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from gpugate.workload import (
     TOLERANCE_BY_DTYPE,
     Context,
     Contract,
+    DeviceKind,
     Limit,
     Needs,
     Optimization,
@@ -142,74 +144,30 @@ AMPERE = Needs(compute_capability=(8, 0))
 INT8_SUMS = replace(COMPILER, cpu_flags=("avx512_vnni",))
 FEW_KERNELS = {"cuda": Contract(limits=(Limit("kernels", at_most=4),))}  # names of Triton's show no tensor cores
 TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), *FEW_KERNELS["cuda"].limits))}
-EIGHT_BITS = {
+TOLERANCES = {
     "fp8": Tolerance(relative_l2=5e-2, max_error=1e-1),  # three bits of mantissa in both factors
     "int8": Tolerance(relative_l2=3e-2, max_error=1e-1),
+    "int4": Tolerance(relative_l2=1.5e-1, max_error=2e-1),  # half of 15 levels of a group
+    "pruned": TOLERANCE_BY_DTYPE["bfloat16"],
 }
-FOUR_BITS = {"int4": Tolerance(relative_l2=1.5e-1, max_error=2e-1)}  # half of 15 levels of a group
+_rung = partial(Optimization, tolerance=TOLERANCES)
 FEW_ROWS = 4
 FOUR_BIT_BYTES = INPUTS["cuda"] * OUTPUTS["cuda"] * (0.5 + 4 / GROUP) + 2.0 * FEW_ROWS * (
     INPUTS["cuda"] + OUTPUTS["cuda"]
 )
+FP8_PROMISE, TWO_KERNELS = {"sm_90": 1.35, "cuda": 1.2}, {"cuda": Contract(limits=(Limit("kernels", at_most=2),))}
+MANY: dict[DeviceKind, Size] = {"cuda": size("cuda", 8192), "cpu": size("cpu", 256)}
+FEW: dict[DeviceKind, Size] = {"cuda": size("cuda", FEW_ROWS), "cpu": size("cpu", FEW_ROWS)}
+EIGHT_BIT_RUNGS = (
+    _rung("fp8", fp8, FP8_PROMISE, "fp8", needs=ADA, contract=TENSOR_CORES),
+    _rung("int8", int8, {"cuda": 1.0, "cpu": 1.5}, "int8", needs=INT8_SUMS, contract=FEW_KERNELS),
+)
+INT4_PROMISE = {"cuda": 1.2, "cpu": 0.9}
+INT4 = _rung("int4", int4, INT4_PROMISE, "int4", needs=AMPERE, contract=TWO_KERNELS, bytes=FOUR_BIT_BYTES)
 # No yardstick bounds a product that leaves out half of its multiplications.
-PRUNED = {"pruned": TOLERANCE_BY_DTYPE["bfloat16"]}
+TWO_OF_FOUR = _rung("two-of-four", sparse, {"cuda": 1.1}, "pruned", needs=AMPERE, contract=TENSOR_CORES)
 WORKLOADS: tuple[Workload, ...] = (
-    Workload(
-        "low-precision",
-        dense,
-        activations,
-        {"cuda": size("cuda", 8192), "cpu": size("cpu", 256)},
-        (
-            Optimization(
-                "fp8",
-                fp8,
-                {"sm_90": 1.35, "cuda": 1.2},
-                dtype="fp8",
-                tolerance=EIGHT_BITS,
-                needs=ADA,
-                contract=TENSOR_CORES,
-            ),
-            Optimization(
-                *("int8", int8, {"cuda": 1.0, "cpu": 1.5}),
-                dtype="int8",
-                tolerance=EIGHT_BITS,
-                needs=INT8_SUMS,
-                contract=FEW_KERNELS,
-            ),
-        ),
-        cold=False,
-    ),
-    Workload(
-        "four-bit-weights",
-        dense,
-        activations,
-        {"cuda": size("cuda", FEW_ROWS), "cpu": size("cpu", FEW_ROWS)},
-        (
-            Optimization(
-                *("int4", int4, {"cuda": 1.2, "cpu": 0.9}),
-                dtype="int4",
-                tolerance=FOUR_BITS,
-                needs=AMPERE,
-                contract={"cuda": Contract(limits=(Limit("kernels", at_most=2),))},
-                bytes=FOUR_BIT_BYTES,
-            ),
-        ),
-        cold=True,
-    ),
-    Workload(
-        "sparse-weights",
-        dense_and_pruned,
-        activations,
-        {"cuda": size("cuda", 8192)},
-        (
-            Optimization(
-                *("two-of-four", sparse, {"cuda": 1.1}),
-                dtype="pruned",
-                tolerance=PRUNED,
-                needs=AMPERE,
-                contract=TENSOR_CORES,
-            ),
-        ),
-        cold=False,
-    ),
+    Workload("low-precision", dense, activations, MANY, EIGHT_BIT_RUNGS, cold=False),
+    Workload("four-bit-weights", dense, activations, FEW, (INT4,), cold=True),
+    Workload("sparse-weights", dense_and_pruned, activations, {"cuda": MANY["cuda"]}, (TWO_OF_FOUR,), cold=False),
 )
