@@ -70,10 +70,14 @@ def shared_prompt(context: Context) -> Tensor:
 class Server:
     """The model, and a loop in which the rows of its batch are given to requests."""
 
-    def __init__(self, context: Context, waits_for_all: bool, chunk: int | None, shares: bool) -> None:
+    def __init__(self, context: Context, waits_for_all: bool, chunked: bool, shares: bool) -> None:
         kind, self.device = context.device.type, context.device
         self.rows, self.prompt, self.page = ROWS[kind], SHARED[kind] + OWN[kind], PAGE[kind]
-        self.waits_for_all, self.chunk, self.lengths = waits_for_all, chunk or self.prompt, answers(kind)
+        self.waits_for_all, self.chunk, self.lengths = (
+            waits_for_all,
+            CHUNK[kind] if chunked else self.prompt,
+            answers(kind),
+        )
         known, pages = SHARED[kind] // self.page if shares else 0, -(-(self.prompt + LONGEST[kind]) // self.page)
         own = known + torch.arange(self.rows * (pages - known)).view(self.rows, -1)
         self.table = torch.cat((torch.arange(known).expand(self.rows, -1), own), dim=1).to(self.device)  # [rows, pages]
@@ -89,9 +93,10 @@ class Server:
     def pass_over(
         self, ids: Tensor, owner: dict[int, int], reader: int, part: range, rows: Sequence[int], ends: Sequence[int]
     ) -> Tensor:
-        """Reads a part of the prompt of the row `reader`, and the token at the end of each of `rows`.
+        """Reads a part of the prompt of the row `reader`, and a token of each of `rows`, at its position in `ends`.
 
-        Returns the logits after the last token of the part, if there is one, and after each row's token: float32.
+        `owner` has the request of each row, by which its text stands in `ids`. Returns the logits after the last token
+        of the part, if there is one, and after each row's token: float32.
         """
         new = [reader] * len(part) + [*rows]
         where = torch.tensor([new, [owner[row] for row in new], [*part, *ends]]).to(self.device)
@@ -147,7 +152,7 @@ def serving(context: Context, waits_for_all: bool = False, chunked: bool = False
     A pass reads a whole prompt; `chunked`: a part of it. `shares`: the pages of the common beginning are those of each
     row.
     """
-    server = Server(context, waits_for_all, CHUNK[context.device.type] if chunked else None, shares)
+    server = Server(context, waits_for_all, chunked, shares)
     return Side(server.step, server.model, waits_ms=server.take_waits_ms)
 
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from gpugate.workload import Context, DisprovedError, Optimization, Side
 from tests.support.code_in_child import interpret
-from tests.support.small_models import TINY
-from workloads import llm
+from tests.support.small_models import TINY, small_models
+from workloads import llm, llm_serving
 from workloads.llm import context as llm_context
 from workloads.llm import model as llm_model
 from workloads.llm import rungs, speculative
 from workloads.llm.context import CONTEXT_TOKENS, LLAMA3_ROPE, MIDDLE, decoder, load, token
-from workloads.llm.model import Decoder, Shape, frequencies, make_decoder
+from workloads.llm.model import Decoder, PromptByHand, Shape, frequencies, make_decoder
 from workloads.parts.quantized import Int8Linear, replace_linear_layers
 
 CPU = torch.device("cpu")
@@ -167,6 +167,19 @@ def test_the_kernels_in_triton_compute_what_the_reference_does() -> None:
         assert engaged is None
         assert re.fullmatch(r"\d matrices have weights that are not torch.int32", other_types)
     assert max(one_end_off, own_ends_off) < 1e-5
+
+
+@pytest.mark.parametrize("plan", [{"waits_for_all": True}, {}, {"chunked": True}, {"chunked": True, "shares": True}])
+def test_a_server_computes_what_the_decoder_does_with_each_text_alone(plan: dict[str, bool]) -> None:
+    with small_models():
+        context = Context(CPU, items=1, seed=5, cache_dir=Path())
+        server = llm_serving.Server(context, **{"waits_for_all": False, "chunked": False, "shares": False, **plan})
+        given = llm_serving.texts(context, 0)
+        found, without_cache = server.step(given), [PromptByHand()] * TINY.layers
+    for text, length, answer in zip(given, server.lengths, found, strict=True):
+        ids = text[None, : server.prompt + length - 1]
+        expected = server.model(ids, torch.arange(ids.shape[1]), without_cache, last_only=True)[0, 0]
+        assert torch.allclose(answer, expected, atol=1e-4)
 
 
 # --- a checkpoint in Hugging Face's format ----------------------------------------------------------------------------

@@ -13,13 +13,13 @@ TOKENS = 128  # of an iteration
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend(  # type: ignore[no-untyped-def]
-    queries, keys, values, table, positions, attended, largests, sums, pages, apart,
+    queries, keys, values, table, positions, attended, largests, sums, pages, position_stride,
     kv_heads: tl.constexpr, group: tl.constexpr, head: tl.constexpr, page: tl.constexpr,
     rows: tl.constexpr, tokens: tl.constexpr, tokens_of_split: tl.constexpr,
 ):  # fmt: skip
     """A program attends to a part of one text, for the queries that share a head of keys (Flash-Decoding, 2023)."""
     text, shared = tl.program_id(0) // kv_heads, tl.program_id(0) % kv_heads
-    length = tl.load(positions + text * apart) + 1
+    length = tl.load(positions + text * position_stride) + 1
     row, column = tl.arange(0, rows), tl.arange(0, head)
     query = tl.load(
         queries + (tl.program_id(0) * group + row[:, None]) * head + column[None, :], row[:, None] < group, 0.0
@@ -60,7 +60,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, positio
     tokens_of_split = triton.cdiv(table.shape[1] * page, splits)
     _attend[(texts * kv_heads, splits)](
         queries.contiguous(), keys, values, table, positions, attended, largests, sums, table.shape[1],
-        apart=int(len(positions) > 1),
+        position_stride=int(len(positions) > 1),
         kv_heads=kv_heads, group=heads // kv_heads, head=head, page=page, rows=ROWS,
         tokens=min(TOKENS, tokens_of_split),
         tokens_of_split=tokens_of_split, num_warps=4, num_stages=3,

@@ -21,9 +21,9 @@ class Pass:
     pages: Tensor
     places: Tensor
     part: range  # of positions
-    own: Tensor  # the pages of the prompt: int64 [pages of a row]
-    answering: Tensor  # the pages of each row that answers: int64 [rows, pages of a row]
-    ends: Tensor  # the positions of their tokens: int64 [rows]
+    prompt_pages: Tensor  # int64 [pages of a row]
+    answer_pages: Tensor  # of each row that answers: int64 [rows, pages of a row]
+    newest_positions: Tensor  # of the tokens of these rows: int64 [rows]
 
 
 class Pages:
@@ -40,22 +40,24 @@ class Pages:
         self.values[now.pages, :, now.places] = values[0].transpose(0, 1)
         attended = list[Tensor]()
         if count:
-            own = (copy_pages(memory, now.own[None])[:, :, : now.part.stop] for memory in (self.keys, self.values))
+            own = (
+                copy_pages(memory, now.prompt_pages[None])[:, :, : now.part.stop] for memory in (self.keys, self.values)
+            )
             attended.append(attend_to_prompt(queries[:, :, :count], *own))
-        if len(now.ends):
+        if len(now.newest_positions):
             newest = queries[0, :, count:].transpose(0, 1)[:, :, None]  # [rows, heads, 1, head]
             attended.append(self.attend_to_rows(newest)[:, :, 0].transpose(0, 1)[None])
         return torch.cat(attended, dim=2)
 
     def attend_to_rows(self, newest: Tensor) -> Tensor:
         """The attention of the newest token of each row. A GPU reads each page where it lies."""
-        table, ends = self.now.answering, self.now.ends
+        table, positions = self.now.answer_pages, self.now.newest_positions
         if newest.is_cuda:
             from workloads.llm.paged_attention import attend  # which needs Triton
 
-            return attend(newest, self.keys, self.values, table, ends, splits=table.shape[1])
+            return attend(newest, self.keys, self.values, table, positions, splits=table.shape[1])
         keys, values = copy_pages(self.keys, table), copy_pages(self.values, table)
-        seen = torch.arange(keys.shape[2]) <= ends[:, None, None, None]
+        seen = torch.arange(keys.shape[2]) <= positions[:, None, None, None]
         return F.scaled_dot_product_attention(newest, keys, values, attn_mask=seen, enable_gqa=True)
 
 
