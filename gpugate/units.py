@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 from annotated_types import Interval
 
 T = TypeVar("T")
+_BYTES = ((1e10, "GB", 1e9), (1e6, "MB", 1e6), (1e3, "kB", 1e3), (0.0, "bytes", 1.0))  # from so many on
 _RATE_PREFIXES: Sequence[tuple[float, str]] = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # The unit at the end of a yardstick's name: (suffix, factor to the base unit, base unit of a rate).
 YARDSTICK_RATES = (("_tflops", 1e12, "FLOP"), ("_gflops", 1e9, "FLOP"), ("_gb_per_s", 1e9, "B"))
@@ -81,11 +82,12 @@ def milliseconds(value_ms: float) -> str:
 
 
 def item(name: str, value: float) -> str:
-    """Writes the value of a counter by the unit in its name, as `35.9 ms`, `424.4 MB` or `57`."""
+    """Writes the value of a counter by the unit in its name, as `35.9 ms`, `424.4 MB`, `48 bytes` or `57`."""
     if name.endswith("_ms"):
         return milliseconds(value)
     if name.endswith("_bytes"):
-        return f"{value / 1e6:.4g} MB" if value < 1e10 else f"{value / 1e9:.4g} GB"
+        unit, size = next((unit, size) for least, unit, size in _BYTES if value >= least)
+        return f"{value / size:.4g} {unit}"
     return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 

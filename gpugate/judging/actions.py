@@ -91,7 +91,7 @@ def _wants_result(evidence: Evidence) -> bool:
 
 
 def _wants_time(evidence: Evidence) -> bool:
-    """True for an open time, for a longer one of a single process, and for a longer one whose cause only some show.
+    """True for an open time, and for a longer one of a single process, or of two where one alone has a finding.
 
     Without a record no gate passes the case, so an open time needs no further process.
     """

@@ -178,7 +178,7 @@ class Evidence:
             return None
         if any(one.get("spinning") for one in (now.optimized_counters, *counted)):
             return "threads wait in a loop, so that CPU time says little of the work"
-        return now.counters_missing or now.cpu_missing or "this process measured none"
+        return now.counters_missing or now.cpu_missing or "no process has times that the record has"
 
     @property
     def bill_holds(self) -> bool:

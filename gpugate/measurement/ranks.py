@@ -34,7 +34,7 @@ from gpugate.machine.children import CLOSING_S, Child, encode, kill_group
 from gpugate.workload import RANKS, Build, Context, Side, nothing_to_join
 
 TIMEOUT_S = 60.0  # to meet, and of a collective
-WATCHDOG_S = 0.3  # in which NCCL's watchdog looks at each collective
+WATCHDOG_S = 0.3  # longer than the 0.1 s from one look of NCCL's watchdog to the next
 CAUSE_S = 4.0  # for the cause to arrive, once communication failed
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Abort communicators after a time-out or an error, and let this process live: it has the results of the night.
@@ -122,8 +122,9 @@ class RankJob:
             await_all_ranks()
 
     def free_sent_memory(self) -> None:  # cuda only
-        """Frees what collectives sent, where no one waited for them, as with a hook of DDP: NCCL's watchdog keeps it
-        until it has seen their end, for which it looks every tenth of a second, and the next collective begins.
+        """Frees what collectives sent, where no one waited for them, as with a hook of DDP.
+
+        PyTorch frees it at the next collective after its watchdog has seen the end, for which it looks every 0.1 s.
         """
         sleep(WATCHDOG_S)
         self.align()

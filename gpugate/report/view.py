@@ -458,7 +458,7 @@ def _detectable(case: CaseResult) -> float:
 
 
 def _is_not_gated(case: CaseResult) -> bool:
-    """True where the wall time is undecided, and where the record misses a slowdown of SHARP and no duet decided."""
+    """True where the wall time is undecided, or where the record misses a slowdown of SHARP and no duet decided."""
     wall = next((one for one in case.verdicts if one.check == "throughput"), None)
     if wall is None or case.remembered is None:
         return False

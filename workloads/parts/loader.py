@@ -7,6 +7,7 @@ data of this process, and they use no device. A stream of its own copies the nex
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
@@ -23,6 +24,7 @@ from workloads.parts.stages import stage
 
 STUCK_S = 30.0  # a batch takes a worker a second at most: a worker silent for this long has failed
 DYING_S = 1.0
+MOST_WAITS = 10_000  # that are kept
 ENDING_S = 5.0  # for a worker that was ordered to end
 _Batch = TypeVar("_Batch")
 Tensors = tuple[Tensor, ...]
@@ -54,7 +56,7 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
             persistent_workers=workers > 0,
             **(of_workers if workers else {}),  # type: ignore[arg-type]
         )
-        self._waits_ms: list[float] = []
+        self._waits_ms = deque[float](maxlen=MOST_WAITS)  # which nobody may take
         self.begin()
 
     def begin(self) -> None:
@@ -83,8 +85,9 @@ class HostBatches(Iterator[_Batch], Generic[_Batch]):
         return batch
 
     def take_waits_ms(self) -> list[float]:
-        """The times that each batch took since the last call, which its caller waited for or prepared it."""
-        taken, self._waits_ms = self._waits_ms, []
+        """The milliseconds in which the caller waited for each batch, or prepared it, since the last call."""
+        taken = list(self._waits_ms)
+        self._waits_ms.clear()
         return taken
 
     @property

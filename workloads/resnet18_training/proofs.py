@@ -129,7 +129,7 @@ def batches_arrive(context: Context, rung: Rung) -> str:
 
     Buffers are freed or filled too early where the device lags behind the host. So no call in this loop waits for the
     device: the fused update needs no answer from it, where another update asks whether a gradient overflowed. And every
-    batch stays in use for longer than the loader needs for the next one.
+    batch stays in use for LINGERING_CYCLES more, in which the next copy may begin.
     """
     trainer = PictureTrainer(context, replace(rung.recipe, compiled=False, fused=True), rung.batch)
     pictures = training_pictures(context)
