@@ -44,7 +44,7 @@ _TIMES_ON_CUDA: Mapping[str, str] = {
     "cached_step_ms": "time of a step on cached data, without loading and copying and without the profiler, in ms",
     "data_path_efficiency": "time of a step on cached data over its real time, without the profiler",
     "whole_run_speedup": "time of the reference's whole run, start-up included, over this side's; no count of a step",
-    "compile_s": "time that torch.compile took for the side, in one build, in s",
+    "compile_s": "time that torch.compile took for the side, in one build, in s: less with kernels of a cache on disk",
     "exposed_communication": "share of a step in which a collective runs and no other kernel",
     "collective_bus_share": "bus bandwidth of a step's collectives, as a share of an all-reduce by itself",
 }
