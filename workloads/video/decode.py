@@ -316,6 +316,7 @@ class ParallelDecoder(Decoder):  # cuda only
         if isinstance(slot, BaseException):
             self._current.ready.put(slot)
             self.close()
+            self._frames = self._turn()  # which raises it at each further read
             raise slot
         return slot
 
@@ -334,6 +335,7 @@ class ParallelDecoder(Decoder):  # cuda only
             session.stop()
         for session in self._sessions:
             session.join()
+        super().close()
 
 
 @dataclass

@@ -5,6 +5,7 @@ import dataclasses
 import sys
 import threading
 import time
+import weakref
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_a_clip_is_split_at_its_keyframes(cache_dir: Path) -> None:
 def test_sessions_give_every_frame_once_and_in_order(
     cache_dir: Path, library: SimpleNamespace, clip: Clip, sessions: int, loop: bool
 ) -> None:
-    """In two rounds of three segments, each of two sessions decodes every segment."""
+    """In two rounds of three segments, each of two sessions decodes every segment. A closed decoder gives no frame."""
     decoder = ParallelDecoder(clip_path(cache_dir, clip), DEVICE, loop, sessions)
     numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(160 if loop else 75)]
@@ -178,6 +179,10 @@ def test_sessions_give_every_frame_once_and_in_order(
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
     decoder.close()
     assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * used
+    assert [len(decoder.read(8)) for _ in range(2)] == [0, 0]
+    alive = weakref.ref(decoder)
+    del decoder
+    assert alive() is None
 
 
 def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, library: SimpleNamespace) -> None:
