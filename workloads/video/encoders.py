@@ -173,6 +173,7 @@ class X264(Encoder):
         self.wait_for_room()
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
+        require_frames(frames, self.info.nv12_shape)
         return on_host(frames) if frames.is_cuda else PendingFrames(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
@@ -202,6 +203,13 @@ def configure(context: VideoCodecContext, info: VideoInfo, pixels: str, options:
     context.color_range = LIMITED_RANGE
     context.colorspace = context.color_primaries = context.color_trc = TAGS[info.matrix]
     context.options = dict(options)
+
+
+def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises EncodingError unless the frames are contiguous uint8 [n, *shape]: the encoders get bare addresses."""
+    if frames.dtype != torch.uint8 or tuple(frames.shape[1:]) != shape or not frames.is_contiguous():
+        layout = f"{frames.dtype} {list(frames.shape)} with strides {list(frames.stride())}"
+        raise EncodingError(f"the frames are {layout}: give contiguous torch.uint8 [n, {', '.join(map(str, shape))}]")
 
 
 # --- what the encoders of the GPU share -------------------------------------------------------------------------------
@@ -273,6 +281,7 @@ class MotionJpeg(Encoder):
 
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         """The pictures in order: the threads begin at once, one each, and wait for the frames."""
+        require_frames(frames, (3, self.info.height, self.info.width))
         pending = as_of_now(frames)
         return jpeg_threads().map(partial(_picture, pending.wait), pending.frames.unbind())
 
@@ -427,6 +436,7 @@ class Nvenc(Encoder):
         super().__init__(path, info)
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
+        require_frames(frames, self.info.nv12_shape)
         return as_of_now(frames)
 
     def _encode(self) -> Generator[None, Any, None]:

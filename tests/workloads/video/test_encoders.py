@@ -217,6 +217,15 @@ def test_frames_that_opencv_drops_are_missed(tmp_path, bgr):
         encoder.close()
 
 
+@pytest.mark.parametrize("name", ["X264", "MotionJpeg", "Nvenc"])
+@pytest.mark.parametrize("spoil", [Tensor.short, lambda x: x.mT.contiguous(), lambda x: x.mT.contiguous().mT])
+def test_frames_of_another_size_type_or_layout_are_refused(tmp_path, frames, name, spoil):
+    told = pytest.raises(EncodingError, match=r"the frames are torch\..*: give contiguous torch\.uint8 \[n, .*, 160\]")
+    with told, ENCODERS[name][0](tmp_path / "out.mp4", VIDEO) as encoder:
+        encoder.write(spoil(frames))
+    assert not list(tmp_path.iterdir())
+
+
 # --- Motion-JPEG, with libjpeg in place of nvJPEG ---------------------------------------------------------------------
 
 
