@@ -316,9 +316,11 @@ def _picture(wait: Callable[[], object], frame: Tensor) -> Tensor:
     """uint8 [bytes] in page-locked memory, of uint8 [3, H, W] RGB, contiguous."""
     torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
-    if not hasattr(_of_thread, "encoder"):
-        _of_thread.encoder = NvJpeg(frame.device)
-    picture: Tensor = _of_thread.encoder.encode(frame)
+    encoder = vars(_of_thread).pop("encoder", None)  # one that fails is not put back
+    if encoder is None or encoder.device != frame.device:
+        encoder = NvJpeg(frame.device)
+    picture: Tensor = encoder.encode(frame)
+    _of_thread.encoder = encoder
     return picture
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -35,6 +37,7 @@ from workloads.video.encoders import (
     Nvenc,
     PendingFrames,
     Recorder,
+    _picture,
 )
 from workloads.video.frames import VideoInfo, nv12_from_rgb
 
@@ -271,6 +274,21 @@ def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_pat
     with pytest.raises(EncodingError, match="a black frame"):
         encoder.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_thread_keeps_its_encoder_for_one_device_until_it_fails(monkeypatch):
+    made = []
+
+    def make(device: int) -> SimpleNamespace:
+        made.append(device)
+        return SimpleNamespace(device=device, encode=lambda frame: 1 / frame.divisor)
+
+    monkeypatch.setattr(encoders, "NvJpeg", make)
+    monkeypatch.setattr(encoders, "_of_thread", threading.local())
+    for device, divisor in ((0, 1), (0, 1), (1, 1), (1, 0), (1, 1)):
+        with suppress(ZeroDivisionError):
+            _picture(lambda: None, SimpleNamespace(device=device, divisor=divisor))
+    assert made == [0, 1, 1]
 
 
 # --- files that are recorded without end ------------------------------------------------------------------------------
