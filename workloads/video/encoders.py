@@ -413,7 +413,7 @@ def why_not(gpu: int) -> str | None:
         return "NVENC needs PyAV 18, which takes frames of the GPU: pip install 'av>=18', with Python 3.11 or newer"
     try:
         command = [sys.executable, "-c", TRIAL, str(gpu)]
-        child = subprocess.run(command, capture_output=True, timeout=TRIAL_LIMIT_S, check=False, text=True)
+        child = subprocess.run(command, capture_output=True, timeout=TRIAL_LIMIT_S, check=False, errors="replace")
     except subprocess.TimeoutExpired:
         problem = f"a trial did not end within {TRIAL_LIMIT_S:g} s"
     else:

@@ -38,6 +38,7 @@ from workloads.video.encoders import (
     PendingFrames,
     Recorder,
     _picture,
+    why_not,
 )
 from workloads.video.frames import VideoInfo, nv12_from_rgb
 
@@ -289,6 +290,12 @@ def test_a_thread_keeps_its_encoder_for_one_device_until_it_fails(monkeypatch):
         with suppress(ZeroDivisionError):
             _picture(lambda: None, SimpleNamespace(device=device, divisor=divisor))
     assert made == [0, 1, 1]
+
+
+def test_a_trial_of_nvenc_that_fails_with_an_odd_byte_is_told(monkeypatch):
+    monkeypatch.setattr(encoders, "version", lambda package: "18.0")
+    monkeypatch.setattr(encoders, "TRIAL", r"import os; os.write(2, b'odd \xff'); os._exit(3)")
+    assert "(a trial ended with status 3, odd \ufffd)" in str(why_not(90))
 
 
 # --- files that are recorded without end ------------------------------------------------------------------------------
