@@ -154,7 +154,7 @@ class Mp4v(Encoder):
             file.release()
             if found != self.frames:
                 lost = f"{self.path} came out with {found} of {self.frames} frames"
-                raise EncodingError(f"{lost}: give uint8 [n, {self.info.height}, {self.info.width}, 3], and make room")
+                raise EncodingError(f"{lost}: give uint8 [n, {size[1]}, {size[0]}, 3] to a name in .mp4, and make room")
 
 
 class X264(Encoder):

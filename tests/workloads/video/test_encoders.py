@@ -218,7 +218,7 @@ def test_frames_that_opencv_drops_are_missed(tmp_path, bgr):
     encoder = Mp4v(tmp_path / "out.mp4", VIDEO)
     encoder.write(bgr)
     encoder.write(bgr[:3, :, :80])
-    with pytest.raises(EncodingError, match=r"came out with 12 of 15 frames: give uint8 \[n, 96, 160, 3\]"):
+    with pytest.raises(EncodingError, match=r"with 12 of 15 frames: give uint8 \[n, 96, 160, 3\] to a name in \.mp4"):
         encoder.close()
 
 
