@@ -34,6 +34,7 @@ from gpugate.workload.parts import Parts, list_parts, list_tensors
 from tests.support.one_thread import one_thread  # noqa: F401  # in force by being here
 from tests.support.small_models import small_models
 from workloads import WORKLOADS
+from workloads.video.clip import BATCH
 
 pytestmark = pytest.mark.usefixtures("no_compiler")
 CPU = torch.device("cpu")
@@ -56,6 +57,16 @@ NOT_HALVED = (
     *("llm-", "video/end-to-end", "attention-", "compile-modes"),
     *("migration", "optimizer-step", "activation-memory"),
 )
+
+
+def test_a_step_of_driving_or_video_is_whole_batches() -> None:
+    """The steps would drop the rest."""
+    for case in ALL:
+        items = case.workload.sizes[case.device_kind].items
+        if case.workload.name.startswith("driving"):
+            assert items % min(case.optimization.build.args[0].batch, items) == 0
+        elif case.workload.name in ("video/encode", "video/end-to-end"):
+            assert items % BATCH == 0
 
 
 def name_of(one: Case | Workload) -> str:
