@@ -79,7 +79,14 @@ def _objects(path: Path) -> None:
     torch.save({"commands": Path("/")}, path)
 
 
-@pytest.mark.parametrize("damage", [_objects, lambda path: os.truncate(path, path.stat().st_size // 2)])
+def _flip_a_bit(path: Path) -> None:
+    """One bit of a waypoint, which is in the file as it is in memory."""
+    waypoints, content = scene(RIG, 3, 0)[2].tobytes(), path.read_bytes()
+    assert content.count(waypoints) == 1
+    path.write_bytes(content.replace(waypoints, bytes([waypoints[0] ^ 1]) + waypoints[1:]))
+
+
+@pytest.mark.parametrize("damage", [_objects, _flip_a_bit, lambda path: os.truncate(path, path.stat().st_size // 2)])
 def test_a_damaged_file_is_named(kept: Frames, tmp_path: Path, damage) -> None:
     path = tmp_path / kept.path.name
     shutil.copy(kept.path, path)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from workloads.parts.kept_files import replacing_file
 
-VERSION = 2  # of the pictures and of the file: another version is another file
+VERSION = 3  # of the pictures and of the file: another version is another file
 JPEG_QUALITY = 90
 COMMANDS = ("follow", "left", "right", "straight")
 LATERAL_TURN = (0.0, -0.8, 0.8, 0.0)  # of the last waypoint, by command
@@ -118,7 +118,7 @@ class Frames:
     def decoded(self, frame: int) -> Tensor:
         """The JPEGs of a frame, decoded by the host: uint8 [cameras, 3, height, width].
 
-        Raises ValueError naming the one that is corrupt or of another size. A decoder only warns of damage within a
+        Raises ValueError naming the JPEG that is corrupt or of another size. A decoder only warns of damage within a
         picture and continues, so the sums are compared, which takes a quarter of the decoding time.
         """
         from torchvision.io import decode_jpeg
@@ -132,12 +132,14 @@ class Frames:
             except RuntimeError:  # it is no JPEG
                 is_intact = False
             if not is_intact:
-                said = (
-                    f"the JPEG of frame {frame} and camera {camera} in {self.path} is not the picture that was stored"
-                )
-                raise ValueError(f"{said}: delete the file, it is made again")
+                name = f"the JPEG of frame {frame} and camera {camera} in {self.path}"
+                raise ValueError(f"{name} is not the picture that was stored: delete the file, it is made again")
             pictures.append(picture)
         return torch.stack(pictures)
+
+
+def _sum_labels(stored: dict[str, Any]) -> int:
+    return sum(int(stored[name].view(torch.uint8).sum()) for name in ("commands", "waypoints"))
 
 
 def stored_frames(cache_dir: Path, rig: Rig, count: int, seed: int) -> Frames:
@@ -149,7 +151,10 @@ def stored_frames(cache_dir: Path, rig: Rig, count: int, seed: int) -> Frames:
     if not path.is_file():
         _make(path, rig, count, seed)
     try:
-        return Frames(path, rig, **torch.load(path, mmap=True, weights_only=True))
+        stored = torch.load(path, mmap=True, weights_only=True)
+        if stored.pop("label_sum") != _sum_labels(stored):
+            raise ValueError("the commands or waypoints are not those that were stored")
+        return Frames(path, rig, **stored)
     except Exception as error:  # torch raises many errors for a file that is none of its own
         said = f"{path} cannot be used ({type(error).__name__}: {' '.join(str(error).split())})"
         raise ValueError(f"{said}: delete the file, it is made again") from error
@@ -170,7 +175,7 @@ def _make(path: Path, rig: Rig, count: int, seed: int) -> None:
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         jpegs, jpeg_sums, commands, waypoints = zip(*pool.map(draw, range(count)), strict=True)
-    stored = {
+    stored: dict[str, Any] = {
         "raw": raw,
         "jpegs": list(jpegs),
         "commands": torch.tensor(commands),
@@ -178,6 +183,7 @@ def _make(path: Path, rig: Rig, count: int, seed: int) -> None:
         "raw_sums": raw.flatten(2).sum(2, dtype=torch.int64),
         "jpeg_sums": torch.tensor(jpeg_sums),
     }
+    stored["label_sum"] = _sum_labels(stored)
     try:
         with replacing_file(path) as unfinished, unfinished.open("wb") as file:
             torch.save(stored, file)  # which takes no name that begins with a dot

@@ -130,9 +130,9 @@ def _stacked(frames: list[Batch]) -> Batch:
 class Source:
     """A source of batches on the device.
 
-    `take` returns the next batch, ready on the current stream; it may be overwritten once the next is taken. `close`
-    ends workers and frees buffers. `stock` is the number of batches that may be ready before they are requested,
-    `state` every tensor on the device that `take` changes.
+    `take` returns the next batch, ready on the current stream. `close` ends workers and frees buffers. `stock` is the
+    number of batches that may be ready before they are requested, `state` every tensor on the device that `take`
+    changes.
     """
 
     take: Callable[[], Batch]
