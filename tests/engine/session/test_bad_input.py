@@ -65,7 +65,8 @@ def read_terminal(descriptor: int) -> str:
 def test_a_signal_on_a_terminal_while_a_step_blocks_ends_at_once(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
-    blocking = 'def quick(context):\n    Path("blocking").touch()\n    return Side(lambda x: time.sleep(3600))'
+    step = 'def step(x):\n        Path("blocking").touch()\n        time.sleep(3600)'  # the signal ends it here
+    blocking = f"def quick(context):\n    {step}\n    return Side(step)"
     before = tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT + blocking, f'Optimization("right", right, {{"cpu": 0.01}}), {PROMISE}')
     reading, terminal = os.openpty()
