@@ -111,7 +111,8 @@ def _list_fields(noun: type) -> list[str]:
     (body,) = ast.parse(inspect.getsource(noun)).body
     assert isinstance(body, ast.ClassDef)  # noqa: S101  # for mypy
     fields = [ast.unparse(one) for one in body.body if isinstance(one, ast.AnnAssign)]
-    return [re.sub(r"field\(default(_factory)?=(lambda: )?(\w+).*\)", _write_default, one) for one in fields]
+    written = [re.sub(r"field\(default(_factory)?=(lambda: )?(\w+).*\)", _write_default, one) for one in fields]
+    return [re.sub(r"stored_unless\((.*)\)", r"\1", one) for one in written]
 
 
 def _write_default(found: re.Match[str]) -> str:

@@ -27,6 +27,7 @@ from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.json_file import with_header, write_atomically
+from gpugate.store.writable_folder import make_ignored
 
 FORMAT = "gpugate-history"
 # History: 1: machines with their nights, the series of every case, and the nights on which its level changed.
@@ -231,7 +232,8 @@ def write_site(folder: Path, histories: Sequence[MachineHistory]) -> Path:
     """Writes the files and returns the path of the page. Raises OSError where the folder cannot be written."""
     here = Path(rendering.__file__).parent
     histories = sorted(histories, key=lambda history: -len(history.nights))  # the busiest machine has the plainest line
-    (folder / LIBRARIES).mkdir(parents=True, exist_ok=True)
+    make_ignored(folder)
+    (folder / LIBRARIES).mkdir(exist_ok=True)
     for path in sorted((here / LIBRARIES).iterdir()):
         shutil.copyfile(path, folder / LIBRARIES / path.name)
     shutil.copyfile(here / SCRIPT, folder / SCRIPT)

@@ -254,15 +254,17 @@ class RunView:
         return [words + self._describe_undecided(), *knees]
 
     def _describe_undecided(self) -> str:
-        """The end of the sentence; with the command that measures longer, where that is the step of all of them."""
+        """The end of the sentence; with a command for all of them, where their steps are one."""
         run, found = self.run, [one for case in self.cases for one in case.verdicts if self._is_left_open(one)]
         if not found:
             return ""
         verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
         words = f"; {len(found)} {verb} UNDECIDED: {which} on both sides of the promise"
-        if any(advised_step(verdict, run) is not NextStep.MEASURE_LONGER for verdict in found):
-            return words
-        return f"{words}, and `{describe_next_step(found[0], run, [one.case_id for one in found])}` measures longer"
+        steps = {advised_step(verdict, run) for verdict in found}
+        command = describe_next_step(found[0], run, [one.case_id for one in found])
+        if steps == {NextStep.FREE_CORES}:
+            return f"{words}: {command}"
+        return f"{words}, and `{command}` measures longer" if steps == {NextStep.MEASURE_LONGER} else words
 
     @cached_property
     def whole_runs(self) -> list[str]:

@@ -285,7 +285,7 @@ class ReasonCode(str, Enum):
     )
     OTHER_CORES = (
         "other_cores",
-        "the record is of {recorded_cores:g} cores of this CPU and this run of {cores:g}, so no times are compared",
+        "the number of cores is {cores:g} and that of the record {recorded_cores:g}, so no times are compared",
     )
     SLOW_HOST = (
         "slow_host",
