@@ -30,7 +30,7 @@ from gpugate.results.run import RunResult, night_of
 from gpugate.results.series import sweeps
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
-from gpugate.session.merging import NOTHING_MEASURED, fault_status, run_problems
+from gpugate.session.merging import CAUGHT, NOTHING_MEASURED, fault_status, run_problems
 from gpugate.session.night_report import prepare_night, write_night
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession, open_session
@@ -54,7 +54,7 @@ from gpugate.store.nights import keep
 from gpugate.store.store_url import url_of
 from gpugate.store.version import CACHE_FOLDER
 from gpugate.store.writable_folder import choose_folder
-from gpugate.units import list_names
+from gpugate.units import list_names, number_of
 
 _LOG = logging.getLogger(__name__)
 ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -294,6 +294,9 @@ class PerfRun:
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return
         session.exitstatus = fault_status(run)
+        if session.exitstatus == CAUGHT:
+            judged = number_of(sum(bool(case.verdicts) for case in run.cases.values()), "case")
+            self._lines.append(f"the fault {run.mutated} was caught in {judged}: exit status {CAUGHT}")
 
     def _print_line(self, line: str) -> None:
         reporter: Any = self.config.pluginmanager.getplugin("terminalreporter")  # None under `-p no:terminal`

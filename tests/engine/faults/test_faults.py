@@ -138,6 +138,7 @@ def test_the_exit_status_of_a_fault_is_0_caught_1_missed_2_impossible(
     result = tiny.run("--perf-device=cpu", "-k", "outputs", f"--perf-mutate={fault}")
     assert result.status == status
     assert said in result.text
+    assert (f"the fault {fault} was caught in 1 case: exit status 0" in result.text) == (status == 0)
 
 
 def test_no_time_limit_leaves_out_a_case_with_a_fault(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> None:
