@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from scipy import stats
-
 from gpugate.judging.bill import CHOSEN_ANEW, compare_bill
 from gpugate.judging.machine_state import MOSTLY, PROBE_RATIO
 from gpugate.measurement.record import Measurement
@@ -29,6 +27,7 @@ from gpugate.units import percent
 from tools.archive import RESULTS, list_files
 from tools.machines import MACHINES, Machine
 from tools.simulated_nights import Drawn, load_entries
+from tools.trust.duet_report import rate_interval
 
 PAGE = RESULTS / "bill.md"
 FOLDERS = ("night", "slow-host", "another-host")  # of stored runs of equal code
@@ -90,8 +89,8 @@ def is_red(case: CaseResult) -> bool:
 
 def write_share(found: int, count: int) -> tuple[str, str]:
     """`3 of 115` and `0.54..7.4 %`."""
-    bounds = stats.binomtest(found, count).proportion_ci(0.95, "exact")
-    return f"{found} of {count}", f"{100 * bounds.low:.2g}..{percent(bounds.high)}"
+    low, high = rate_interval(found, count)
+    return f"{found} of {count}", f"{100 * low:.2g}..{percent(high)}"
 
 
 def list_again(nights: Sequence[CaseNight]) -> Iterator[tuple[str, ...]]:

@@ -77,12 +77,18 @@ def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
 
 def _row(name: str, judged: Sequence[JudgedCase]) -> tuple[str, ...]:
     alarms, trials = sum(one.alarm for one in judged), len(judged)
-    bounds = stats.binomtest(alarms, trials).proportion_ci(0.95, "exact")
+    low, high = rate_interval(alarms, trials)
     return (
         name,
         f"{alarms}/{trials}",
-        "" if name.startswith("all ") else f"{100 * bounds.low:.1f}..{100 * bounds.high:.1f}",
+        "" if name.startswith("all ") else f"{100 * low:.1f}..{100 * high:.1f}",
         str(sum(one.outcome is DuetOutcome.UNDECIDED for one in judged)),
         f"{fmean(one.processes for one in judged):.1f}",
         f"{median(one.wall_s for one in judged):.3g}",
     )
+
+
+def rate_interval(found: int, trials: int) -> tuple[float, float]:
+    """The ends of the 95 % interval of a rate, as shares (Clopper and Pearson, Biometrika, 1934)."""
+    bounds = stats.binomtest(found, trials).proportion_ci(0.95, "exact")
+    return bounds.low, bounds.high
