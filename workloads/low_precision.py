@@ -142,6 +142,7 @@ AMPERE = Needs(compute_capability=(8, 0))
 # Where oneDNN has no kernel for these sums, PyTorch adds them in a plain loop: 0.02x on a CPU, and 3.3x to 4.9x on one
 # that has these instructions.
 INT8_SUMS = replace(COMPILER, cpu_flags=("avx512_vnni",))
+TWO_KERNELS = {"cuda": Contract(limits=(Limit("kernels", at_most=2),))}
 FEW_KERNELS = {"cuda": Contract(limits=(Limit("kernels", at_most=4),))}  # names of Triton's show no tensor cores
 TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=1), *FEW_KERNELS["cuda"].limits))}
 TOLERANCES = {
@@ -155,9 +156,9 @@ FEW_ROWS = 4
 FOUR_BIT_BYTES = INPUTS["cuda"] * OUTPUTS["cuda"] * (0.5 + 4 / GROUP) + 2.0 * FEW_ROWS * (
     INPUTS["cuda"] + OUTPUTS["cuda"]
 )
-FP8_PROMISE, TWO_KERNELS = {"sm_90": 1.35, "cuda": 1.2}, {"cuda": Contract(limits=(Limit("kernels", at_most=2),))}
 MANY: dict[DeviceKind, Size] = {"cuda": size("cuda", 8192), "cpu": size("cpu", 256)}
 FEW: dict[DeviceKind, Size] = {"cuda": size("cuda", FEW_ROWS), "cpu": size("cpu", FEW_ROWS)}
+FP8_PROMISE = {"sm_90": 1.35, "cuda": 1.2}
 EIGHT_BIT_RUNGS = (
     _rung("fp8", fp8, FP8_PROMISE, "fp8", needs=ADA, contract=TENSOR_CORES),
     _rung("int8", int8, {"cuda": 1.0, "cpu": 1.5}, "int8", needs=INT8_SUMS, contract=FEW_KERNELS),

@@ -190,7 +190,7 @@ def build_side(
     if restore is not None:
         restore([first_input])
     TorchFlags().apply()
-    before_bytes = _allocated_before(context) if context.device.type == "cuda" else 0
+    before_bytes = _settle_memory(context) if context.device.type == "cuda" else 0
     compiler = CompilerCounters()
     with blame(name, "being closed"), compiler.count(), ExitStack() as undo:
         started = perf_counter()
@@ -243,14 +243,15 @@ def allocated_bytes(device: torch.device) -> int:  # cuda only
     return torch.cuda.memory_allocated(device)
 
 
-def _allocated_before(context: Context) -> int:  # cuda only
+def _settle_memory(context: Context) -> int:  # cuda only
+    """Frees what a build or a step left, also in a job of ranks; returns the bytes that stay allocated."""
     if context.ranks is not None:
         context.ranks.free_sent_memory()
     return allocated_bytes(context.device)
 
 
 def _peak_of_step(side: Side, inputs: Any, context: Context) -> int:  # cuda only
-    _allocated_before(context)  # frees what the build and the first step left
+    _settle_memory(context)
     torch.cuda.reset_peak_memory_stats(context.device)
     side.step(inputs)
     side.finish()
