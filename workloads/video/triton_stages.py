@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
 BLOCK = 512  # pixels of a program that preprocesses
-TILE = 64  # of a program that composites
+TILE, CHUNK, WARPS = 64, 64, 4  # of a program that composites: pixels along its side, and along one of a product
 
 
 @triton.jit
@@ -95,92 +96,85 @@ def preprocess(size: tuple[int, int], input_size: tuple[int, int], table: Tensor
     return sample
 
 
-@triton.jit
-def _mirrored(place, last):  # type: ignore[no-untyped-def]
-    """The place within a side that is mirrored about its outermost pixels, as by BORDER_REFLECT_101."""
-    return tl.maximum(last - tl.abs(last - tl.abs(place)), 0)
-
-
 @triton.jit  # type: ignore[untyped-decorator]
 def _composite(  # type: ignore[no-untyped-def]
     nv12,
     alpha,
     out,
-    down,
-    across,
-    height,
-    width,
+    blur_down,
+    blur_across,
+    enlarge_down,
+    enlarge_across,
+    rows,
+    columns,
     h,
     w,
-    luma_tiles,
-    luma_reach,
-    chroma_reach,
+    of_frame,
     tile: tl.constexpr,
-    window: tl.constexpr,
+    margin: tl.constexpr,
+    chunk: tl.constexpr,
+    patch: tl.constexpr,
 ):
-    number, frame = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    chroma = (number >= luma_tiles).to(tl.int32)
-    kinds, rows = 1 + chroma, height // (1 + chroma)  # in a row of chroma, U and V alternate
-    reach = tl.where(chroma == 1, chroma_reach, luma_reach)
-    number -= chroma * luma_tiles
-    tiles_across = tl.cdiv(width, tile)
-    top, left = number // tiles_across * tile, number % tiles_across * tile
-    plane = frame * (height * 3 // 2) * width + chroma * height * width
-    # The tile, and what the weights reach around it.
-    around_rows = _mirrored(top - reach + tl.arange(0, window), rows - 1)
-    around = left + window * kinds - reach * kinds + tl.arange(0, window)  # a window further: none is below zero
-    columns = _mirrored(around // kinds - window, width // kinds - 1) * kinds + around % kinds
-    levels = tl.load(nv12 + plane + around_rows[:, None] * width + columns[None, :]).to(tl.float16)
-    weights = (chroma * tile + tl.arange(0, tile))[:, None] * window + tl.arange(0, window)[None, :]
-    half_way = tl.dot(tl.load(down + weights), levels).to(tl.float16)
-    blurred = tl.dot(half_way, tl.trans(tl.load(across + weights)))
-    # Alpha, between four of the network's pixels.
-    row, column = top + tl.arange(0, tile), left + tl.arange(0, tile)
-    above, below, lower_share = tap(row, rows, h)
-    before, after, later_share = tap(column // kinds, width // kinds, w)
-    alpha += frame * h * w
-    upper = tl.load(alpha + above[:, None] * w + before[None, :])
-    upper += later_share[None, :] * (tl.load(alpha + above[:, None] * w + after[None, :]) - upper)
-    lower = tl.load(alpha + below[:, None] * w + before[None, :])
-    lower += later_share[None, :] * (tl.load(alpha + below[:, None] * w + after[None, :]) - lower)
-    share = upper + lower_share[:, None] * (lower - upper)
-    at, inside = plane + row[:, None] * width + column[None, :], (row < rows)[:, None] & (column < width)[None, :]
-    blended = blurred + share * (tl.load(nv12 + at, inside, 0).to(tl.float32) - blurred)
-    tl.store(out + at, (blended + 0.5).to(tl.uint8), inside)
+    across, down, frame = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    nv12 += frame * of_frame
+    out += frame * of_frame
+    top, left = down * tile, across * tile
+    window: tl.constexpr = tile + 2 * margin
+    in_tile, in_chunk, in_patch = tl.arange(0, tile), tl.arange(0, chunk), tl.arange(0, patch)
+    # The blur, of all that lies up to `margin` around the tile, in chunks.
+    blur_down += (down * tile + in_tile)[:, None] * window + in_chunk[None, :]
+    blur_across += (across * tile + in_tile)[None, :] * window + in_chunk[:, None]
+    background = tl.zeros((tile, tile), tl.float32)
+    for i in tl.static_range(window // chunk):
+        x = left - margin + chunk * i + in_chunk
+        half_way = tl.zeros((tile, chunk), tl.float32)
+        for j in tl.static_range(window // chunk):
+            y = top - margin + chunk * j + in_chunk
+            inside = ((y >= 0) & (y < rows))[:, None] & ((x >= 0) & (x < columns))[None, :]
+            levels = tl.load(nv12 + y[:, None] * columns + x[None, :], inside, 0).to(tl.float16)
+            half_way += tl.dot(tl.load(blur_down + chunk * j), levels)
+        background += tl.dot(half_way.to(tl.float16), tl.load(blur_across + chunk * i))
+    # The share of the foreground, of the patch of alpha that the tile's pixels lie in.
+    y, x = top * h // rows - 1 + in_patch, left * w // columns - 1 + in_patch
+    inside = ((y >= 0) & (y < h))[:, None] & ((x >= 0) & (x < w))[None, :]
+    shares = tl.load(alpha + frame * h * w + y[:, None] * w + x[None, :], inside, 0.0).to(tl.float16)
+    weights = tl.load(enlarge_down + (down * tile + in_tile)[:, None] * patch + in_patch[None, :])
+    half_way = tl.dot(weights, shares).to(tl.float16)
+    weights = tl.load(enlarge_across + (across * tile + in_tile)[None, :] * patch + in_patch[:, None])
+    share = tl.dot(half_way, weights)
+    y, x = (top + in_tile)[:, None], (left + in_tile)[None, :]
+    inside = (y < rows) & (x < columns)
+    blended = background + share * (tl.load(nv12 + y * columns + x, inside, 0).to(tl.float32) - background)
+    tl.store(out + y * columns + x, (blended + 0.5).to(tl.uint8), inside)
 
 
-def composite(
-    size: tuple[int, int],
-    input_size: tuple[int, int],
-    luma: Sequence[float],
-    chroma: Sequence[float],
-    device: torch.device,
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """Composites of NV12 by alpha, float32 [n, h, w], as `composite.OnDevice` makes them in half precision: one launch.
+def composite(rows: slice, reach: int, matrices: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """Composites one plane of NV12, its `rows`, by alpha, float32 [n, h, w], into another NV12: one launch.
 
-    Sizes are (height, width), of frames and of the network's input; `luma` and `chroma` are the weights of their blurs.
-    A blur is two products with a band of weights, as there, but of a tile and what the weights reach around it: tensor
-    cores multiply few zeros.
+    `matrices` are those of `composite.OnDevice`: the blur down and across, and the enlargement of alpha down and
+    across. A blur mixes pixels up to `reach` apart, so a tile needs a block of each matrix, and no other zeros.
     """
-    height, width = size
-    window = triton.next_power_of_2(TILE + max(len(luma) - 1, 2 * len(chroma) - 2))
-    down = torch.stack((_band(luma, window), _band(chroma, window))).half().to(device)
-    across = torch.stack((_band(luma, window), _band(chroma, window, step=2))).half().to(device)
-    tiles = [triton.cdiv(rows, TILE) * triton.cdiv(width, TILE) for rows in (height, height // 2)]
-    sizes = height, width, *input_size, tiles[0], len(luma) // 2, len(chroma) // 2
+    (tall, h), (wide, w) = matrices[2].shape, matrices[3].shape
+    tops, lefts = range(0, tall, TILE), range(0, wide, TILE)
+    margin = triton.cdiv(reach, CHUNK // 2) * (CHUNK // 2)
+    patch = triton.next_power_of_2(max(TILE * h // tall, TILE * w // wide, 12) + 4)  # a product has at least 16
+    blocks = (
+        _blocks(matrices[0], [top - margin for top in tops], TILE + 2 * margin),
+        _blocks(matrices[1], [left - margin for left in lefts], TILE + 2 * margin),
+        _blocks(matrices[2], [top * h // tall - 1 for top in tops], patch),
+        _blocks(matrices[3], [left * w // wide - 1 for left in lefts], patch),
+    )
+    sides = {"tile": TILE, "margin": margin, "chunk": CHUNK, "patch": patch}
 
-    def blend(nv12: Tensor, alpha: Tensor) -> Tensor:
-        result = torch.empty_like(nv12)
-        given = nv12, alpha.contiguous(), result, down, across
-        _composite[sum(tiles), len(nv12)](*given, *sizes, tile=TILE, window=window, num_warps=8)
-        return result
+    def blend(nv12: Tensor, alpha: Tensor, out: Tensor) -> None:
+        grid, sizes = (len(lefts), len(tops), len(nv12)), (tall, wide, h, w, nv12.stride(0))
+        _composite[grid](nv12[:, rows], alpha, out[:, rows], *blocks, *sizes, **sides, num_warps=WARPS)
 
     return blend
 
 
-def _band(weights: Sequence[float], window: int, step: int = 1) -> Tensor:
-    """float32 [TILE, window]: in each row the weights, `step` columns apart, a column further than in the last."""
-    band = torch.zeros(TILE, window)
-    for place, weight in enumerate(weights):
-        band.diagonal(step * place)[:TILE] = weight
-    return band
+def _blocks(matrix: Tensor, starts: Sequence[int], columns: int) -> Tensor:
+    """float16 [tiles, TILE, columns]: the columns from its start on of each TILE rows, with zeros beyond the matrix."""
+    padded = F.pad(matrix.half(), (TILE, columns, 0, -len(matrix) % TILE))
+    tiles = (padded[TILE * tile : TILE * (tile + 1), TILE + start :] for tile, start in enumerate(starts))
+    return torch.stack([tile[:, :columns] for tile in tiles])
