@@ -14,12 +14,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, cycle, islice, pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -54,14 +53,9 @@ from workloads.video.frames import (
     VideoError,
     VideoInfo,
     decoded_frames,
-    exact,
     examine,
     rgb_from_nv12,
 )
-
-if TYPE_CHECKING:
-    from av.bitstream import BitStreamFilterContext
-    from av.container import InputContainer
 
 CPU = torch.device("cpu")
 # One for each of its threads, at most FFmpeg's 16: OpenCV returns a frame and decodes the following ones.
@@ -218,13 +212,13 @@ SESSIONS = 7  # as many as an H200 has engines; the driver spreads them
 # Frames ahead of a session: it should finish its next segment while the other ones are read, and never fill the GPU. A
 # clip with longer segments than that decodes less of itself at the same time.
 MOST_BUFFER_BYTES = 3 * 2**29
-LEAST_SLOTS = 4
+LEAST_AHEAD = 4
 # Priority over a network's kernels, each of which would delay a frame's conversion and copy while an engine idles, and
 # over the encoders' too: PyTorch has 32 streams of each priority, and these are not shared.
 PRIORITY = -2
-BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # of the threaded decoder: decoded ahead, and taken from it
+BUFFERED_FRAMES, FRAMES_AT_ONCE = 24, 8  # decoded ahead by the threaded decoder, and taken from either decoder
 POLL_S = 1e-4
-TO_ANNEX_B = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb"}  # the bitstream filter of a codec's packets
+Decoded = tuple[Tensor, torch.cuda.Event]  # a frame, uint8 [H*3/2, W], complete after the event
 VIDEO_CAPABILITY = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"
 
 
@@ -270,55 +264,48 @@ class OneSession(Decoder):  # cuda only
 class ParallelDecoder(Decoder):  # cuda only
     """A clip split at its keyframes over several sessions, which are built while the constructor returns.
 
-    Each session decodes every n-th segment ahead into slots of its own, until these are full, and the reader takes the
-    segments in order: no thread can wait for a slot that a later segment occupies. A session may be ahead by its
-    longest segment, or by its share of the memory limit. All of them together may have a few frames less ahead than
-    there are slots, so that every session replaces some of the frames that were taken, and not one session all.
+    Each session decodes every n-th segment, up to a limit of frames ahead, and the reader takes the segments in order.
+    The limit is the longest segment, or the session's share of the memory. All of them together may have a few frames
+    less ahead, so that every session replaces some of the frames that were taken, and not one session all.
     """
 
     def __init__(self, path: Path, device: torch.device, loop: bool = False, sessions: int = SESSIONS) -> None:
         super().__init__(path, device, loop)
         info = self.info
-        if info.codec not in TO_ANNEX_B:
-            known = " and ".join(TO_ANNEX_B)
-            raise VideoError(
-                f"{path} is {info.codec}, and only {known} are split over sessions: convert it to one of them"
-            )
         parts = segments(info)
         sessions = min(sessions, len(parts))
         frame_bytes = info.width * info.height * 3 // 2
-        slots = max(LEAST_SLOTS, min(max(map(len, parts)), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
-        self.stock_frames = sessions * slots - (slots - 1 if sessions > 1 else 0)
+        most = max(LEAST_AHEAD, min(max(map(len, parts)), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
+        self.stock_frames = sessions * most - (most - 1 if sessions > 1 else 0)
         room = threading.Semaphore(self.stock_frames)
         turns = [islice(cycle(parts) if loop else parts, first, None, sessions) for first in range(sessions)]
-        self._sessions = [Session(info, device, each, slots, room) for each in turns]
+        self._sessions = [Session(info, device, each, most, room) for each in turns]
         self._order = cycle(self._sessions) if loop else islice(cycle(self._sessions), len(parts))
         self._current = next(self._order)
         self._frames = self._turn()  # the order of segments goes round itself
 
-    def _turn(self) -> Iterator[Slot]:
-        return iter(self._next_slot, None)
+    def _turn(self) -> Iterator[Decoded]:
+        return iter(self._next_frame, None)
 
-    def _copy(self, decoded: Slot, place: Tensor) -> None:
-        current = torch.cuda.current_stream(self.device)
-        current.wait_event(decoded.filled)
-        place.copy_(decoded.frame)
-        decoded.frame.record_stream(current)
-        decoded.used = current.record_event()
-        self._current.give_back(decoded)
+    def _copy(self, decoded: Decoded, place: Tensor) -> None:
+        (frame, arrived), current = decoded, torch.cuda.current_stream(self.device)
+        current.wait_event(arrived)
+        place.copy_(frame)
+        frame.record_stream(current)  # a session's later frame gets this memory after the copy
+        self._current.give_room()
 
-    def _next_slot(self) -> Slot | None:
-        while (slot := self._current.ready.get()) is None:
+    def _next_frame(self) -> Decoded | None:
+        while (decoded := self._current.ready.get()) is None:
             following = next(self._order, None)
             if following is None:
                 return None
             self._current = following
-        if isinstance(slot, BaseException):
-            self._current.ready.put(slot)
+        if isinstance(decoded, BaseException):
+            self._current.ready.put(decoded)
             self.close()
             self._frames = self._turn()  # which raises it at each further read
-            raise slot
-        return slot
+            raise decoded
+        return decoded
 
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
@@ -338,134 +325,74 @@ class ParallelDecoder(Decoder):  # cuda only
         super().close()
 
 
-@dataclass
-class Slot:  # cuda only
-    """Room for a frame on the device, uint8 [H*3/2, W]: valid after `filled`, free after `used`."""
-
-    frame: Tensor
-    filled: torch.cuda.Event = field(default_factory=torch.cuda.Event)
-    used: torch.cuda.Event | None = None
-
-
 class Session(threading.Thread):  # cuda only
-    """A session of NVDEC on a thread, with a stream and slots of its own: it decodes `turns`, one after the other.
+    """A session of NVDEC on a thread and a stream of its own: it decodes `turns`, at most `most` frames ahead.
 
     `room` is the number of frames that all sessions together may still have ahead.
     """
 
     def __init__(
-        self, info: VideoInfo, device: torch.device, turns: Iterable[range], slots: int, room: threading.Semaphore
+        self, info: VideoInfo, device: torch.device, turns: Iterable[range], most: int, room: threading.Semaphore
     ) -> None:
         super().__init__(name="video-session", daemon=True)
-        self._info, self._device, self._turns, self._slots, self._room = info, device, turns, slots, room
-        self._free: SimpleQueue[Slot | None] = SimpleQueue()
+        self._file, self._device, self._turns, self._most = str(info.path.absolute()), device, turns, most
+        self._own_room, self._room = threading.Semaphore(most), room
         # An error ends the session, and None a segment.
-        self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
-        self._filled = self._freed = 0  # each is raised by one thread
+        self.ready: SimpleQueue[Decoded | BaseException | None] = SimpleQueue()
+        self._decoded = self._taken = 0  # each is raised by one thread
         self._stopped = False
         self.start()
 
     @property
     def frames_ahead(self) -> int:
-        return self._filled - self._freed
+        return self._decoded - self._taken
 
     @property
     def is_full(self) -> bool:
-        return self.frames_ahead == self._slots
+        return self.frames_ahead == self._most
 
-    def give_back(self, slot: Slot) -> None:
-        self._freed += 1
-        self._free.put(slot)
+    def give_room(self) -> None:
+        self._taken += 1
+        self._own_room.release()
         self._room.release()
 
     def stop(self) -> None:
         self._stopped = True
-        self._free.put(None)
+        self._own_room.release()
         self._room.release()
 
     def run(self) -> None:
         try:
             self._decode_turns()
         except BaseException as error:
-            self._room.release()  # which it may have taken for the frame that failed
             self.ready.put(error)
 
     def _decode_turns(self) -> None:
-        import av
-        from av.bitstream import BitStreamFilterContext
-
         torch.cuda.set_device(self._device)
         stream = torch.cuda.Stream(self._device, priority=PRIORITY)  # type: ignore[no-untyped-call]
         torch.cuda.set_stream(stream)  # of this thread
         with nvdec_library() as library:
-            codec = {"h264": library.cudaVideoCodec.H264, "hevc": library.cudaVideoCodec.HEVC}[self._info.codec]
-            decoder = library.CreateDecoder(
-                gpuid=self._device.index, codec=codec, cudastream=stream.cuda_stream, usedevicememory=True
-            )
-        for frame in torch.empty(self._slots, *self._info.nv12_shape, dtype=torch.uint8, device=self._device):
-            self._free.put(Slot(frame))
-        with av.open(self._info.path.absolute()) as container:
-            annex_b = BitStreamFilterContext(TO_ANNEX_B[self._info.codec], container.streams.video[0])
-            for segment in self._turns:
-                coded = coded_frames(self._info, container, annex_b, segment)
-                for frame in decoded_segment(library, decoder, coded, segment):
-                    slot = self._free.get()
-                    if slot is not None:
-                        self._room.acquire()  # with a slot in hand: a waiting thread must not occupy the room of others
-                    if slot is None or self._stopped:
+            decoder = library.SimpleDecoder(self._file, gpu_id=self._device.index, cuda_stream=stream.cuda_stream)
+        for segment in self._turns:
+            for first in range(0, len(segment), FRAMES_AT_ONCE):
+                # By number: that seeks to the keyframe, where `seek_to_index` may decode all frames before it.
+                for frame in decoder.get_batch_frames_by_index(segment[first : first + FRAMES_AT_ONCE]):
+                    decoded = as_tensor(frame, stream).clone(), stream.record_event()
+                    self._own_room.acquire()
+                    self._room.acquire()  # last: a session that waits must not occupy the room of others
+                    if self._stopped:
                         stream.synchronize()
                         return
-                    if slot.used is not None:
-                        stream.wait_event(slot.used)
-                    slot.frame.copy_(as_tensor(frame, stream))
-                    slot.filled.record(stream)
-                    self._filled += 1
-                    self.ready.put(slot)
-                self.ready.put(None)
+                    self._decoded += 1
+                    self.ready.put(decoded)
+            self.ready.put(None)
         stream.synchronize()
-
-
-def decoded_segment(
-    library: Any, decoder: Any, coded: Iterator[tuple[int, bytes]], segment: range
-) -> Iterator[Any]:  # cuda only
-    """The frames of a segment in display order; a session overwrites their memory at its next packet."""
-    wanted = segment.start
-    for number, content in chain(coded, [(0, b"")]):  # an empty packet flushes the decoder
-        packet = library.PacketData()
-        if content:
-            payload = np.frombuffer(content, np.uint8)  # lives until the packet is decoded
-            packet.bsl_data, packet.bsl, packet.pts = payload.ctypes.data, len(content), number
-        for frame in decoder.Decode(packet):
-            if wanted <= frame.timestamp < segment.stop:
-                wanted = frame.timestamp + 1
-                yield frame
 
 
 def segments(info: VideoInfo) -> tuple[range, ...]:
     """The whole clip, split at its keyframes: the numbers of frames that need none of the others to be decoded."""
     starts = sorted({0, *info.keyframes})
     return tuple(range(first, stop) for first, stop in pairwise([*starts, info.frames]))
-
-
-def coded_frames(
-    info: VideoInfo, container: InputContainer, annex_b: BitStreamFilterContext, segment: range
-) -> Iterator[tuple[int, bytes]]:
-    """The frames of a segment in decoding order as Annex B, each with its number in display order.
-
-    They begin with the keyframe, to which the filter adds the clip's parameter sets.
-    """
-    stream = container.streams.video[0]
-    begin, frames_per_tick = stream.start_time or 0, info.frames_per_second * exact(stream.time_base)
-    annex_b.flush()
-    container.seek(begin + round(segment.start / frames_per_tick), stream=stream)
-    begun = False
-    for packet in container.demux(stream):
-        number = round(((packet.pts or 0) - begin) * frames_per_tick)
-        if not packet.size or number >= segment.stop:
-            return
-        begun = begun or (number == segment.start and packet.is_keyframe)
-        if begun:
-            yield number, b"".join(bytes(each) for each in annex_b.filter(packet))
 
 
 def as_tensor(frame: Any, stream: torch.cuda.Stream) -> Tensor:  # cuda only

@@ -1,6 +1,5 @@
 """Frames of the NVDEC decoder, with FFmpeg's decoder in place of the hardware."""
 
-import ctypes
 import dataclasses
 import sys
 import threading
@@ -31,11 +30,7 @@ DEVICE = torch.device("cpu", 0)
 
 
 class FakeEvent:
-    def __init__(self) -> None:
-        self.recorded = 0
-
-    def record(self, stream: "FakeStream") -> None:
-        self.recorded += 1
+    pass
 
 
 class FakeStream:
@@ -57,8 +52,8 @@ class FakeStream:
 class FakeFrame:
     """PyNvVideoCodec's DecodedFrame: a view of memory that its decoder will overwrite."""
 
-    def __init__(self, nv12: torch.Tensor, timestamp: int, stream: int) -> None:
-        self.nv12, self.timestamp, self._stream = nv12, timestamp, stream
+    def __init__(self, nv12: torch.Tensor, stream: int) -> None:
+        self.nv12, self._stream = nv12, stream
 
     def __dlpack__(self, stream: int) -> object:
         assert stream == self._stream, "another stream than the decoder's would have to wait"
@@ -69,24 +64,18 @@ def nv12_of(frame: av.VideoFrame) -> torch.Tensor:
     return torch.from_numpy(frame.reformat(format="nv12").to_ndarray())
 
 
-class FakeSession:
-    """PyNvVideoCodec's PyNvDecoder: bytes at an address in, frames out that last until it is called again."""
+class FakeSimpleDecoder:
+    """PyNvVideoCodec's SimpleDecoder: frames by their numbers, which last until the next ones are taken."""
 
-    def __init__(self, codec: str, stream: int) -> None:
-        self._codec, self._stream = av.CodecContext.create(codec, "r"), stream
-        self._lent: list[FakeFrame] = []
+    def __init__(self, path: str, gpu_id: int, cuda_stream: int) -> None:
+        with av.open(path) as container:
+            self._frames = [nv12_of(frame) for frame in container.decode(video=0)]
+        self._stream, self._lent = cuda_stream, list[FakeFrame]()
 
-    def Decode(self, packet: Any) -> list[FakeFrame]:  # noqa: N802
+    def get_batch_frames_by_index(self, indices: range) -> list[FakeFrame]:
         for frame in self._lent:
             frame.nv12.zero_()
-        if packet.bsl:
-            coded = av.Packet(ctypes.string_at(packet.bsl_data, packet.bsl))
-            coded.pts = packet.pts
-            frames = self._codec.decode(coded)
-        else:
-            frames = self._codec.decode(None)
-            self._codec.flush_buffers()
-        self._lent = [FakeFrame(nv12_of(frame), frame.pts, self._stream) for frame in frames]
+        self._lent = [FakeFrame(self._frames[number].clone(), self._stream) for number in indices]
         return self._lent
 
 
@@ -103,7 +92,7 @@ class FakeThreadedDecoder:
     def get_batch_frames(self, batch_size: int) -> list[FakeFrame]:
         for frame in self._lent:
             frame.nv12.zero_()
-        self._lent = [FakeFrame(nv12_of(frame), 0, self._stream) for frame in islice(self._frames, batch_size)]
+        self._lent = [FakeFrame(nv12_of(frame), self._stream) for frame in islice(self._frames, batch_size)]
         return self._lent
 
     def end(self) -> None:
@@ -119,29 +108,19 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A PyNvVideoCodec of FFmpeg, and a CUDA of the host on which nothing runs later than it is called."""
     made: list[dict[str, Any]] = []
 
-    def create(gpuid: int, codec: str, cudastream: int, usedevicememory: bool) -> FakeSession:
-        made.append({"gpu": gpuid, "codec": codec, "device memory": usedevicememory})
-        return FakeSession(codec, cudastream)
+    def create(path: str, gpu_id: int, cuda_stream: int) -> FakeSimpleDecoder:
+        made.append({"path": path, "gpu": gpu_id})
+        return FakeSimpleDecoder(path, gpu_id, cuda_stream)
 
     fake = SimpleNamespace(
-        cudaVideoCodec=SimpleNamespace(H264="h264", HEVC="hevc"),
-        CreateDecoder=create,
+        SimpleDecoder=create,
         ThreadedDecoder=FakeThreadedDecoder,
-        PacketData=lambda: SimpleNamespace(bsl=0, bsl_data=0, pts=0),
         PyNvVCException=NoEngineError,
         PyNvVCExceptionUnsupported=NoEngineError,
         made=made,
         caller=FakeStream(),
-        slots=[],
     )
-    slot = decode.Slot
-
-    def slot_with_events(frame: torch.Tensor) -> decode.Slot:
-        fake.slots.append(slot(frame, FakeEvent()))
-        return fake.slots[-1]
-
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
-    monkeypatch.setattr(decode, "Slot", slot_with_events)
     for name, stand_in in {
         "Stream": FakeStream,
         "set_device": lambda device: None,
@@ -178,7 +157,7 @@ def test_sessions_give_every_frame_once_and_in_order(
     used = min(sessions, 3)
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
     decoder.close()
-    assert library.made == [{"gpu": 0, "codec": clip.codec, "device memory": True}] * used
+    assert library.made == [{"path": str(clip_path(cache_dir, clip)), "gpu": 0}] * used
     assert [len(decoder.read(8)) for _ in range(2)] == [0, 0]
     alive = weakref.ref(decoder)
     del decoder
@@ -196,22 +175,12 @@ def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, librar
 def test_events_hand_every_frame_over(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "MOST_BUFFER_BYTES", 0)  # the fewest slots, which come round most often
-    used: list[FakeEvent] = []
-
-    def record() -> FakeEvent:
-        used.append(FakeEvent())
-        return used[-1]
-
-    monkeypatch.setattr(library.caller, "record_event", record)
+    monkeypatch.setattr(decode, "MOST_BUFFER_BYTES", 0)  # the fewest frames ahead
     decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 2)
     numbers = [number for _ in range(25) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
-    assert len(library.slots) == 2 * decode.LEAST_SLOTS
-    assert len(used) == len(library.caller.waited) == 200
-    assert set(library.caller.waited) <= {slot.filled for slot in library.slots}
-    assert {slot.used for slot in library.slots} <= set(used)
+    assert len({*library.caller.waited}) == 200
 
 
 @pytest.mark.parametrize("sessions", [1, 3])
@@ -223,7 +192,7 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
     def settled() -> int:
         soon(decoder.settle)
         time.sleep(0.05)  # a session with room for more would take it
-        return sum(slot.filled.recorded for slot in library.slots)
+        return sum(session._decoded for session in decoder._sessions)
 
     before = settled()
     assert before == decoder.stock_frames
@@ -238,14 +207,14 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
 def test_the_error_of_a_session_comes_out_and_ends_all(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    whole = FakeSession.Decode
+    whole = FakeSimpleDecoder.get_batch_frames_by_index
 
-    def fails(session: FakeSession, packet: Any) -> list[FakeFrame]:
-        if packet.bsl and packet.pts == at:
+    def fails(decoder: FakeSimpleDecoder, indices: range) -> list[FakeFrame]:
+        if at in indices:
             raise OSError(f"frame {at} broke the decoder")
-        return whole(session, packet)
+        return whole(decoder, indices)
 
-    monkeypatch.setattr(FakeSession, "Decode", fails)
+    monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", fails)
     decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
     for _ in range(2):
         with pytest.raises(OSError, match=f"frame {at} broke the decoder"):
@@ -260,11 +229,11 @@ def test_a_missing_engine_is_told_in_a_sentence(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise NoEngineError("CreateDecoder :\nError code : 100\n\n=== TROUBLESHOOTING STEPS ===\n1. Running in Docker?")
+        raise NoEngineError("SimpleDecoder :\nError code : 100\n\n=== TROUBLESHOOTING STEPS ===\n1. Running in Docker?")
 
     path = clip_path(cache_dir, CLIP)
-    told = r"there is no NVDEC to decode with \(CreateDecoder : Error code : 100\): start the container with NVIDIA_"
-    monkeypatch.setattr(library, "CreateDecoder", refuse)
+    told = r"there is no NVDEC to decode with \(SimpleDecoder : Error code : 100\): start the container with NVIDIA_"
+    monkeypatch.setattr(library, "SimpleDecoder", refuse)
     decoder = ParallelDecoder(path, DEVICE, False, 3)
     with pytest.raises(RuntimeError, match=told):
         decoder.read(8)
