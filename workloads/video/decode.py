@@ -431,9 +431,7 @@ def build(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     record: Callable[[Any], Tensor] = of_bgr if make is HostDecoder else arrivals.of_nv12
 
     def step(stamp: Tensor) -> Tensor:
-        counts = [min(BATCH, context.items - done) for done in range(0, context.items, BATCH)]
-        records = [record(decoder.read(count)) for count in counts]
-        return torch.cat(records).to(stamp.device) * stamp[:, None]
+        return record(decoder.read(context.items)).to(stamp.device) * stamp[:, None]
 
     stock_steps = -(-decoder.stock_frames // context.items)
     return Side(step, finish=decoder.settle, close=decoder.close, stock_steps=stock_steps, works_ahead=True)
