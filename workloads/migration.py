@@ -15,10 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpugate.workload import BASELINE, Context, Contract, Limit, Optimization, Side, Size, Workload
+from gpugate.workload import (
+    BASELINE,
+    TOLERANCE_BY_DTYPE,
+    Context,
+    Contract,
+    Limit,
+    Optimization,
+    Side,
+    Size,
+    Tolerance,
+    Workload,
+)
 from workloads.parts.random_inputs import host_generator
 
-CHANNELS, CLASSES = {"cuda": 128, "cpu": 16}, 10
+CHANNELS, CLASSES = {"cuda": 64, "cpu": 16}, 10
 PIXELS = {"cuda": 64, "cpu": 32}
 PADDING = 4
 Pictures = tuple[Tensor, Tensor]
@@ -112,9 +123,16 @@ def size(items: int, kind: str) -> Size:
     return Size(items=items, flops=2.0 * items * (2 * first + 3 * others), bytes=3.0 * items * pixels)
 
 
+# The gradients of the pictures nearly cancel out in a network of random weights. So TF32 changed their sum by up to
+# 1.9 % in the first layer; one of 64 pictures that is mirrored the wrong way changes it by 15 %.
+CANCELLED = {**TOLERANCE_BY_DTYPE, "tf32": Tolerance(relative_l2=5e-2, max_error=1e-1)}
+
+
 def _rung(name: str, after: str, promises: dict[str, float], mended: Mended, *limits: Limit) -> Optimization:
     build, contract = partial(training, mended=mended), {"cuda": Contract(limits=limits)} if limits else {}
-    return Optimization(name, build, promises, dtype="tf32", compared_with=after, contract=contract)
+    return Optimization(
+        name, build, promises, dtype="tf32", tolerance=CANCELLED, compared_with=after, contract=contract
+    )
 
 
 NO_WAIT = Limit("synchronizing_calls", at_most=0)
@@ -130,7 +148,7 @@ WORKLOADS: tuple[Workload, ...] = (
             _rung(
                 "augment-on-device",
                 "no-item",
-                {"cuda": 2.0, "cpu": 1.1},
+                {"cuda": 2.5, "cpu": 1.1},
                 Mended(True, True, augmentation=True),
                 Limit("host_to_device_bytes", at_most_of_reference=0.3),
             ),

@@ -183,4 +183,4 @@ def _same_bits(ours: Parts, theirs: Parts) -> bool:
     if problem_with(ours, theirs, nan_is_equal=True) is not None:
         return False
     tensors = [(part, theirs[name]) for name, part in ours.items() if isinstance(part, torch.Tensor)]
-    return all(torch.equal(bytes_of(part), bytes_of(other)) for part, other in tensors)
+    return all(torch.equal(bytes_of(part), bytes_of(other).to(part.device)) for part, other in tensors)

@@ -60,6 +60,12 @@ def test_a_step_that_writes_to_its_inputs(fast: Step, wanted: Outcome) -> None:
     assert {one.part for one in found.differences} == {"", "input.x", "input.residual"}
 
 
+def test_an_output_on_the_host_is_compared_with_one_on_the_device() -> None:
+    found = measured(lambda x: x.cpu().square(), torch.square, drawn)
+    assert outcome(found) is Outcome.PASS
+    assert not found.inert, "the copy to the host is gone"
+
+
 def several(x: torch.Tensor) -> dict[str, Any]:
     logits = x.masked_fill(x > 3, float("-inf"))
     return {
