@@ -365,6 +365,7 @@ class Session(threading.Thread):  # cuda only
         try:
             self._decode_turns()
         except BaseException as error:
+            self._room.release()  # which it may have taken for the frame that failed
             self.ready.put(error)
 
     def _decode_turns(self) -> None:
@@ -377,14 +378,14 @@ class Session(threading.Thread):  # cuda only
             for first in range(0, len(segment), FRAMES_AT_ONCE):
                 # By number: that seeks to the keyframe, where `seek_to_index` may decode all frames before it.
                 for frame in decoder.get_batch_frames_by_index(segment[first : first + FRAMES_AT_ONCE]):
-                    decoded = as_tensor(frame, stream).clone(), stream.record_event()
                     self._own_room.acquire()
                     self._room.acquire()  # last: a session that waits must not occupy the room of others
                     if self._stopped:
                         stream.synchronize()
                         return
+                    copied = as_tensor(frame, stream).clone()
                     self._decoded += 1
-                    self.ready.put(decoded)
+                    self.ready.put((copied, stream.record_event()))
             self.ready.put(None)
         stream.synchronize()
 
