@@ -47,7 +47,7 @@ EXACT = (
 # two passes. Of a step of 32 frames that forgives three eighths in four steps: a loss of every other frame is seen.
 AHEAD = {"nvdec": BUFFERED_FRAMES}
 CONVERSION, DRIVER_COPY, COPIES_A_FRAME = "ConvertNV12", re.compile(r"cuMemcpy2DAsync"), 2
-LONGEST_S = 60.0  # of a case, on average
+START_S, LONGEST_S = 60.0, 60.0  # of the command, and of a case on average
 # A capture of both sides takes 13 s on an H200, so not every workload has one: these differ in what a profiler sees.
 SEEN_DIFFERENTLY = (
     "two-layer-net",  # CUDA graphs
@@ -102,7 +102,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     try:
         ended = subprocess.run(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=LONGEST_S * len(missing),
+            timeout=START_S + LONGEST_S * len(missing),
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         return folder, f"{(error.stdout or b'').decode(errors='replace')}\nnot done within {error.timeout:g} s"
