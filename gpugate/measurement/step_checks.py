@@ -230,8 +230,9 @@ def _ends(start: int, size: int, shape: Sequence[int], strides: Sequence[int]) -
 NEW_INPUTS_MS, MOST_NEW_INPUTS, MAKING_S = 2.0, 256, 0.3
 MOST_COMPARED = 8  # of the outputs on new inputs, in a round
 LEAST_WORK_MS = 0.005  # of a step that computes; the first touch of an input's objects alone takes less
-# Busy programs on every core made up to 0.42 of the rounds of an honest side too long: eight in a row are one in 1000.
-NEW_INPUTS_ROUNDS = 8
+# A block of one step may be shorter than the 7 ms for which another program keeps a core: busy programs on every core
+# made up to 0.42 of the rounds of an honest side too long. Eight in a row were one in 1000, and CI saw such a run.
+NEW_INPUTS_ROUNDS = 32
 # Other work that lengthens the only block on timed inputs would end the rounds, and hide what a side has in store.
 KNOWN_BLOCKS = 3
 
