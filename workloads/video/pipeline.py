@@ -310,7 +310,7 @@ class Pipeline:
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
         if not self._threads:
-            with on_stream(self.stream):
+            with torch.cuda.stream(self.stream):
                 decoded = self.decode()
                 return None if decoded is None else self.encode(self.compute(decoded))
         try:
@@ -401,10 +401,6 @@ def another_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
-
-
 # --- the sides --------------------------------------------------------------------------------------------------------
 
 
@@ -432,7 +428,7 @@ def build(rung: Rung, context: Context) -> Side:
         closing_all = built.pop_all()
 
     def step(stamp: Tensor) -> Tensor:
-        with on_stream(pipeline.stream):
+        with torch.cuda.stream(pipeline.stream):
             batches = [cast(Batch, pipeline.take()) for _ in range(context.items // BATCH)]  # the clip goes round
             return torch.cat([batch.on_stream() for batch in batches]).to(stamp.device) * stamp[:, None]
 
@@ -573,7 +569,7 @@ def file_is_whole(rung: Rung, context: Context) -> str:
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{rung.encoder.suffix}")
         with (
-            on_stream(another_stream(context.device)),
+            torch.cuda.stream(another_stream(context.device)),
             rung.encoder(path, clip, context.device) as encoder,
             closing(Pipeline(rung, context, clip, encoder.write)) as pipeline,
         ):
