@@ -177,7 +177,6 @@ class X264(Encoder):
         self.wait_for_room()
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
-        require_frames(frames, self.info.nv12_shape)
         return on_host(frames) if frames.is_cuda else PendingFrames(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
@@ -207,13 +206,6 @@ def configure(context: VideoCodecContext, info: VideoInfo, pixels: str, options:
     context.color_range = LIMITED_RANGE
     context.colorspace = context.color_primaries = context.color_trc = TAGS[info.matrix]
     context.options = dict(options)
-
-
-def require_frames(frames: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises EncodingError unless the frames are contiguous uint8 [n, *shape]: the encoders get bare addresses."""
-    if frames.dtype != torch.uint8 or tuple(frames.shape[1:]) != shape or not frames.is_contiguous():
-        layout = f"{frames.dtype} {list(frames.shape)} with strides {list(frames.stride())}"
-        raise EncodingError(f"the frames are {layout}: give contiguous torch.uint8 [n, {', '.join(map(str, shape))}]")
 
 
 # --- what the encoders of the GPU share -------------------------------------------------------------------------------
@@ -285,7 +277,6 @@ class MotionJpeg(Encoder):
 
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         """The pictures in order: the threads begin at once, one each, and wait for the frames."""
-        require_frames(frames, (3, self.info.height, self.info.width))
         pending = as_of_now(frames)
         return jpeg_threads().map(partial(_picture, pending.wait), pending.frames.unbind())
 
@@ -320,11 +311,9 @@ def _picture(wait: Callable[[], object], frame: Tensor) -> Tensor:
     """uint8 [bytes] in page-locked memory, of uint8 [3, H, W] RGB, contiguous."""
     torch.cuda.set_device(frame.device)  # for this thread, whose calls of CUDA come from nvJPEG
     wait()
-    encoder = vars(_of_thread).pop("encoder", None)  # one that fails is not put back
-    if encoder is None or encoder.device != frame.device:
-        encoder = NvJpeg(frame.device)
-    picture: Tensor = encoder.encode(frame)
-    _of_thread.encoder = encoder
+    if not hasattr(_of_thread, "encoder"):
+        _of_thread.encoder = NvJpeg(frame.device)
+    picture: Tensor = _of_thread.encoder.encode(frame)
     return picture
 
 
@@ -442,7 +431,6 @@ class Nvenc(Encoder):
         super().__init__(path, info)
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
-        require_frames(frames, self.info.nv12_shape)
         return as_of_now(frames)
 
     def _encode(self) -> Generator[None, Any, None]:

@@ -48,8 +48,8 @@ class VideoInfo:
     """Facts of a video before it is decoded.
 
     `frames` is the number that the file announces, or contains where it announces none. `keyframes` are the numbers, in
-    display order, of frames at which decoding may begin: no frame coded later is shown before them. `codec` is FFmpeg's
-    name; `matrix` follows from the file's tag.
+    display order, of frames at which decoding may begin: no frame coded later is shown before them. `matrix` follows
+    from the file's tag.
     """
 
     path: Path
@@ -57,7 +57,6 @@ class VideoInfo:
     height: int
     frames: int
     frames_per_second: Fraction
-    codec: str
     matrix: Matrix
     keyframes: tuple[int, ...]
 
@@ -111,7 +110,6 @@ def _facts(path: Path, container: InputContainer, stream: VideoStream) -> VideoI
         height=stream.height,
         frames=len(shown) + max(0, stream.frames - len(packets)),
         frames_per_second=frames_per_second,
-        codec=stream.codec_context.codec.canonical_name,
         matrix=MATRICES[stream.colorspace],
         keyframes=_keyframes(shown),
     )

@@ -47,8 +47,10 @@ def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache_dir: Path, 
     assert path.stat() == clip_path(cache_dir, clip).stat(), "made once"
     info = examine(path)
     assert (info.width, info.height, info.frames, info.frames_per_second) == (160, 96, 36, 30)
-    assert (info.codec, info.matrix, info.keyframes) == (codec, "bt601", (0, 30))
+    assert (info.matrix, info.keyframes) == ("bt601", (0, 30))
     frames = decoded(path)
+    with av.open(path) as container:
+        assert container.streams.video[0].codec_context.name == codec
     assert {(each.colorspace, each.color_range, each.format.name) for each in frames} == {(6, 1, "yuv420p")}
     luma = torch.from_numpy(np.stack([frame.to_ndarray()[:96] for frame in frames]))
     assert read_numbers(luma).tolist() == list(range(36))

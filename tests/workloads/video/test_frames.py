@@ -82,7 +82,7 @@ def test_a_video_of_any_container_and_rate_is_described(tmp_path: Path, suffix: 
     options = {"x264-params": "keyint=20:scenecut=0" + (":bframes=0" if suffix == ".avi" else "")}
     info = examine(make(tmp_path / f"a{suffix}", 50, rate=rate, options=options))
     assert (info.width, info.height, info.frames, info.keyframes) == (160, 96, 50, (0, 20, 40))
-    assert (info.codec, info.matrix) == ("h264", "bt601")
+    assert info.matrix == "bt601"
     assert float(info.frames_per_second) == pytest.approx(float(rate), rel=1e-4)
 
 
