@@ -162,7 +162,7 @@ class X264(Encoder):
 
     libx264 takes NV12 directly: its own pictures have interleaved chroma. It copies a frame before `encode` returns,
     hence frames in host memory are encoded where they lie. Frames on a device are copied to page-locked memory first,
-    by a stream of the encoders' own.
+    by the caller's stream.
     """
 
     # In batches of eight; libx264 takes 1.5 threads for each core.
@@ -177,7 +177,11 @@ class X264(Encoder):
         self.wait_for_room()
 
     def _prepared(self, frames: Tensor) -> PendingFrames:
-        return on_host(frames) if frames.is_cuda else PendingFrames(frames)
+        if not frames.is_cuda:
+            return PendingFrames(frames)
+        copy = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)  # cuda only
+        copy.copy_(frames, non_blocking=True)  # cuda only
+        return PendingFrames(copy, as_of_now(frames).wait)  # cuda only
 
     def _encode(self) -> Generator[None, Any, None]:
         from av.video.frame import VideoFrame
@@ -229,27 +233,6 @@ def as_of_now(frames: Tensor) -> PendingFrames:
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # cuda only
     done.record(torch.cuda.current_stream(frames.device))  # cuda only
     return PendingFrames(frames, done.synchronize)  # cuda only
-
-
-def on_host(frames: Tensor) -> PendingFrames:  # cuda only
-    """A copy in page-locked memory, begun after the present work of the caller's stream."""
-    stream, copied = encoders_stream(frames.device), torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-    copy = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)
-    stream.wait_stream(torch.cuda.current_stream(frames.device))
-    with torch.cuda.stream(stream):
-        copy.copy_(frames, non_blocking=True)
-    frames.record_stream(stream)  # freed while the copy is in flight, their memory stays ours until then
-    copied.record(stream)
-    return PendingFrames(copy, copied.synchronize)
-
-
-@functools.lru_cache(maxsize=8)
-def encoders_stream(device: torch.device) -> torch.cuda.Stream:  # cuda only
-    """The stream of all encoders of a device: PyTorch has 32, which one for every file would soon share with others.
-
-    Streams of high priority are another 32, so that no decoder or stage ever shares this one.
-    """
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 # --- Motion-JPEG ------------------------------------------------------------------------------------------------------
