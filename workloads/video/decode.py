@@ -376,8 +376,7 @@ class Session(threading.Thread):  # cuda only
             decoder = library.SimpleDecoder(self._file, gpu_id=self._device.index, cuda_stream=stream.cuda_stream)
         for segment in self._turns:
             for first in range(0, len(segment), FRAMES_AT_ONCE):
-                # By number: that seeks to the keyframe, where `seek_to_index` may decode all frames before it.
-                for frame in decoder.get_batch_frames_by_index(segment[first : first + FRAMES_AT_ONCE]):
+                for frame in self._decode(decoder, segment[first : first + FRAMES_AT_ONCE]):
                     self._own_room.acquire()
                     self._room.acquire()  # last: a session that waits must not occupy the room of others
                     if self._stopped:
@@ -389,11 +388,20 @@ class Session(threading.Thread):  # cuda only
             self.ready.put(None)
         stream.synchronize()
 
+    def _decode(self, decoder: Any, numbers: range) -> list[Any]:
+        """The frames of these numbers, which last until the next ones are decoded."""
+        try:
+            # By number: that seeks to the keyframe, where `seek_to_index` may decode all frames before it.
+            frames: list[Any] = decoder.get_batch_frames_by_index(numbers)
+        except Exception as error:
+            raise VideoError(f"{self._file} is damaged or cut short ({words_of(error)}): make it anew") from error
+        return frames
+
 
 def segments(info: VideoInfo) -> tuple[range, ...]:
     """The whole clip, split at its keyframes: the numbers of frames that need none of the others to be decoded."""
     starts = sorted({0, *info.keyframes})
-    return tuple(range(first, stop) for first, stop in pairwise([*starts, info.frames]))
+    return tuple(range(first, stop) for first, stop in pairwise([*starts, info.frames - info.missing]))
 
 
 def as_tensor(frame: Any, stream: torch.cuda.Stream) -> Tensor:  # cuda only
@@ -404,15 +412,19 @@ def as_tensor(frame: Any, stream: torch.cuda.Stream) -> Tensor:  # cuda only
 
 @contextmanager
 def nvdec_library() -> Iterator[Any]:  # cuda only
-    """PyNvVideoCodec; shortens the paragraphs in which it reports a missing driver or engine to one sentence."""
+    """PyNvVideoCodec; reports a missing driver or engine in one sentence."""
     refused: tuple[type[Exception], ...] = (RuntimeError,)  # of the import
     try:
         library = importlib.import_module("PyNvVideoCodec")
         refused = library.PyNvVCException, library.PyNvVCExceptionUnsupported
         yield library
     except refused as error:
-        said = " ".join(str(error).partition("===")[0].split()) or "no message"
-        raise RuntimeError(f"there is no NVDEC to decode with ({said}): {VIDEO_CAPABILITY}") from error
+        raise RuntimeError(f"there is no NVDEC to decode with ({words_of(error)}): {VIDEO_CAPABILITY}") from error
+
+
+def words_of(error: Exception) -> str:  # cuda only
+    """The message of PyNvVideoCodec without the paragraphs that follow it."""
+    return " ".join(str(error).partition("===")[0].split()) or "no message"
 
 
 # --- the sides -------------------------------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ class VideoError(ValueError):
 class VideoInfo:
     """Facts of a video before it is decoded.
 
-    `frames` is the number that the file announces, or contains where it announces none. `keyframes` are the numbers, in
-    display order, of frames at which decoding may begin: no frame coded later is shown before them. `matrix` follows
-    from the file's tag.
+    `frames` is the number that the file announces, or contains where it announces none; the last `missing` of them are
+    not in a file that was cut short. `keyframes` are the numbers, in display order, of frames at which decoding may
+    begin: no frame coded later is shown before them. `matrix` follows from the file's tag.
     """
 
     path: Path
@@ -59,6 +59,7 @@ class VideoInfo:
     frames_per_second: Fraction
     matrix: Matrix
     keyframes: tuple[int, ...]
+    missing: int = 0
 
     @property
     def nv12_shape(self) -> tuple[int, int]:
@@ -104,14 +105,16 @@ def _facts(path: Path, container: InputContainer, stream: VideoStream) -> VideoI
     }
     if problem := next((name for name, is_found in problems.items() if is_found), None):
         raise VideoError(f"{path} has {problem}: {CONVERT}")
+    missing = max(0, stream.frames - len(packets))
     return VideoInfo(
         path=path,
         width=stream.width,
         height=stream.height,
-        frames=len(shown) + max(0, stream.frames - len(packets)),
+        frames=len(shown) + missing,
         frames_per_second=frames_per_second,
         matrix=MATRICES[stream.colorspace],
         keyframes=_keyframes(shown),
+        missing=missing,
     )
 
 

@@ -21,7 +21,7 @@ from workloads.video import decode
 from workloads.video.arrivals import read_numbers
 from workloads.video.clip import Clip, clip_path
 from workloads.video.decode import OneSession, ParallelDecoder, segments
-from workloads.video.frames import examine, planes
+from workloads.video.frames import VideoError, decoded_frames, examine, planes
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
@@ -68,8 +68,7 @@ class FakeSimpleDecoder:
     """PyNvVideoCodec's SimpleDecoder: frames by their numbers, which last until the next ones are taken."""
 
     def __init__(self, path: str, gpu_id: int, cuda_stream: int) -> None:
-        with av.open(path) as container:
-            self._frames = [nv12_of(frame) for frame in container.decode(video=0)]
+        self._frames = [torch.from_numpy(frame) for frame in decoded_frames(Path(path))]
         self._stream, self._lent = cuda_stream, list[FakeFrame]()
 
     def get_batch_frames_by_index(self, indices: range) -> list[FakeFrame]:
@@ -143,6 +142,7 @@ def test_a_clip_is_split_at_its_keyframes(cache_dir: Path) -> None:
     info = examine(clip_path(cache_dir, CLIP))
     assert segments(info) == (range(30), range(30, 60), range(60, 75))
     assert segments(dataclasses.replace(info, keyframes=())) == (range(75),)
+    assert segments(dataclasses.replace(info, missing=10))[-1] == range(60, 65)
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -211,13 +211,13 @@ def test_the_error_of_a_session_comes_out_and_ends_all(
 
     def fails(decoder: FakeSimpleDecoder, indices: range) -> list[FakeFrame]:
         if at in indices:
-            raise OSError(f"frame {at} broke the decoder")
+            raise NoEngineError(f"frame {at} broke\nthe decoder\n=== TROUBLESHOOTING STEPS ===")
         return whole(decoder, indices)
 
     monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", fails)
     decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
     for _ in range(2):
-        with pytest.raises(OSError, match=f"frame {at} broke the decoder"):
+        with pytest.raises(VideoError, match=rf"is damaged or cut short \(frame {at} broke the decoder\): make"):
             soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
     assert numbers == [*range(len(numbers))]
     assert len(numbers) <= at
