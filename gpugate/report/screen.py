@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
@@ -13,7 +12,7 @@ from rich.text import Text
 from gpugate import units
 from gpugate.report.table import code_block, plain, style_of
 from gpugate.report.terminal import LOG_COLUMNS, command_line, indent, render_text, section
-from gpugate.report.view import Finding, RunView, describe_absence
+from gpugate.report.view import Finding, RunView
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
 MOST_NAMED = 3  # cases by name in one sentence
@@ -23,12 +22,13 @@ _LABEL_COLUMNS = len("yardsticks") + 2
 
 def screen(view: RunView, width: int) -> list[RenderableType]:
     """One screen of rich renderables for `width` columns: the machine, one table, what needs attention, the gains."""
+    skips = (f"{units.number_of(len(ids), 'case')}: {reason}" for reason, ids in view.skips.items())
     return [
         *_first_lines(view, width),
         *([Text(), *view.overview.rich(width)] if view.overview.rows else []),
         *section("needs attention", _attention(view)),
         *section("autopsy", ([indent(name, 2), indent(lines[0], 6)] for name, lines in view.autopsies.items())),
-        *section("not measured", ([_cut(line, width)] for line in list_skips(view))),
+        *section("not measured", ([indent(words, 2)] for words in skips)),
         *_last_lines(view, view.gains),
     ]
 
@@ -111,16 +111,3 @@ def _head(word: str, words: str, style: str) -> RenderableType:
 
 def _under(head: str, lines: Sequence[str]) -> list[RenderableType]:
     return [indent(head, 2), *(indent(line, 6) for line in lines)]
-
-
-def list_skips(view: RunView) -> list[str]:
-    """`96 cases: needs a CUDA GPU, ...`, one line for each reason."""
-    cases = view.run.cases
-    return [
-        f"  {units.number_of(len(ids), 'case')}: {describe_absence(cases[ids[0]]) if view.run.gate else reason}"
-        for reason, ids in view.skips.items()
-    ]
-
-
-def _cut(words: str, width: int) -> RenderableType:
-    return Text(words if cell_len(words) <= width else f"{words[: width - 3]}...", overflow="fold")

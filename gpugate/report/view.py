@@ -173,11 +173,12 @@ class RunView:
 
     @cached_property
     def skips(self) -> dict[str, list[str]]:
-        """Case ids by the reason for which they were skipped."""
+        """Case ids by the reason for which they were skipped, in a gate with the option that accepts it."""
         by_reason: dict[str, list[str]] = {}
         for case in self.cases:
             if case.skipped is not None:
-                by_reason.setdefault(case.skipped, []).append(case.case_id)
+                reason = describe_absence(case) if self.run.gate else case.skipped
+                by_reason.setdefault(reason, []).append(case.case_id)
         return by_reason
 
     @cached_property
