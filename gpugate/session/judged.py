@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +93,18 @@ class PerfTests:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
         self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Marks the tests of cases in a session that can measure none of its cases."""
+        report = yield
+        report.unmeasured = self.opened is not None and not self.opened.doubt.cases and bool(cases_of(item))
+        return report
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Where nothing can be measured, pytest lists no failed test: the screen has their one reason."""
+        hidden = report.when == "call" and report.failed and getattr(report, "unmeasured", False)
+        return ("not measured", "F", "FAILED") if hidden else None
 
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
