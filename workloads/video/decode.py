@@ -310,7 +310,8 @@ class ParallelDecoder(Decoder):  # cuda only
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
 
-        Between two calls exactly as many frames are decoded as are taken.
+        Between two calls as many frames are copied as are taken, and as many decoded but for a part of a request, of
+        FRAMES_AT_ONCE, in each session.
         """
         while sum(each.frames_ahead for each in self._sessions) < self.stock_frames and not all(
             each.is_full or not each.is_alive() for each in self._sessions
