@@ -8,10 +8,8 @@ field is refused, and no value is converted into another type. A field of older 
 
 from __future__ import annotations
 
-import dataclasses
 import reprlib
-from collections.abc import Hashable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -33,16 +31,10 @@ class FormatError(GpugateError, ValueError):
 
 def to_json(value: object) -> Any:
     """Converts a dataclass for `json.dumps`. Raises FormatError for a value that `from_json` would refuse."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        validator, serializer = _schema(type(value))
-        data = serializer.to_python((value,), warnings="none")
-        _validate(validator, data)
-        return data[0]
-    if isinstance(value, Mapping):
-        return {name: to_json(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(entry) for entry in value]
-    return value.value if isinstance(value, Enum) else value
+    validator, serializer = _schema(cast(Hashable, type(value)))
+    data = serializer.to_python((value,), warnings="none")
+    _validate(validator, data)
+    return data[0]
 
 
 def from_json(cls: type[T], data: object) -> T:
@@ -60,11 +52,10 @@ def _adapter(cls: Any) -> Any:
 
 @cache
 def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
-    from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
+    from pydantic_core import SchemaSerializer, SchemaValidator
 
     schema = core_schema(cls)
-    alone = CoreConfig(strict=True, allow_inf_nan=False, str_min_length=0)  # for a value outside a dataclass
-    return SchemaValidator(schema, alone), SchemaSerializer(schema)
+    return SchemaValidator(schema), SchemaSerializer(schema)
 
 
 def core_schema(cls: Any) -> Any:

@@ -82,7 +82,7 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
     source_hash = run.source_hashes.get(case.workload)
     part = {
         "cases": {case.case_id: to_json(case)},
-        "yardsticks": to_json(list(yardsticks)),
+        "yardsticks": [to_json(one) for one in yardsticks],
         "source_hashes": {} if source_hash is None else {case.workload: source_hash},
         "wall_s": run.wall_s,
     }
@@ -141,8 +141,8 @@ def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:
                     break
                 lines.append(line)
         body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))
-        environment, interrupted = body.get("environment"), body.get("interrupted")
-        return from_json(Environment, environment), parse_time(body.get("started_at")), from_json(bool, interrupted)
+        started = parse_time(body.get("started_at"))
+        return from_json(Environment, body.get("environment")), started, body.get("interrupted") is True
 
 
 def read_document(path: Path) -> object:
