@@ -14,7 +14,6 @@ from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 
-import torch
 from torch.profiler import record_function
 
 from gpugate.errors import SideError
@@ -30,6 +29,7 @@ from gpugate.measurement.warm_up import steps_for
 
 FLUSH_STEPS = 2  # at most: the profiler's start-up and work still in flight end in these steps, outside the window
 MOST_COUNTED, MOST_AHEAD, COUNTED_MS = 4, 64, 500.0
+NOT_COUNTED = "kernels and copies are counted on CUDA only"
 NO_KERNEL = (
     "no kernel, so none can be counted: end every other profiler of this GPU, or load the driver with "
     "NVreg_RestrictProfilingToAdminUsers=0"
@@ -142,11 +142,6 @@ def collect(
     unprofiled = {"enqueue_ms": enqueue_ms(side, inputs), "grown_bytes": grown_bytes(side, inputs, step_ms)}
     autotuned = {"autotuned": float(side.flags.cudnn_benchmark)}
     return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **cached}
-
-
-def why_missing(device: torch.device) -> str | None:
-    """Returns the reason why kernels cannot be counted on this machine, or None."""
-    return None if device.type == "cuda" else "kernels and copies are counted on CUDA only"
 
 
 FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 5, 1000, 300.0

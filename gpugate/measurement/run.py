@@ -437,18 +437,16 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     """Counts the reference, which several cases share, once in a process, and the optimized side always."""
     reference, optimized, counted = both.reference, both.optimized, run.cache.sides
     sides = [optimized] if reference.name in counted else [reference, optimized]
-    inputs, has_counters = run.inputs.timed, counters.why_missing(run.context.device) is None
-    steps_ms = run.steps_ms
+    inputs, steps_ms = run.inputs.timed, run.steps_ms
     steps = counters.steps_worth_counting((reference, optimized), steps_ms)
     wanted = slice(-len(sides), None)
     with pause_garbage_collection():
         activities = counters.count(sides, inputs, steps[wanted])
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
-            layers, signature, of_side = side.list_layers(), trace.signature(activity), {}
+            layers, signature = side.list_layers(), trace.signature(activity)
             profile = replace(step_profile(activity), layers=layers)
-            if run.context.device.type != "cuda":
-                of_side = {"operators": len(activity.operators) / activity.steps}
-            if has_counters:
+            of_side = {"operators": len(activity.operators) / activity.steps}
+            if run.context.device.type == "cuda":
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
             if isinstance(side.side, RankedSide):
@@ -501,7 +499,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         accounts_for_itself=run.accounts_for_itself,
         not_engaged=run.not_engaged,
         inert=run.inert,
-        counters_missing=counters.why_missing(run.context.device),
+        counters_missing=None if run.context.device.type == "cuda" else counters.NOT_COUNTED,
         cpu_missing=next(filter(None, (cpu.problem for cpu in run.cpu)), None),
         event_host_ratio=ratios[len(ratios) // 2] if ratios else None,
         timer=run.timer.name,

@@ -122,8 +122,8 @@ def list_tables(found: CapturedSteps) -> list[Table]:
         for events in ((_name_range(found, wait) for wait in activity.waits), activity.calls)
     )
     copies = [
-        (one.name.removeprefix("Memcpy "), count(one.number), _size(one.bytes / steps), per(one.ms),
-         f"{one.bytes / one.ms / 1e6:.3g} GB/s" if one.ms else NONE)
+        (one.name.removeprefix("Memcpy "), count(one.number), units.item("copied_bytes", one.bytes / steps),
+         per(one.ms), f"{one.bytes / one.ms / 1e6:.3g} GB/s" if one.ms else NONE)
         for one in _sum_by_name(activity.copies)
     ]  # fmt: skip
     tables = [
@@ -182,8 +182,3 @@ def _longest_call(start: float, stop: float, calls: Sequence[Mapping[str, float]
         inside[str(call["name"])] += max(0.0, min(call["ts"] + call["dur"], stop) - max(call["ts"], start)) / 1e3
     name, ms = max(inside.items(), key=lambda item: item[1], default=("", 0.0))
     return f"{name} {units.milliseconds(ms)}" if ms else NONE
-
-
-def _size(bytes_: float) -> str:
-    factor, unit = (1e9, "GB") if bytes_ >= 1e9 else (1e6, "MB") if bytes_ >= 1e5 else (1e3, "kB")
-    return f"{bytes_ / factor:.3g} {unit}"

@@ -179,7 +179,7 @@ def test_a_real_report_is_read_whole() -> None:
     ]
     assert round(sum(kernel["dur"] for kernel in found.activity.kernels) * 1e3) == 144_639
     assert [row[:3] for row in rows(found, "copies")] == [
-        ("HtoD (Pinned -> Device)", "1", "0.262 MB"),
+        ("HtoD (Pinned -> Device)", "1", "262.1 kB"),
         ("DtoH (Device -> Pinned)", "1", "2.56 kB"),
     ]
     assert [row[:2] for row in rows(found, "NVTX ranges")] == [("step", "1")]
@@ -291,7 +291,7 @@ def test_times_and_counts_are_of_one_step(steps: CapturedSteps) -> None:
     (copy, *_) = steps.activity.copies
     larger = {**copy, "dur": 0.0, "args": {**copy["args"], "bytes": 4_300_000_000}}
     assert rows(replace(steps, activity=replace(steps.activity, copies=[larger])), "copies") == [
-        ("HtoD (Pageable -> Device)", "0.5", "2.15 GB", "0.0000 ms", "-")
+        ("HtoD (Pageable -> Device)", "0.5", "2150 MB", "0.0000 ms", "-")
     ]
     active = "- GPU active 53 % of the time from its first to its last activity (kernels 40 %, copies 13 %, 0 % of cop"
     assert active in words
