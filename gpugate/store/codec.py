@@ -42,14 +42,6 @@ def from_json(cls: type[T], data: object) -> T:
     return cast(T, _validate(_schema(cast(Hashable, cls))[0], [data]))
 
 
-def _adapter(cls: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter
-
-    # Any limit of length refuses half a surrogate pair, which JSON can contain and no file or terminal takes.
-    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, str_min_length=0)
-    return TypeAdapter(tuple[cls], config=config)  # a configuration applies within the adapted type only
-
-
 @cache
 def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
     from pydantic_core import SchemaSerializer, SchemaValidator
@@ -60,7 +52,12 @@ def _schema(cls: Any) -> tuple[SchemaValidator, SchemaSerializer]:
 
 def core_schema(cls: Any) -> Any:
     """Returns pydantic's schema of the stored form of `tuple[cls]`."""
-    return _stored_schema(_adapter(cls).core_schema)
+    from pydantic import ConfigDict, TypeAdapter
+
+    # Any limit of length refuses half a surrogate pair, which JSON can contain and no file or terminal takes.
+    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, str_min_length=0)
+    # A configuration applies within the adapted type only.
+    return _stored_schema(TypeAdapter(tuple[cls], config=config).core_schema)
 
 
 def _stored_schema(schema: Any) -> Any:
