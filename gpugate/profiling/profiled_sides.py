@@ -119,14 +119,6 @@ def step_range(items: int) -> Iterator[None]:
         yield
 
 
-def start_profiler() -> None:  # cuda only
-    torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())  # type: ignore[no-untyped-call]
-
-
-def stop_profiler() -> None:  # cuda only
-    torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStop())  # type: ignore[no-untyped-call]
-
-
 def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool, index: CaptureIndex) -> str:
     """Captures both sides, each in a range of the profiler that the index lists; returns, for the test's skip, why
     nothing is judged. Raises SideError."""
@@ -140,14 +132,13 @@ def capture_sides(case: Case, context: Context, fault: Fault | None, tool: Tool,
         index.write()
         if tool == "ncu":  # cuda only: it saves all that a kernel could write, also what PyTorch only holds ready
             torch.cuda.empty_cache()
-        start_profiler()
         try:
-            with window_range(capture.window, capture.number):
-                yield
-            synchronize(context.device)
-            capture.complete = True
+            with torch.cuda.profiler.profile():
+                with window_range(capture.window, capture.number):
+                    yield
+                synchronize(context.device)
+                capture.complete = True
         finally:
-            stop_profiler()
             index.write()
 
     steps = MOST_COUNTED if tool == "nsys" else 1  # ncu runs every kernel many times over

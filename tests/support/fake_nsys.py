@@ -89,13 +89,15 @@ RANGES = """
     from pathlib import Path
 
     if "GPUGATE_PROFILED_IN" in os.environ:
+        from torch.cuda import profiler
+
         from gpugate.profiling import profiled_sides
 
         _folder = Path(os.environ["GPUGATE_PROFILED_IN"])
         profiled_sides.KIND = "cpu"
-        profiled_sides.start_profiler = (_folder / "range-started").touch
+        profiler.start = (_folder / "range-started").touch
         _stopped = (_folder / f"range-stopped-{number}" for number in itertools.count(1))
-        profiled_sides.stop_profiler = lambda: (_folder / "range-started").rename(next(_stopped))
+        profiler.stop = lambda: (_folder / "range-started").rename(next(_stopped))
 """
 # The part of the package nvtx that is used; ranges are lines of a file.
 NVTX = """
