@@ -28,7 +28,7 @@ from pathlib import Path
 
 from gpugate.errors import GpugateError, OptionError
 from gpugate.machine.children import run_child, start_child
-from gpugate.machine.processes import delay_signals, treat_termination_as_ctrl_c
+from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.profiling import export
 from gpugate.profiling.export import (
     EXPORT,
@@ -207,12 +207,8 @@ def hold_folder(folder: Path, option: str) -> Iterator[Path]:
     with lock_folder(folder, OptionError, f"{option} {folder}"):
         for left in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(left, ignore_errors=True)
-        inside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
-        try:
-            yield inside
-        finally:
-            with delay_signals():  # a second Ctrl-C would end the removal halfway
-                shutil.rmtree(inside, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder, ignore_cleanup_errors=True) as inside:
+            yield Path(inside)
 
 
 def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
@@ -227,8 +223,7 @@ def run_profiled(command: Sequence[str], folder: Path, environment: Mapping[str,
                 with suppress(subprocess.TimeoutExpired):
                     return process.wait(LOOK_S)
     finally:
-        with delay_signals():
-            _kill_all(folder)
+        _kill_all(folder)
 
 
 def _kill_all(folder: Path) -> None:

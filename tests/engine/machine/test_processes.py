@@ -7,14 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 import pytest
 
 from gpugate.machine import processes
 from gpugate.machine.processes import (
-    delay_signals,
     end_children,
     list_children,
     list_descendants,
@@ -120,32 +118,15 @@ def nohup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("changed", [treat_termination_as_ctrl_c, delay_signals])
-def test_what_nohup_ignores_stays_ignored(nohup: None, changed: Callable[[], AbstractContextManager[None]]) -> None:
-    with changed():
+def test_what_nohup_ignores_stays_ignored(nohup: None) -> None:
+    with treat_termination_as_ctrl_c():
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, *ENDING])
-def test_a_signal_that_is_held_takes_effect_at_the_end(number: signal.Signals) -> None:
-    done = []
-
-    def write_both() -> None:
-        with delay_signals():
-            for name in ("first", "second"):
-                os.kill(os.getpid(), number)
-                done.append(name)
-        done.append("third")
-
-    with pytest.raises(KeyboardInterrupt), treat_termination_as_ctrl_c():
-        write_both()
-    assert done == ["first", "second"]
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_ends_by_it() -> None:
-    with treat_termination_as_ctrl_c(), delay_signals():
+    with treat_termination_as_ctrl_c():
         child = os.fork()
         if not child:
             try:
