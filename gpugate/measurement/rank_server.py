@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
-import pickle
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gpugate.faults.fault import OF_RANKS
+from gpugate.faults.fault import OF_RANKS, Fault
 from gpugate.faults.mutate import apply
 from gpugate.machine import children
 from gpugate.measurement.collectives import all_reduce_alone_ms, watch_collectives, whole_step
 from gpugate.measurement.ranks import await_all_ranks, join
 from gpugate.measurement.torch_flags import TorchFlags
-from gpugate.workload import Side
+from gpugate.workload import Build, Context, Side
 
 
 class RankServer:
@@ -39,12 +40,15 @@ class RankServer:
         task = self._task
         join(task["file"], task["rank"], task["count"], self._device, task["timeout_s"])
 
-    def build(self, side: int, packed: str) -> None:
+    def build(
+        self, side: int, module: str, name: str, keywords: Mapping[str, Any], fault: str | None, **context: Any
+    ) -> None:
         TorchFlags().apply()
-        fault, build, context = pickle.loads(bytes.fromhex(packed))  # noqa: S301  # rank 0 started this process
-        if fault is not None and fault.kind in OF_RANKS:
-            build = apply(fault, build)
-        built = build(replace(context, device=self._device))
+        build: Build = partial(getattr(importlib.import_module(module), name), **keywords)
+        if fault is not None and Fault.parse(fault).kind in OF_RANKS:
+            build = apply(Fault.parse(fault), build)
+        cache_dir = Path(context.pop("cache"))
+        built = build(Context(device=self._device, cache_dir=cache_dir, **context))
         gc.collect()
         self._sides[side], self._current = (built, TorchFlags.current()), side
 

@@ -14,13 +14,13 @@ others are killed, and what rank 0 waits for is aborted, so that its error names
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -103,7 +103,15 @@ class RankJob:
         """Builds the side on every rank. Raises RankError for a build function that another process cannot import."""
         self._sides += 1
         number = self._sides
-        self.announce("build", side=number, packed=pack(build, context))
+        self.announce(
+            "build",
+            side=number,
+            **_describe(build),
+            items=context.items,
+            seed=context.seed,
+            cache=str(context.cache_dir),
+            settings=dict(context.settings),
+        )
         with self.blame_ranks():
             return RankedSide(build(context), self, number)
 
@@ -224,6 +232,9 @@ class RankedSide(Side):
     def step(self, step: Callable[[Any], Any]) -> None:
         self._side.step = step
 
+    def align(self) -> None:
+        self.job.align()
+
     def _finish(self) -> None:
         self.job.announce("finish", side=self._number)
         with self.job.blame_ranks():
@@ -244,14 +255,21 @@ def count_ranks(device: torch.device) -> int:
     return next(number for number in RANKS if number <= torch.cuda.device_count())  # cuda only
 
 
-def pack(build: Build, context: Context) -> str:
-    """Packs a fault, a build function and its context for another rank, which imports the function by its name."""
-    fault, plain = (build.fault, build.build) if isinstance(build, FaultyBuild) else (None, build)
-    try:
-        return pickle.dumps((fault, plain, replace(context, ranks=None))).hex()
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        problem = f"other ranks cannot import the build function ({error})"
-        raise RankError(f"{problem}: make it a function of a module, or a partial of one") from error
+def _describe(build: Build) -> dict[str, Any]:
+    """Describes a build function so that another process finds it: its module, its name and its keyword values."""
+    fault = None
+    if isinstance(build, FaultyBuild):
+        fault, build = str(build.fault), build.build
+    keywords: Mapping[str, Any] = {}
+    function: Any = build
+    if isinstance(build, partial):
+        function, keywords = build.func, build.keywords
+        if build.args:
+            raise RankError(f"{build} has values without names: name them, other ranks build it from JSON")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "?")
+    if module is None or not name.isidentifier():
+        raise RankError(f"other ranks cannot import {name}: make it a function of a module")
+    return {"module": module, "name": name, "keywords": dict(keywords), "fault": fault}
 
 
 def join(file: str, rank: int, count: int, device: torch.device, timeout_s: float) -> None:

@@ -179,8 +179,8 @@ class Needs:
 
     `engine` is looked for on a GPU, once all other needs are met. With `gpus` above 1 the case spans GPUs: both sides
     are built on every rank of a job, which has a process for each of 2, 4 or 8 visible GPUs, and on a CPU two
-    processes. `gpus` is 1, 2, 4 or 8. The build functions are then functions of a module, or a `partial` of one, and
-    the inputs are int64 tensors on the host.
+    processes. `gpus` is 1, 2, 4 or 8. The build functions are then functions of a module, or a `partial` of one with
+    values that JSON has, and the inputs are int64 tensors on the host.
     """
 
     packages: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpugate.errors import RankError
-from gpugate.measurement.ranks import RankedSide, RankJob, pack
+from gpugate.measurement.ranks import RankedSide, RankJob
 from gpugate.workload import Context, Side
 from tests.support import rank_sides
 from tests.support.patience import wait_until
@@ -93,7 +93,8 @@ def test_a_rank_that_skips_a_collective_is_found_at_the_time_limit() -> None:
 
 def test_a_rank_that_does_not_answer_is_named() -> None:
     with RankJob(2, CPU, timeout_s=3) as job:
-        job.announce("build", side=1, packed=pack(rank_sides.idle_for_ever, CONTEXT))
+        job.announce("build", side=1, module=rank_sides.__name__, name="idle_for_ever", keywords={}, fault=None,
+                     items=1, seed=0, cache="", settings={})  # fmt: skip
         with failing_with("rank 1 did not answer within 3 s"), job.watch():
             pass
         ids = process_ids(job)
@@ -106,8 +107,10 @@ def local(context: Context) -> Side:
 
 def test_a_build_that_no_other_process_finds_is_refused() -> None:
     job = RankJob(2, CPU)
-    with failing_with("<lambda>'): make it a function of a module"):
+    with failing_with("<lambda>: make it a function of a module"):
         job.build(lambda context: local(context), CONTEXT)
+    with failing_with("has values without names: name them"):
+        job.build(partial(local, CONTEXT), CONTEXT)
 
 
 def test_a_step_takes_whole_numbers_on_the_host() -> None:
