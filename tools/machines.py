@@ -18,7 +18,7 @@ CHANGED_AT: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("resnet50-inference", "resnet50-inference-batch1", "resnet18-training", "driving"),
-            *("video/segment", "video/end-to-end"),
+            "video/segment",
         ),
         "2026-11-27T16:00:00+00:00",
     ),
@@ -30,6 +30,10 @@ CHANGED_AT: Mapping[str, str] = {
         "2026-11-29T02:00:00+00:00",
     ),
     **dict.fromkeys(("low-precision", "optimizer-step", "llm-decode"), "2026-11-29T21:13:00+00:00"),
+    **dict.fromkeys(
+        ("migration", "video/decode", "video/decode-hevc", "video/composite", "video/end-to-end"),
+        "2026-11-30T02:55:00+00:00",
+    ),
 }
 
 

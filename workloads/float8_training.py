@@ -61,7 +61,7 @@ TORCHAO = Needs(("torchao",), (8, 9), cpp_compiler=True, install="pip install to
 # Both factors of each product are rounded, and the gradient of the first layer comes after three products.
 TOLERANCE = {"fp8": Tolerance(relative_l2=1.5e-1, max_error=3e-1)}
 TENSOR_CORES = {"cuda": Contract(limits=(Limit("tensor_core_kernels", at_least=5),))}
-PROMISE = {"cuda": 1.1}
+PROMISE = {"cuda": 1.17}
 TRAINED_IN_FP8 = Optimization(
     "torchao", partial(trained, in_fp8=True), PROMISE, "fp8", needs=TORCHAO, tolerance=TOLERANCE, contract=TENSOR_CORES
 )

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpugate.workload import (
-    Build,
     Context,
     Contract,
     DeviceKind,
@@ -305,14 +304,25 @@ AT_PIXELS = {dtype: Tolerance(relative_l2=1.5e-2, max_error=6e-2) for dtype in (
 STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"
 PRODUCTS = "two matrix products blur a plane and two enlarge its mask, in YUV, where half the bytes are"
-IN_TILES = "one kernel blurs a tile by two small products and blends it: each frame is read once and written once"
+IN_TILES = "a kernel for each plane blurs a tile by small products and blends it: nothing between lies in memory"
+ALL_CORES = "OpenCV blurs on all cores of the host, in 116 to 170 ms, and a process of an H200 left 390x to 1,160x"
 OF_ZEROS = f"{PRODUCTS}; nearly all are products with zero, which a CPU minds more than tensor cores do"
 
 
-def _variant(name: str, make: MakeStage, speedup: Mapping[str, float], needs: Needs, why: str) -> Optimization:
-    build: Build = partial(in_nv12, make)
-    proofs = (Proof("composites agree", partial(composites_agree, make)),)
-    return Optimization(name, build, speedup, tolerance=AT_PIXELS, needs=needs, contract=STAYS, proofs=proofs, why=why)
+def _variant(
+    name: str, make: MakeStage, speedup: Mapping[str, float], needs: Needs, why: str, why_lower: str = ""
+) -> Optimization:
+    return Optimization(
+        name,
+        partial(in_nv12, make),
+        speedup,
+        tolerance=AT_PIXELS,
+        needs=needs,
+        contract=STAYS,
+        proofs=(Proof("composites agree", partial(composites_agree, make)),),
+        why=why,
+        min_speedup_why=why_lower,
+    )
 
 
 COMPOSITE = Workload(
@@ -322,7 +332,7 @@ COMPOSITE = Workload(
     sizes={kind: nv12_size(kind, items, times=2) for kind, items in ITEMS.items()},  # read once and written once
     optimizations=(
         _variant("torch-gpu", OnDevice, {"nvidia-h100-80gb-hbm3": 200.0, "sm_90": 175.0, "cuda": 2.0}, GPU, PRODUCTS),
-        _variant("triton", InTiles, {"sm_90": 175.0, "cuda": 2.0}, TRITON, IN_TILES),
+        _variant("triton", InTiles, {"sm_90": 400.0, "cuda": 2.0}, TRITON, IN_TILES, ALL_CORES),
         _variant("cvcuda", by_cvcuda, {"nvidia-h100-80gb-hbm3": 25.0, "sm_90": 20.0, "cuda": 1.0}, CVCUDA, OPERATORS),
         # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", OnDevice, {"cpu": 0.02}, ON_HOST, OF_ZEROS),

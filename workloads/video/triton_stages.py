@@ -1,4 +1,4 @@
-"""Preprocessing and compositing of NV12 as one kernel in Triton each: nothing between input and output is in memory."""
+"""Preprocessing of NV12 as one kernel in Triton, compositing as one for each plane: nothing between lies in memory."""
 
 from __future__ import annotations
 
