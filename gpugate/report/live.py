@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -42,12 +41,7 @@ class LiveLine:
         self._drawn_at = 0.0
         self._stage: tuple[object, ...] = ()
 
-    def __enter__(self) -> LiveLine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -60,9 +54,6 @@ class LiveLine:
         if stage == self._stage and now - self._drawn_at < SECONDS_BETWEEN_DRAWINGS:
             return
         self._stage, self._drawn_at = stage, now
-        self._start().update(line(progress, self._describe_session()), refresh=True)
-
-    def _start(self) -> Live:
         if self._live is None:
             self._make_room()
             self._live = Live(
@@ -73,7 +64,7 @@ class LiveLine:
                 redirect_stderr=False,
             )
             self._live.start()
-        return self._live
+        self._live.update(line(progress, self._describe_session()), refresh=True)
 
 
 def line(progress: Progress, session: str = "") -> Text:

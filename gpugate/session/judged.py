@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,7 +253,7 @@ def _live_report(config: pytest.Config, session: PerfSession) -> Iterator[Report
 
     with (
         capture.global_and_fixture_disabled(),  # or the line's own look at the stream finds no terminal
-        LiveLine(Console(file=stream), reporter.ensure_newline, describe_session) as live,
+        closing(LiveLine(Console(file=stream), reporter.ensure_newline, describe_session)) as live,
     ):
         yield live.update
     if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away

@@ -2,6 +2,7 @@
 
 import io
 import re
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -46,7 +47,7 @@ def test_the_line_says_case_side_build_pairs_speedup_and_seconds_left() -> None:
 
 def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
     console = on_a_terminal()
-    with LiveLine(console) as live:
+    with closing(LiveLine(console)) as live:
         live.update(MEASURING)
     assert "37 pairs" in drawn(console)
     assert drawn(console).endswith("\x1b[2K")
@@ -64,7 +65,7 @@ def test_a_terminal_sees_the_line_and_is_left_clean() -> None:
 )
 def test_anything_but_a_terminal_sees_nothing(console: Console) -> None:
     asked: list[bool] = []
-    with LiveLine(console, make_room=lambda: asked.append(True)) as live:
+    with closing(LiveLine(console, make_room=lambda: asked.append(True))) as live:
         live.update(MEASURING)
     assert drawn(console) == ""
     assert asked == []
@@ -72,7 +73,7 @@ def test_anything_but_a_terminal_sees_nothing(console: Console) -> None:
 
 def test_it_draws_at_most_ten_times_a_second_and_a_new_stage_at_once() -> None:
     console, clock = on_a_terminal(), Clock()
-    with LiveLine(console, clock=clock) as live:
+    with closing(LiveLine(console, clock=clock)) as live:
         for pairs in range(1, 101):
             live.update(replace(MEASURING, pairs=pairs, side=("baseline", "cuda-graph")[pairs % 2]))
             clock.now += 0.01
