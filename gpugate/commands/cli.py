@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
-from types import ModuleType
 
 from gpugate import __version__
 from gpugate.errors import GpugateError
@@ -42,11 +41,6 @@ COMMANDS = {
     "profile": "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
     "diff": "the change of every case between two stored runs, and the likely cause",
 }
-
-
-def import_command(name: str) -> ModuleType:
-    """The module of a subcommand."""
-    return import_module(f"gpugate.commands.{name}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -92,7 +86,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         own = commands.add_parser(name, help=text, description=text)
         if name in words:
-            module = import_command(name)
+            module = import_module(f"gpugate.commands.{name}")
             module.add_arguments(own)
             own.set_defaults(run=module.run, program=own.prog)
     return parser

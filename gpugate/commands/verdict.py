@@ -87,7 +87,10 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
     """Writes the night of the shards and prints its result. A folder without a run is a shard that is missing."""
     if any(path.parent.resolve() == output.resolve() for path in paths):
         raise ReplayError(f"--merge {output} is the folder of a shard: give another one")
-    shards = [_read_shard(path) for path in paths if _is_there(path)]
+    for path in paths:
+        if not path.exists():
+            print(f"gpugate verdict: {path} does not exist, so its shard ended before its first case", file=sys.stderr)
+    shards = [_read_shard(path) for path in paths if path.exists()]
     if not shards:
         step = "measure them with --perf-shard and --perf-report"
         raise ReplayError(f"none of the {len(paths)} shards has a run: {step}")
@@ -97,12 +100,6 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
     print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}; {RunView(night).tally}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN
-
-
-def _is_there(path: Path) -> bool:
-    if not path.exists():
-        print(f"gpugate verdict: {path} does not exist, so its shard ended before its first case", file=sys.stderr)
-    return path.exists()
 
 
 def _read_shard(path: Path) -> ShardRun:

@@ -119,7 +119,8 @@ def _read_descendants() -> dict[int, tuple[int, str]]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return {}
-    parents, below = _read_parents(), {os.getpid()}
+    read = {int(folder.name): _read_parent(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
+    parents, below = {pid: parent for pid, parent in read.items() if parent is not None}, {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
     found = {}
@@ -128,12 +129,6 @@ def _read_descendants() -> dict[int, tuple[int, str]]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             found[pid] = parents[pid], command
     return found
-
-
-def _read_parents() -> dict[int, int]:
-    """The parent of every process that has not ended."""
-    found = {int(folder.name): _read_parent(int(folder.name)) for folder in Path("/proc").glob("[0-9]*")}
-    return {pid: parent for pid, parent in found.items() if parent is not None}
 
 
 def _read_parent(pid: int) -> int | None:

@@ -71,21 +71,17 @@ def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
     """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording. A busy machine
-    has slow yardsticks, beside which a right size looks wrong."""
+    has slow yardsticks, beside which a right size looks wrong. Nothing takes a profile of a case of several ranks."""
     from gpugate.judging.machine_state import busy_cores
 
     step, case = verdict.next_step, run.cases.get(verdict.case_id)
+    measurement = case.measurement if case is not None else None
     if run.mutated and step is NextStep.RECORD:
         step = None
-    if step is NextStep.CHECK_SIZE and case is not None and case.measurement and busy_cores(case.measurement):
+    if step is NextStep.CHECK_SIZE and measurement is not None and busy_cores(measurement):
         step = NextStep.FREE_CORES
-    return None if step is NextStep.TRACE and _spans_gpus(verdict, run) else step
-
-
-def _spans_gpus(verdict: Verdict, run: RunResult) -> bool:
-    """True for a case of several ranks, of which nothing takes a profile."""
-    case = run.cases.get(verdict.case_id)
-    return case is not None and case.measurement is not None and "ranks" in case.measurement.optimized_counters
+    spans_gpus = measurement is not None and "ranks" in measurement.optimized_counters
+    return None if step is NextStep.TRACE and spans_gpus else step
 
 
 def _selection(run: RunResult, case_ids: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from gpugate.results.bill import Bills, bills_of, median_kernels_ms
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, Rung, Sweep, SweepPoint, ladders, sweeps
+from gpugate.results.series import Ladder, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.intervals import Estimate
@@ -214,13 +214,11 @@ def ladder_table(ladder: Ladder) -> Table:
     return Table(
         title=f"ladder of {ladder.workload}/{ladder.device_kind}",
         columns=columns("rung", "items", "gain", "interval", "over the bottom", "interval"),
-        rows=tuple(_rung(rung) for rung in ladder.rungs),
+        rows=tuple(
+            (rung.name, _rate(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total)) for rung in ladder.rungs
+        ),
         notes=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
     )
-
-
-def _rung(rung: Rung) -> tuple[str, ...]:
-    return (rung.name, _rate(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total))
 
 
 def _estimate(estimate: Estimate | None) -> tuple[str, str]:
@@ -256,14 +254,14 @@ def bill_table(run: RunResult) -> Table:
     rows = [row for case in run.cases.values() for row in _bill_rows(case)]
     cells = [cell for row in rows for cell in row]
     notes = [words for mark, words in NOTES.items() if any(cell.endswith(mark) for cell in cells)]
-    notes += [f"{case.case_id}: no CPU time, because {why}" for case in run.cases.values() if (why := _missing(case))]
+    notes += [
+        f"{case.case_id}: no CPU time, because {case.measurement.cpu_missing}"
+        for case in run.cases.values()
+        if case.measurement is not None and case.measurement.cpu_missing
+    ]
     return Table(
         "", columns("case", "item of a step", "reference", "optimized", "recorded"), tuple(rows), tuple(notes), True
     )
-
-
-def _missing(case: CaseResult) -> str | None:
-    return case.measurement.cpu_missing if case.measurement is not None else None
 
 
 def _bill_rows(case: CaseResult) -> Iterator[tuple[str, ...]]:

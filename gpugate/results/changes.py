@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpugate.machine.environment import Match, compare
-from gpugate.results.run import Night, Provenance, RunResult
+from gpugate.results.run import Night, RunResult
 from gpugate.results.verdict import Check, Outcome
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import SHORT_COMMIT
@@ -84,10 +84,16 @@ class Changes:
         then, now = self.then.source_hashes, self.now.source_hashes
         return sorted(name for name in then.keys() & now.keys() if then[name] != now[name])
 
-    @cached_property
-    def code(self) -> list[str]:
-        """Texts such as `commit 1f0c -> 77ab`."""
-        return list(_code_changes(self.then.provenance, self.now.provenance))
+    def describe_code(self) -> Iterator[str]:
+        """Yields texts such as `commit 1f0c -> 77ab`."""
+        then, now = self.then.provenance, self.now.provenance
+        if then.commit != now.commit:
+            yield f"commit {_short(then.commit)} -> {_short(now.commit)}"
+        if then.changes != now.changes:
+            yield f"uncommitted changes {_short(then.changes, 'none')} -> {_short(now.changes, 'none')}"
+        if then.container != now.container:
+            yield f"image {then.container or 'unknown'} -> {now.container or 'unknown'}"
+        yield from (f"the source of {name} changed" for name in self.edited)
 
     @cached_property
     def gained(self) -> list[str]:
@@ -107,15 +113,6 @@ class Changes:
         )
         apart = [one for one in both if not (one.speedup.is_noise and one.per_step_ms.is_noise)]
         return sorted(apart, key=lambda moved: -moved.share)
-
-
-def _code_changes(then: Provenance, now: Provenance) -> Iterator[str]:
-    if then.commit != now.commit:
-        yield f"commit {_short(then.commit)} -> {_short(now.commit)}"
-    if then.changes != now.changes:
-        yield f"uncommitted changes {_short(then.changes, 'none')} -> {_short(now.changes, 'none')}"
-    if then.container != now.container:
-        yield f"image {then.container or 'unknown'} -> {now.container or 'unknown'}"
 
 
 def _short(value: str | None, absent: str = "unknown") -> str:

@@ -42,6 +42,7 @@ from gpugate.store.writable_folder import lock_folder
 # which follow from the cases. 15: without the spreads of a summary and the usual numbers of a record, which no rule
 # reads.
 FORMAT_VERSION = 15
+LINES = "cases"  # the ending of the file beside that of a session, with its finished cases
 
 
 class RunFileError(GpugateError):
@@ -68,7 +69,7 @@ def reserve(path: Path) -> Iterator[None]:
     lock = _beside(path, "lock")
     with lock_folder(lock.parent, RunFileError, str(path), lock_name=lock.name):
         with FILE.writing(path):
-            for each in (path, _lines_beside(path)):
+            for each in (path, _beside(path, LINES)):
                 each.unlink(missing_ok=True)
         yield
 
@@ -87,7 +88,7 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
         "wall_s": run.wall_s,
     }
     line = b"\n" + json.dumps(part, allow_nan=False).encode()  # which ends the line of a writer that was killed
-    with FILE.writing(path), _lines_beside(path).open("ab") as file:
+    with FILE.writing(path), _beside(path, LINES).open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which ends with the process, even a killed one
         file.write(line)
         file.flush()
@@ -100,10 +101,6 @@ def refuse_no_night(path: Path, run: RunResult) -> None:
         raise RunFileError(
             f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
         )
-
-
-def _lines_beside(path: Path) -> Path:
-    return _beside(path, "cases")
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -119,7 +116,7 @@ def write(path: Path, run: RunResult) -> None:
     """
     FILE.write(path, run)
     with FILE.writing(path):
-        _lines_beside(path).unlink(missing_ok=True)
+        _beside(path, LINES).unlink(missing_ok=True)
 
 
 def read(path: Path) -> RunResult:
@@ -154,7 +151,7 @@ def read_document(path: Path) -> object:
     if not isinstance(document, dict) or document.get("interrupted") is not True:
         return document
     try:
-        lines = _lines_beside(path).read_bytes().splitlines()
+        lines = _beside(path, LINES).read_bytes().splitlines()
     except FileNotFoundError:
         return document
     whole = {**document, **{name: dict(document.get(name, ())) for name in ("cases", "source_hashes")}}

@@ -160,8 +160,11 @@ def list_files(folder: Path, ignored: Sequence[Path] = (), kind: str = "--others
 
 
 def _select(folder: Path, ignored: Sequence[Path]) -> list[str]:
+    """The words by which git selects all files below the folder but the own ones and those that are `ignored`."""
+    top, absolute = folder.resolve(), [path.resolve() for path in ignored]
+    below = [path.relative_to(top) for path in absolute if path != top and path.is_relative_to(top)]
     outside = [f":(exclude,glob)**/{name}/**" for name in OWN_FOLDERS]
-    return [".", *outside, *(f":(exclude){path}" for path in _list_below(folder, ignored))]
+    return [".", *outside, *(f":(exclude){path}" for path in below)]
 
 
 def _identify(path: Path) -> bytes:
@@ -170,12 +173,6 @@ def _identify(path: Path) -> bytes:
         return b""
     status = path.stat()
     return path.read_bytes() if status.st_size <= MOST_READ_BYTES else f"{status.st_size} {status.st_mtime_ns}".encode()
-
-
-def _list_below(folder: Path, paths: Sequence[Path]) -> list[Path]:
-    """The paths that are below the folder, relative to it."""
-    top, absolute = folder.resolve(), [path.resolve() for path in paths]
-    return [path.relative_to(top) for path in absolute if path != top and path.is_relative_to(top)]
 
 
 def find_top(project: Path) -> Path:

@@ -40,7 +40,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         worth=[words for words in (view.records, view.comparisons, view.proofs, view.tally) if words],
         last=last,
         changes=changes,
-        code=[*changes.code, *(f"the source of {name} changed" for name in changes.edited)] if changes else [],
+        code=[*changes.describe_code()] if changes else [],
         flipped=len(flips),
         flips=_flip_rows(flips),
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],

@@ -22,9 +22,10 @@ def test_software_code_verdicts_and_cases_that_changed(tmp_path: Path) -> None:
     after.source_hashes = {"tiny": "another"}
     found = Changes(night_of(before), night_of(after))
     assert found.environment.differences == ("driver 580.65.06 -> 999",)
-    assert found.code == [
+    assert list(found.describe_code()) == [
         f"commit {'1' * 12} -> {'2' * 12}",
         f"uncommitted changes none -> {'f' * 12}",
+        "the source of tiny changed",
     ]
     assert found.edited == ["tiny"]
     assert list(find_flips(before, after)) == [Flip("tiny/pass/cuda", "throughput", Outcome.PASS, Outcome.REGRESSED)]
