@@ -73,8 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
         except GpugateError as error:
             print(f"{arguments.program}: {error}", file=sys.stderr)
             return USAGE_ERROR
-        except KeyboardInterrupt:
-            print(f"{arguments.program}: interrupted", file=sys.stderr)
+        except KeyboardInterrupt as interrupt:
+            print(": ".join([arguments.program, "interrupted", *interrupt.args]), file=sys.stderr)
             return INTERRUPTED
 
 

@@ -8,30 +8,33 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from gpugate.errors import CompareError
+from gpugate.commands.history import open_stored
+from gpugate.errors import CompareError, GpugateError
 from gpugate.judging.duet import judge_duets
+from gpugate.machine.environment import machine_name
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table, plain
 from gpugate.report.terminal import indent, render_text, stdout_takes_colour, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.reason import BILL_WORDS
-from gpugate.results.run import BILL_TIMES
+from gpugate.results.run import BILL_TIMES, Night, find_durations
 from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import MOST_PROCESSES
-from gpugate.store.codec import to_json
+from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import with_header, write_atomically, writing
 from gpugate.store.version import WORKING_TREE, Version, check_out
-from gpugate.units import item, number_of, percent, signed_percent
+from gpugate.units import duration, item, number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
@@ -91,9 +94,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compares, prints the table and returns the exit status.
+    """Compares, prints the table, also of a comparison that is interrupted, and returns the exit status.
 
-    Raises CompareError for a version that cannot be checked out or driven, and OptionError for a wrong value.
+    Raises CompareError for a version that cannot be checked out or driven, OptionError for a wrong value, and
+    KeyboardInterrupt, with the number of cases in the table.
     """
     project = Path.cwd()
     processes = whole_number("--processes", arguments.processes, MOST_PROCESSES)
@@ -103,12 +107,32 @@ def run(arguments: argparse.Namespace) -> int:
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []
     words += ["-m", arguments.marker] if arguments.marker else []
-    with (
-        treat_termination_as_ctrl_c(),
-        check_out(arguments.head, project, project / CACHE) as head,
-        check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
-    ):
-        taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes)
+    nights: list[Night] = []
+    with suppress(GpugateError), closing(open_stored(None)) as store:  # before anything is measured
+        nights = store.read_nights()
+    latest: dict[int, Any] = {}  # the last message of each process
+
+    def receive(number: int, message: Any) -> None:
+        if not latest:
+            print(describe_start(from_json(DuetProcess, message), nights), file=sys.stderr)
+        latest[number] = message
+
+    try:
+        with (
+            treat_termination_as_ctrl_c(),
+            check_out(arguments.head, project, project / CACHE) as head,
+            check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
+        ):
+            taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes, receive=receive)
+    except KeyboardInterrupt:
+        taken = [from_json(DuetProcess, message) for message in latest.values()]
+        measured = {name for one in taken for name in one.measured}
+        if not measured:
+            raise
+        compared = Comparison(base, head, taken, *judge_duets(taken))
+        sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
+        wanted = number_of(len(taken[0].wanted), "case")
+        raise KeyboardInterrupt(f"the table has {len(measured)} of {wanted}, by the processes until then") from None
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
     if arguments.json:
@@ -117,6 +141,15 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.markdown, markdown(compared))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
+
+
+def describe_start(process: DuetProcess, nights: Iterable[Night]) -> str:
+    """`15 cases, 12 with a stored run: about 3 min in the first process`; the number alone without stored runs."""
+    machine = machine_name(process.environment)
+    known_s = find_durations(night for night in nights if machine_name(night.environment) == machine)
+    found_s = [known_s[name] for name in process.wanted if name in known_s]
+    time = f", {len(found_s)} with a stored run: about {duration(sum(found_s))} in the first process" if found_s else ""
+    return number_of(len(process.wanted), "case") + time
 
 
 def _write(path: Path, content: str) -> None:
@@ -191,13 +224,9 @@ def _row(duet: Duet) -> tuple[str, ...]:
         *(_write_bill_change(duet, name) for name in BILL_TIMES),
         duet.outcome.value,
         percent(duet.detectable),
-        _outputs(duet),
+        f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
         f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s" if len(duet.processes) > 1 else "",
     )
-
-
-def _outputs(duet: Duet) -> str:
-    return f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal"
 
 
 def write_change(ratio: float) -> str:

@@ -93,7 +93,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
     if arguments.folders and arguments.store:
         raise OptionError("--store and folders were given, and a history is of one of them: leave one out")
     refused: list[str] = []
-    with closing(_open(arguments.store, bool(arguments.folders))) as store:
+    with closing(open_store(IN_MEMORY) if arguments.folders else open_stored(arguments.store)) as store:
         for folder in arguments.folders:
             refused += add_folder(store, folder).refused
         where = ", ".join(map(str, arguments.folders)) or store.name
@@ -107,9 +107,8 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
     return nights, refused
 
 
-def _open(url: str | None, in_memory: bool) -> Store:
-    if in_memory:
-        return open_store(IN_MEMORY)
+def open_stored(url: str | None) -> Store:
+    """The store at the URL, else that of the project. Raises OptionError where it is off, and StoreError."""
     chosen = find_url(url)
     if chosen is None:
         raise OptionError("the store is off: give --store URL, or folders of nights")

@@ -15,7 +15,7 @@ from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.results.fleet_plan import FleetPlan, Group, plan_host, total_s
-from gpugate.results.run import CaseNight
+from gpugate.results.run import CaseNight, find_durations
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
 
@@ -45,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine = machine_name(max(measured, key=lambda night: night.started).environment)
     nights = sorted((one for one in found if machine_name(one.environment) == machine), key=lambda night: night.started)
     cases = {name: case for night in nights for name, case in night.cases.items()}
-    seconds = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
-    known_s = {name: taken_s for name, taken_s in seconds if taken_s}
+    known_s = find_durations(nights)
     usual_s = median(known_s.values()) if known_s else 1.0
     groups = [Group((name,), known_s.get(name, usual_s), _runs_alone(case)) for name, case in cases.items()]
     plan = plan_host(groups, gpus)

@@ -22,7 +22,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,15 +133,26 @@ def run_child(
 
 
 def run_module(
-    module: str, words: Sequence[str] = (), task: object = None, timeout_s: float | None = None, **options: Any
+    module: str,
+    words: Sequence[str] = (),
+    task: object = None,
+    timeout_s: float | None = None,
+    receive: Callable[[Any], object] = lambda message: None,
+    **options: Any,
 ) -> Ended:
     """Runs a Python module to its end, as `run_child` runs a command, and returns its messages with its end.
 
-    The `options` are those of `Child`.
+    `receive` gets each message as it comes, in a thread. The `options` are those of `Child`.
     """
     messages: list[Any] = []
+
+    def read() -> None:
+        for message in child.messages:
+            messages.append(message)
+            receive(message)
+
     with Child(module, words, task, **options) as child:
-        reading = threading.Thread(target=lambda: messages.extend(child.messages), daemon=True)
+        reading = threading.Thread(target=read, daemon=True)
         reading.start()
         ended = child.await_end(timeout_s)
         child.messages.end()  # a process that it forked may keep the socket open

@@ -80,18 +80,16 @@ class DuetTaker:
             DuetProcess(
                 swapped=self.plan.swapped,
                 environment=perf.environment,
-                wanted=tuple(wanted),
+                wanted=tuple(name for name in wanted if perf.can_measure(cases[name])),
                 added=tuple(name for name in cases if name not in base),
                 removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
             )
         )
-        for name in [*wanted]:
+        for name in wanted:
             case = cases[name]
             try:
                 missing = perf.missing(case)
                 if missing is not None:
-                    wanted.remove(name)
-                    self._report(replace(self._measured, wanted=tuple(wanted)))
                     raise CompareError(missing.reason)
                 if case.spans_gpus:
                     raise CompareError(SPANS_GPUS)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from gpugate.errors import CompareError
 from gpugate.faults.fault import Fault
@@ -22,10 +25,6 @@ from gpugate.units import Count, Positive, number_of
 BUDGET_S = 15.0  # of sampling a case without a record in a process
 CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
-
-
-class CutOffError(CompareError):
-    """A process was killed at the end of its time before it had measured a case."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +47,22 @@ class DuetPlan:
         return self.number % 2 == 1
 
 
-def print_message(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
 def measure_duets(
     plan: DuetPlan,
     head: Version,
     words: Sequence[str],
     processes: int = MOST_PROCESSES,
-    print_line: Callable[[str], None] = print_message,
+    print_line: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     limit_s: float | None = None,
+    receive: Callable[[int, Any], object] = lambda number, message: None,
 ) -> list[DuetProcess]:
     """Measures the plan in one fresh process after another, until every case is decided or has had `processes` of them.
 
     A process that dies costs the case that was running; a further one measures the cases that were not begun. No
     process begins that would end more than `limit_s` after the beginning, if it took as long as the longest before it.
-    `print_line` gets a line about each process. Raises CompareError, with the cause, where a process cannot measure any
-    case, and where the first one has measured none by then.
+    `print_line` gets a line about each process, and `receive` each of its messages, with its number from 0: a
+    DuetProcess in JSON with all that it has measured. Raises CompareError, with the cause, where a process cannot
+    measure any case, and where the first one has measured none by then.
     """
     taken: list[DuetProcess] = []
     most, began_s, longest_s = processes, perf_counter(), 0.0
@@ -76,40 +73,40 @@ def measure_duets(
         left = "all cases" if plan.case_ids is None else number_of(len(plan.case_ids), "case")
         print_line(f"process {len(taken) + 1} of at most {most}: {left}")
         left_s = None if limit_s is None else limit_s - spent_s
-        try:
-            taken.append(run_process(replace(plan, number=len(taken)), head, words, left_s))
-        except CutOffError:
-            if not taken:
-                raise
+        orders = replace(plan, number=len(taken))
+        process = run_process(orders, head, words, left_s, partial(receive, orders.number))
+        if process is None:
             break
+        taken.append(process)
         longest_s = max(longest_s, perf_counter() - began_s - spent_s)
         most += bool(taken[-1].unfinished)
         undecided = [duet.case_id for duet in judge_duets(taken)[0] if duet.outcome is DuetOutcome.UNDECIDED]
-        open_cases = [name for name in undecided if _count_processes(name, taken) < processes]
+        had = Counter(name for process in taken for name in (*process.measured, *process.problems))
+        open_cases = [name for name in undecided if had[name] < processes]
         open_cases += taken[-1].unfinished
         if not open_cases:
             break
         # Cases that a process left out have no counters yet.
         plan = replace(plan, case_ids=tuple(open_cases), count=plan.count and bool(taken[-1].unfinished))
+    if not taken:
+        within = f"within {limit_s:.4g} s, all that was left to the case"
+        raise CompareError(f"the duet was cut off: a process did not end {within}")
     return taken
 
 
-def _count_processes(case_id: str, taken: Sequence[DuetProcess]) -> int:
-    """The number of processes that measured the case, or died of it."""
-    return sum(case_id in process.measured or case_id in process.problems for process in taken)
-
-
-def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None = None) -> DuetProcess:
+def run_process(
+    plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None, receive: Callable[[Any], object]
+) -> DuetProcess | None:
     """Measures the plan in a process in the folder of the head.
 
-    What a process measured within `timeout_s` counts. Raises CutOffError where that is nothing, and CompareError where
-    the process ends before a case.
+    What a process measured within `timeout_s` counts; None where that is nothing. Raises CompareError where the process
+    ends before a case.
     """
     task = to_json(replace(plan, project=plan.project or str(Path.cwd())))
-    ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, folder=head.root)
+    ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, receive, folder=head.root)
     process = from_json(DuetProcess, ended.messages[-1]) if ended.messages else None
     if ended.status is None and (process is None or not process.measured):
-        raise CutOffError(f"the duet was cut off: a process {ended.reason}, all that was left to the case")
+        return None
     if process is None:  # it ended before its first case: the cause is that of the command
         raise CompareError(ended.explain("a process"))
     # A case that hangs has its problem already, and one that is cut off has none.

@@ -93,11 +93,11 @@ class PerfSession:
         return missing
 
     def can_measure(self, case: Case) -> bool:
-        """True for a case that lacks nothing; a need that cannot be checked is an error of its case."""
+        """True for a case that lacks nothing, and for one whose need cannot be checked: measuring it is an error."""
         try:
             return self.missing(case) is None
         except GpugateError:
-            return False
+            return True
 
     def accepts_absence(self, case: Case) -> bool:
         """True where `--allow-missing` covers what the case lacks."""

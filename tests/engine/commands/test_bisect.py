@@ -29,7 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_process(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None = None) -> DuetProcess:
+def run_process(plan: DuetPlan, head: Version, *_: object) -> DuetProcess:
     """The duet of both versions' files in the place of a process."""
     assert plan.case_ids is not None
     if plan.case_ids != (CASE,):

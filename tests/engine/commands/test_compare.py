@@ -1,18 +1,20 @@
 """`gpugate compare` on a project of steps that pretend to sleep: its table, its exit status, and what it leaves.
 
-One comparison has processes of its own; this process is the worker of all others. An interruption is tested where its
-parts are: store/test_version removes the folders, machine/test_children ends the processes, test_cli has the status.
+One comparison has processes of its own; this process is the worker of all others. What an interruption ends is tested
+elsewhere: store/test_version removes the folders, machine/test_children ends the processes, test_cli has the status.
 """
 
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpugate.commands.cli import main
+from gpugate.commands.cli import INTERRUPTED, main
 from gpugate.commands.compare import (
     NOT_SLOWER,
     SLOWER,
@@ -101,7 +103,13 @@ class Here(Versions):
         return Ended(status, out), self._said + err
 
     def _run_pytest(
-        self, module: str, words: Sequence[str], task: object, timeout_s: float | None, folder: Path
+        self,
+        module: str,
+        words: Sequence[str],
+        task: object,
+        timeout_s: float | None,
+        receive: Callable[[object], object],
+        folder: Path,
     ) -> EndedChild:
         self._said += self._capsys.readouterr().err
         messages: list[object] = []
@@ -111,6 +119,8 @@ class Here(Versions):
             patch.chdir(folder)
             ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
         self._capsys.readouterr()  # pytester repeats pytest's output
+        for message in messages:
+            receive(message)
         output = f"{ended.stdout.str()}\n{ended.stderr.str()}"
         return EndedChild(int(ended.ret), output, messages=tuple(messages))
 
@@ -184,13 +194,46 @@ def test_the_working_tree_is_the_head_unless_another_is_given(here: Here) -> Non
     assert "1 case: 1 SLOWER" in ended.text
 
 
+def test_the_start_has_the_number_of_cases_and_their_stored_time_and_an_interruption_keeps_the_rows(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.commit(1)
+    monkeypatch.setenv("GPUGATE_STORE", f"sqlite:///{here.tiny.path}/.gpugate-cache/store.sqlite")
+    _, said = here.compare("main", "--processes", "1")
+    assert "process 1 of at most 1: all cases\n2 cases\n" in said
+    assert here.tiny.run("--perf-device=cpu", "-k", "quick").status == 0
+    here.write(2)
+    reported: list[int] = []
+    whole = here._run_pytest
+
+    def interrupt(*words: Any, **options: Any) -> EndedChild:
+        def receive(message: object) -> None:
+            reported.append(len(message["measured"]))  # type: ignore[index]
+            words[-1](message)
+            if reported == [0, 1, 2, 0, 1]:
+                raise KeyboardInterrupt
+
+        return whole(*words[:-1], receive, **options)
+
+    monkeypatch.setattr(duets, "run_module", interrupt)
+    ended, said = here.compare("main")
+    assert (ended.status, here.worktrees()) == (INTERRUPTED, [])
+    assert re.search(r"^2 cases, 1 with a stored run: about \d.* s in the first process$", said, re.MULTILINE), said
+    assert [line.split()[0] for line in ended.text.splitlines() if line.startswith("tiny/")] == [
+        "tiny/quick/cpu",
+        "tiny/right/cpu",
+    ]
+    assert said.endswith("gpugate compare: interrupted: the table has 2 of 2 cases, by the processes until then\n")
+
+
 def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Here) -> None:
     cases = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
     here.commit(1, cases)
     here.write(2, cases)
-    ended, _ = here.compare("main", "--device", "auto")
+    ended, said = here.compare("main", "--device", "auto")
     assert ended.status == SLOWER, ended.text
     assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text
+    assert "\n1 case\n" in said, "the number of cases at the start is that of the ones that can be measured"
     ended, said = here.compare("main", "--device", "auto", "-m", "gpu")
     assert ended.status == UNUSABLE, "nothing was measured"
     assert "tiny/quick/cuda: not measured: needs a CUDA GPU" in ended.text, said
@@ -258,7 +301,7 @@ def test_steps_are_counted_once_and_again_where_a_process_died(tmp_path: Path, m
     slower, faster = (process(measured(10, head_ms)) for head_ms in (10.5, 9.9))
     made, counted = [replace(slower, wanted=(CASE, "net/dies/cpu", "net/left/cpu")), faster, slower], []
 
-    def run(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None) -> DuetProcess:
+    def run(plan: DuetPlan, *_: object) -> DuetProcess:
         counted.append(plan.count)
         return made[plan.number]
 
@@ -270,7 +313,7 @@ def test_steps_are_counted_once_and_again_where_a_process_died(tmp_path: Path, m
 def test_no_process_begins_that_would_end_after_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, left = iter([0.0, 0.0, 25.0, 25.0, 50.0, 50.0]), []
 
-    def run(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None) -> DuetProcess:
+    def run(plan: DuetPlan, head: Version, words: Sequence[str], timeout_s: float | None, _: object) -> DuetProcess:
         left.append(timeout_s)
         return process(measured(10, 10.5))
 

@@ -62,6 +62,8 @@ def test_the_cases_of_a_plan_have_their_turns_in_its_order() -> None:
     sent: list[Any] = []
     cases: Any = {name: SimpleNamespace(id=name) for name in ("net/a/cpu", "net/b/cpu")}
     none_here = SimpleNamespace(reason="it needs what is not here")
-    perf: Any = SimpleNamespace(environment=TWO_CORES, device=SimpleNamespace(type="cpu"), missing=lambda _: none_here)
+    facts = {"environment": TWO_CORES, "device": SimpleNamespace(type="cpu")}
+    perf: Any = SimpleNamespace(**facts, missing=lambda _: none_here, can_measure=lambda _: False)
     DuetTaker(DuetPlan("", case_ids=("net/b/cpu", "net/a/cpu")), sent.append)._measure_all(perf, cases, cases)
     assert [*sent[-1]["problems"]] == ["net/b/cpu", "net/a/cpu"]
+    assert not sent[0]["wanted"]
