@@ -262,13 +262,12 @@ def module_command(module: str, words: Sequence[str]) -> list[str]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends. Does nothing on systems other than Linux."""
-    if sys.platform == "linux":
-        import ctypes
+    """Makes the kernel kill this process when its parent ends."""
+    import ctypes
 
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # the parent ended before the kernel knew
-            os._exit(1)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # the parent ended before the kernel knew
+        os._exit(1)
 
 
 def _run_module(engine: str, paths: str, module: str, words: Sequence[str]) -> None:

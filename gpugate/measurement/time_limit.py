@@ -24,7 +24,7 @@ DEFAULT_S = 300.0
 BUILD_SHARE = 6  # builds, first steps, inputs and proofs compile, load and train: they may take this many times as long
 GRACE_S = 30.0  # for the call to end by the error, before the process is ended
 SHOWN_FRAMES, SHOWN_THREADS = 3, 8
-_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGUSR2) - 1
+_SIGNAL = signal.SIGRTMAX - 1
 _PACKAGE = str(Path(__file__).parents[1])
 
 
