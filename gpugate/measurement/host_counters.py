@@ -183,7 +183,7 @@ _BUSY = (1, 2, 3, 6, 7, 8)
 
 
 class OtherWork:
-    """Sums over the timed stretches of a measurement; `cores` is None without readable counts in /proc."""
+    """Sums over the timed stretches of a measurement; `cores` is None for a shorter time than the system can count."""
 
     def __init__(self) -> None:
         self._busy_s = 0.0
@@ -192,14 +192,12 @@ class OtherWork:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Adds the time of the block, unless /proc cannot be read."""
+        """Adds the time of the block."""
         before, started, periods = _others_s(), monotonic(), count_periods()
         yield
-        after = _others_s()
+        self._busy_s += _others_s() - before
+        self._wall_s += monotonic() - started
         self._periods += count_periods() - periods
-        if before is not None and after is not None:
-            self._busy_s += after - before
-            self._wall_s += monotonic() - started
 
     @property
     def cores(self) -> float | None:
@@ -213,12 +211,9 @@ class OtherWork:
         return share if share > MOST_THROTTLED else None
 
 
-def _others_s() -> float | None:
+def _others_s() -> float:
     """Sums the busy seconds of the cores that this process may use, without those of itself and its descendants."""
-    try:
-        lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
+    lines = (PROC / "stat").read_text(encoding="ascii").splitlines()
     mine_ns = process_time_ns() + worker_cpu_ns(list_descendants(helpers=True))
     wanted = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     cores = (words for line in lines if (words := line.split()) and words[0] in wanted)

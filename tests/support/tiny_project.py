@@ -313,7 +313,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in work_clock.readers():
         monkeypatch.setattr(module, name, getattr(time, name))
     monkeypatch.setattr(work_clock.clock, "computes", True)
-    for name in ("PROC", "count_periods"):
+    for name in ("SHORTEST_S", "count_periods"):
         monkeypatch.setattr(host_counters, name, getattr(host_counters, name))
     for table in (settings.BLOCK_MS, settings.WARM_UP_S):
         monkeypatch.setitem(table, "cpu", table["cpu"])
