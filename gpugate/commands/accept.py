@@ -29,20 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a run that --perf-json wrote, a night, or a folder of runs or of nights; each of its processes counts "
         "(default: the kept runs of the newest run's code, at most ten)"
     )
-    case = "accept this case alone, also several times: its new record becomes its anchor, too (default: all cases)"
+    case = "accept this case alone, whose new record is also its anchor; repeat it for more (default: all cases)"
     folder = "the folder of baselines (default: the setting perf_baselines, else baselines)"
     more = "add the runs to the recorded processes, such as those of another night (default: off)"
-    force = "replace a record also by processes that were disturbed (default: it stays)"
-    delete = "record nothing: delete the record of CASE, of every machine (default: none)"
+    force = "replace a record even by processes that were disturbed (default: the record stays)"
+    delete = "record nothing, but delete the record of CASE on every machine (default: none)"
     add("runs", metavar="RUNS", type=Path, nargs="?", help=runs)
     add("--case", metavar="CASE", action="append", default=[], help=case)
     add("--reason", metavar="TEXT", default="", help="the reason, which the baseline file keeps (default: none)")
-    fewest = "fewest processes of a case (default: %(default)s)"
+    fewest = "the fewest processes that make a record (default: %(default)s)"
     add("--processes", metavar="N", default=str(DEFAULT_PROCESSES), help=fewest)
     add("--baselines", metavar="DIR", type=Path, help=folder)
     add("--add", action="store_true", help=more)
     add("--force", action="store_true", help=force)
-    add("--new-anchor", action="store_true", help="make the new record the anchor, too (default: off)")
+    add("--new-anchor", action="store_true", help="also make the new record the anchor (default: off)")
     add("--delete", metavar="CASE", help=delete)
 
 

@@ -24,22 +24,18 @@ INTERRUPTED = 130  # the status that a shell reports for a program that Ctrl-C e
 
 # Each subcommand with its line in `gpugate --help`.
 COMMANDS = {
-    "init": "the two files of a first workload and its test, written to a folder",
-    "doctor": "this machine, and reasons not to trust a gate run here",
-    "compare": (
-        "the cases that are slower or faster in one version of the code than in another, measured live and in turns"
-    ),
-    "bisect": "the commit from which on a case is slower, by duets against an earlier commit",
-    "replay": "decides stored runs again: the verdicts that change",
-    "verdict": (
-        "the result of a stored night, or of its shards, as an exit status: 0 green, 1 red, 2 no gate that ended"
-    ),
-    "plan": "the cases of a night on several GPUs or shards, and the time that the night takes",
-    "accept": "records of stored runs, without measuring again: the new normal of their cases, or of one case",
-    "history": "the trend of each case over many nights, and the nights on which its level changed, also as charts",
-    "store": "the store of all runs: adds the runs of folders",
-    "profile": "summary of the measured steps in an Nsight Systems report: kernels, copies, waits, idle gaps, ranges",
-    "diff": "the change of every case between two stored runs, and the likely cause",
+    "init": "writes the two files of a first workload and its test to a folder",
+    "doctor": "examines this machine, and lists reasons not to trust a gate run here",
+    "compare": "measures two versions of the code in turns, and lists the cases that became slower or faster",
+    "bisect": "searches the commit that made a case slower, by comparisons with an earlier commit",
+    "replay": "decides stored runs again, and lists the verdicts that change",
+    "verdict": "prints the result of a stored night or of its shards; exit status: 0 green, 1 red, 2 no finished gate",
+    "plan": "plans which GPU of a host measures which cases of a night, and prints the time that the night takes",
+    "accept": "makes stored runs the records of their cases, or of one case, without measuring again",
+    "history": "shows the trend of each case over many nights, and the nights on which its level changed",
+    "store": "adds the runs in folders to the store of all runs",
+    "profile": "summarizes the measured steps of an Nsight Systems report: kernels, copies, waits, idle times, ranges",
+    "diff": "compares two stored runs: the change of each case, and its likely cause",
 }
 
 

@@ -37,7 +37,7 @@ from gpugate.store.version import WORKING_TREE, Version, check_out
 from gpugate.units import duration, item, number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
-PATH_HELP = "perf tests, also several times (default: perf_tests, else all tests that pytest finds)"
+PATH_HELP = "the perf tests; repeat it for several paths (default: perf_tests, else all tests that pytest finds)"
 FORMAT, FORMAT_VERSION = "gpugate-comparison", 1
 EXACT = ("kernel_launches", "graph_launches", "kernels", "copies", "memsets", "synchronizing_calls")
 HALF_A_CALL = 0.5
@@ -72,25 +72,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=WORKING_TREE,
         help="the version to judge: a git ref, a folder, or . for the working tree with what is uncommitted (default)",
     )
-    add("--exact", action="store_true", help="compares with BASE itself, also where it has commits that HEAD lacks")
+    add("--exact", action="store_true", help="compares with BASE itself, even where it has commits that HEAD lacks")
     add("--path", metavar="PATH", action="append", help=PATH_HELP)
     add("-k", dest="keyword", metavar="EXPR", help="compares the cases that pytest's -k would select")
     add("-m", dest="marker", metavar="EXPR", help="compares the cases that pytest's -m would select")
     add(
         "--budget",
         metavar="SECONDS",
-        help="most time for sampling of each case in each process, building apart (default: as planned by its record; "
-        f"{BUDGET_S:g} without one)",
+        help="the most seconds that a process samples a case, without building it (default: as its record plans; "
+        f"{BUDGET_S:g} without a record)",
     )
     add(
         "--processes",
         metavar="N",
         default=str(MOST_PROCESSES),
-        help="most fresh processes for a case; one that is decided gets no further one (default: %(default)s)",
+        help="the most processes that measure a case; a decided case gets no further one (default: %(default)s)",
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    add("--json", metavar="FILE", type=Path, help="writes the duets as JSON, too")
-    add("--markdown", metavar="FILE", type=Path, help="writes the table as Markdown, too, for a comment")
+    add("--json", metavar="FILE", type=Path, help="also writes the result as JSON")
+    add("--markdown", metavar="FILE", type=Path, help="also writes the table as Markdown, for a comment")
 
 
 def run(arguments: argparse.Namespace) -> int:

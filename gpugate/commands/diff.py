@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit status: 0, whatever differs; 2 a file cannot be used, or the two have no case in common"
     which = f"a run that --perf-json wrote, or the folder of a night with its {RUN}"
     parser.add_argument("before", metavar="A", type=Path, help=which)
-    parser.add_argument("after", metavar="B", type=Path, help="another one, of the same machine or not")
+    parser.add_argument("after", metavar="B", type=Path, help="another run or night, of this or another machine")
 
 
 def run(arguments: argparse.Namespace) -> int:

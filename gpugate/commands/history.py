@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last",
         metavar="N",
-        help="show the newest N nights of each machine; marks rest on all "
+        help="show the newest N nights of each machine; all nights decide where a level changed "
         f"(default: {DEFAULT_LAST}, and {LAST_OF_PAGE} with --html)",
     )
     form = parser.add_mutually_exclusive_group()

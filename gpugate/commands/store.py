@@ -16,7 +16,7 @@ REFUSED = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "adds runs of --perf-report and --perf-json, also those of an older gpugate; a run that is there stays"
+    text = "adds runs of --perf-report and --perf-json, even those of an older gpugate; a run that the store has stays"
     parser.add_argument("action", choices=["add"], help=text)
     parser.add_argument(
         "folders",
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"add to this SQLAlchemy URL (default: {VARIABLE}, else the project's)",
     )
-    parser.epilog = "exit status: 0 each run is in the store, 1 some cannot be used, 2 a folder or the store cannot be"
+    parser.epilog = "exit status: 0 every run is stored, 1 a run cannot be used, 2 a folder or the store cannot be used"
 
 
 def run(arguments: argparse.Namespace) -> int:
