@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,21 @@ def list_visible_gpus() -> list[str]:
 
     Without the variable the names are UUIDs. The list is empty where NVML is absent.
     """
-    with _nvml() as nvml:
-        if nvml is None:
-            return []
-        handles = [_query(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount())]
-        uuids = [str(_query(nvml, nvml.nvmlDeviceGetUUID, handle) or "") for handle in handles]
-    return _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    with _nvml() as ask:
+        handles = [ask("DeviceGetHandleByIndex", index) for index in range(ask("DeviceGetCount") or 0)]
+        uuids = [str(ask("DeviceGetUUID", handle) or "") for handle in handles]
+    return _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")) if uuids else []
 
 
 def read_near_cores(name: str) -> frozenset[int]:
     """Reads the cores on the NUMA node of a GPU of `list_visible_gpus`; empty where NVML does not report them."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return frozenset()
-        if name.isdecimal():
-            handle = _query(nvml, nvml.nvmlDeviceGetHandleByIndex, int(name))
-        else:
-            handle = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, name)
+    with _nvml() as ask:
+        by_index = name.isdecimal()
+        handle = ask("DeviceGetHandleByIndex", int(name)) if by_index else ask("DeviceGetHandleByUUID", name)
         if handle is None:
             return frozenset()
-        gpu = _query(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-        words = _query(nvml, nvml.nvmlDeviceGetCpuAffinity, gpu, MOST_CORES // 64) or ()
+        gpu = ask("DeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+        words = ask("DeviceGetCpuAffinity", gpu, MOST_CORES // 64) or ()
     return frozenset(core for core in range(64 * len(words)) if words[core // 64] >> core % 64 & 1)
 
 
@@ -53,26 +47,22 @@ def foreign_processes(gpu_index: int) -> list[int]:
     """
     import torch
 
-    with _nvml() as nvml:
-        if nvml is None:
-            return []
-        handle = _device_handle(nvml, gpu_index, torch.cuda.get_device_properties(gpu_index).uuid)
-        running = _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    with _nvml() as ask:
+        handle = _device_handle(ask, gpu_index, torch.cuda.get_device_properties(gpu_index).uuid)
+        running = ask("DeviceGetComputeRunningProcesses", handle) or []
     return _without_this_process([int(process.pid) for process in running])
 
 
 def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
     """Reads driver version, MIG, ECC and power limit, named as in Environment; None for a value not reported."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return {}
-        handle = _device_handle(nvml, index, uuid)
+    with _nvml() as ask:
+        handle = _device_handle(ask, index, uuid)
         # Driver settings belong to the whole GPU; a MIG slice does not report them.
-        gpu = _query(nvml, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
-        mig, ecc = _query(nvml, nvml.nvmlDeviceGetMigMode, gpu), _query(nvml, nvml.nvmlDeviceGetEccMode, gpu)
-        limit_mw = _query(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, gpu)
+        gpu = ask("DeviceGetDeviceHandleFromMigDeviceHandle", handle) or handle
+        mig, ecc = ask("DeviceGetMigMode", gpu), ask("DeviceGetEccMode", gpu)
+        limit_mw = ask("DeviceGetEnforcedPowerLimit", gpu)
         return {
-            "driver": _query(nvml, nvml.nvmlSystemGetDriverVersion),
+            "driver": ask("SystemGetDriverVersion"),
             "mig": None if mig is None else bool(mig[0]),
             "ecc": None if ecc is None else bool(ecc[0]),
             "power_limit_w": None if limit_mw is None else limit_mw / 1000,
@@ -80,36 +70,37 @@ def gpu_facts(index: int, uuid: object) -> dict[str, Any]:
 
 
 @contextmanager
-def _nvml() -> Iterator[Any]:
-    """Yields the initialized pynvml module, or None where there is no NVIDIA driver."""
+def _nvml() -> Iterator[Callable[..., Any]]:
+    """Yields a function that runs an NVML query by its name, such as `DeviceGetCount`.
+
+    It returns None where there is no NVIDIA driver, and where this machine does not support the query.
+    """
     import pynvml
+
+    def ask(query: str, *arguments: Any) -> Any:
+        try:
+            return getattr(pynvml, f"nvml{query}")(*arguments)
+        except pynvml.NVMLError:
+            return None
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        yield None
+        yield lambda query, *arguments: None
         return
     try:
-        yield pynvml
+        yield ask
     finally:
         pynvml.nvmlShutdown()
 
 
-def _query(nvml: Any, query: Any, *arguments: Any) -> Any:
-    """Runs one NVML query; returns None where this machine does not support it."""
-    try:
-        return query(*arguments)
-    except nvml.NVMLError:
-        return None
-
-
-def _device_handle(nvml: Any, index: int, uuid: object) -> Any:
+def _device_handle(ask: Callable[..., Any], index: int, uuid: object) -> Any:
     """Finds a GPU or MIG slice by its UUID: NVML and CUDA may number GPUs differently."""
     for prefix in ("GPU-", "MIG-"):
-        handle = _query(nvml, nvml.nvmlDeviceGetHandleByUUID, f"{prefix}{uuid}")
+        handle = ask("DeviceGetHandleByUUID", f"{prefix}{uuid}")
         if handle is not None:
             return handle
-    return _query(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+    return ask("DeviceGetHandleByIndex", index)
 
 
 def _is_slice(name: str) -> bool:
