@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules import module as all_modules
+from torch.overrides import _get_current_function_mode_stack as function_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dispatch_modes
 
 from gpugate.measurement import device_timer
 
-_MISSING = object()
 # Torch's compiler replaces these itself when it is first used.
 _REPLACED_BY_TORCH = {"torch.manual_seed", "torch.nn.Module.__init__", "torch.nn.Module.__setstate__"}
 
@@ -134,7 +135,7 @@ def _restore(functions: _Functions, settings: Sequence[Any]) -> list[str]:
 def _restore_functions(path: str, place: ModuleType | type, found: Mapping[str, object]) -> list[str]:
     now, changed = dict(vars(place)), []
     for name, value in found.items():
-        if _runs(value) and now.get(name, _MISSING) is not value and f"{path}.{name}" not in _REPLACED_BY_TORCH:
+        if _runs(value) and now.get(name) is not value and f"{path}.{name}" not in _REPLACED_BY_TORCH:
             setattr(place, name, value)
             changed.append(f"{path}.{name}")
     for name in now.keys() - found.keys():
@@ -156,14 +157,6 @@ class _Setting(NamedTuple):
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
-
-
-def _function_modes() -> list[object]:
-    return [torch._C._get_function_stack_at(depth) for depth in range(torch._C._len_torch_function_stack())]
-
-
-def _dispatch_modes() -> list[object]:
-    return [torch._C._get_dispatch_stack_at(depth) for depth in range(torch._C._len_torch_dispatch_stack())]
 
 
 def _leave(modes: Callable[[], list[Any]], found: Sequence[object]) -> None:
@@ -206,8 +199,8 @@ def _set_collection(found: tuple[bool, tuple[int, int, int]]) -> None:
 
 
 _SETTINGS = (
-    _Setting("torch's function modes", _function_modes, lambda found: _leave(_function_modes, found)),
-    _Setting("torch's dispatch modes", _dispatch_modes, lambda found: _leave(_dispatch_modes, found)),
+    _Setting("torch's function modes", function_modes, lambda found: _leave(function_modes, found)),
+    _Setting("torch's dispatch modes", dispatch_modes, lambda found: _leave(dispatch_modes, found)),
     _Setting(
         "torch's default device",
         lambda: getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
