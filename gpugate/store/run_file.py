@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,10 @@ def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:
     """Reads the machine of a run, its start, and whether it was cut off, which stand before its cases, whose samples
     are nearly all of the file. Raises as `read` does."""
     with FILE.reading(path):
-        lines = []
         with path.open(encoding="utf-8") as file:
-            for line in file:
-                if line.startswith('  "cases":'):  # as `pretty` writes a field of the document
-                    break
-                lines.append(line)
-        body = FILE.open(parse("".join(lines).rstrip().removesuffix(",") + "}"))
+            # As `pretty` writes a field of the document.
+            start = "".join(takewhile(lambda line: not line.startswith('  "cases":'), file))
+        body = FILE.open(parse(start.rstrip().removesuffix(",") + "}"))
         started = parse_time(body.get("started_at"))
         return from_json(Environment, body.get("environment")), started, body.get("interrupted") is True
 
