@@ -232,9 +232,6 @@ class RankedSide(Side):
     def step(self, step: Callable[[Any], Any]) -> None:
         self._side.step = step
 
-    def align(self) -> None:
-        self.job.align()
-
     def _finish(self) -> None:
         self.job.announce("finish", side=self._number)
         with self.job.blame_ranks():

@@ -116,7 +116,7 @@ class BuiltSide:
         with blame(self.name, "running timed steps"), pause_garbage_collection(), self.compiler.count():
             self.take_stock(inputs)
             if isinstance(self.side, RankedSide):
-                self.side.align()
+                self.side.job.align()
             self.take_waits_ms()  # those of earlier steps
             block_ms = time_ms(lambda: self.run_steps(inputs, steps))
         return block_ms / steps
