@@ -199,10 +199,7 @@ class BothSides:
         with ExitStack() as stack:  # it closes in reverse order, and the second side where closing the first fails
             stack.callback(release, self.reference.device)
             for name in names if self.reference_built_first else names[::-1]:
-                stack.callback(self._close_side, name)
-
-    def _close_side(self, name: str) -> None:
-        self.__dict__.pop(name).close()
+                stack.callback(lambda name: self.__dict__.pop(name).close(), name)
 
 
 def build_both(

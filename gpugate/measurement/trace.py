@@ -165,6 +165,8 @@ def counters(activity: Activity) -> dict[str, float]:
     device = (*activity.kernels, *activity.copies, *activity.memsets)
     active, kernels, copies = map(union, (device, activity.kernels, activity.copies))
     window = active[-1][1] - active[0][0] if active else 1.0  # from the first to the last activity of the device
+    # The 15 longest kernels of an average step are the 15 x steps longest ones of the window.
+    longest = sorted((e["dur"] for e in activity.kernels), reverse=True)[: LONGEST * steps]
     per_step = {
         "kernel_launches": sum(bool(LAUNCH.match(name)) for name in names),
         "graph_launches": sum(bool(GRAPH_LAUNCH.match(name)) for name in names),
@@ -181,7 +183,7 @@ def counters(activity: Activity) -> dict[str, float]:
     found = {
         **{name: value / steps for name, value in per_step.items()},
         "streams": _streams(device),
-        "longest_kernels_mean_ms": _longest_mean_ms(activity.kernels, steps),
+        "longest_kernels_mean_ms": sum(longest) / len(longest) / 1e3 if longest else 0.0,
         "active_fraction": length(active) / window,
         "kernel_fraction": length(kernels) / window,
         "copy_fraction": length(copies) / window,
@@ -203,12 +205,6 @@ def _copies_by_direction(copies: Sequence[Event]) -> dict[str, float]:
                 counts[f"{name}_bytes"] += copy["args"].get("bytes", 0)
                 counts[f"{name}_ms"] += copy["dur"] / 1e3
     return counts
-
-
-def _longest_mean_ms(kernels: Sequence[Event], steps: int) -> float:
-    """Averages the 15 longest kernels of an average step: the 15 x steps longest kernels of the window."""
-    longest = sorted((e["dur"] for e in kernels), reverse=True)[: LONGEST * steps]
-    return sum(longest) / len(longest) / 1e3 if longest else 0.0
 
 
 def union(events: Sequence[Event]) -> list[Span]:

@@ -114,14 +114,11 @@ def opaque_part(parts: Parts) -> str | None:
         if isinstance(part, Iterator):
             return f"{where}, which can be read only once"
         is_array = isinstance(part, np.ndarray) and part.flags.writeable and part.dtype.kind in "biufc"
-        known = isinstance(part, (torch.Tensor, type, ModuleType, Enum)) or _package_of(part) in _KNOWN
+        package = type(part).__module__.partition(".")[0]
+        known = package in _KNOWN or isinstance(part, (torch.Tensor, type, ModuleType, Enum))
         if is_array or not known:
             return f"{where}, {'whose memory torch cannot share' if is_array else 'whose tensors cannot be found'}"
     return None
-
-
-def _package_of(part: object) -> str:
-    return type(part).__module__.partition(".")[0]
 
 
 def output_parts(output: object, inputs: object = None) -> Parts:
