@@ -118,6 +118,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         PyNvVCExceptionUnsupported=NoEngineError,
         made=made,
         caller=FakeStream(),
+        read_by=[],  # the stream of each call of record_stream
     )
     monkeypatch.setitem(sys.modules, "PyNvVideoCodec", fake)
     for name, stand_in in {
@@ -129,7 +130,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "current_device": lambda: 3,
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: fake.read_by.append(stream))
     return fake
 
 
@@ -181,6 +182,7 @@ def test_events_hand_every_frame_over(
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
     assert len({*library.caller.waited}) == 200
+    assert library.read_by == [library.caller] * 200, "a frame's memory is free only after the reader's copy"
 
 
 @pytest.mark.parametrize("sessions", [1, 3])
