@@ -220,7 +220,7 @@ def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor
 
 
 class InTiles(OnDevice):
-    """The same with a kernel in Triton for each plane, which multiplies few zeros: a tile is blurred by itself."""
+    """Composites as `OnDevice` does, by a kernel in Triton for each plane: it blurs tiles, and multiplies few zeros."""
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
         from workloads.video import triton_stages

@@ -100,7 +100,7 @@ def test_the_composite_is_opencvs(clip: Clip, dtype: torch.dtype, least_db: floa
     assert min(per_frame) >= least_db
 
 
-# --- stages of one kernel, at any size and to the frame's edge -----------------------------------------------------
+# --- stages in Triton, at any size and to the frame's edge ------------------------------------------------------------
 
 COMPARED = """
 import torch
@@ -130,7 +130,7 @@ children.parent.send(found)
 
 
 @pytest.mark.usefixtures("warm_children")
-def test_a_stage_of_one_kernel_is_the_stage_in_pytorch() -> None:
+def test_a_stage_in_triton_is_the_stage_in_pytorch() -> None:
     pytest.importorskip("triton")
     (found,) = interpret(COMPARED)
     allowed = {"input": 2e-6, "levels": 1, "share": 0.04}
