@@ -84,16 +84,17 @@ def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Re
     # The records of engines that have no such flag were counted before it was.
     raced = found.get("autotuned") and (recorded.get("autotuned") or "engine_layers" in found)
     for name in (*(() if raced else EXACT_UNLESS_AUTOTUNED), *EXACT):
-        if name in found and name in recorded and found[name] > _most(name, recorded[name]):
+        if name in found and name in recorded and found[name] > _most(name, recorded[name], found[name]):
             yield name, Reason(ReasonCode.ITEM_GREW, {"item": name, "then": recorded[name], "now": found[name]})
 
 
-def _most(name: str, recorded: float) -> float:
-    """The largest accepted count. The threads of a pipeline give no whole number in a step: such a count may be a
-    tenth, and one, above the recorded one. Bytes of compressed pictures differ with the pictures."""
+def _most(name: str, recorded: float, now: float) -> float:
+    """The largest accepted count. The threads of a pipeline give no whole number in a step, or one by chance: where one
+    of both counts is none, the new one may be a tenth, and one, above the recorded one. Bytes of compressed pictures
+    differ with the pictures."""
     if name.endswith("_bytes"):
         return (1 + SAME) * recorded + ROOM.get(name, (SAME, 0.0))[1]
-    return recorded if recorded == int(recorded) else 1.1 * recorded + 1
+    return recorded if recorded == int(recorded) and now == int(now) else 1.1 * recorded + 1
 
 
 def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Literal["grew", "alike", "fell", "as recorded"] | None:
