@@ -95,10 +95,12 @@ class PerfTests:
         self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Marks the tests of cases in a session that can measure none of its cases."""
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+        """Marks the tests of cases in a session that can measure none of its cases; not those with an error of their
+        own."""
         report = yield
-        report.unmeasured = self.opened is not None and not self.opened.doubt.cases and bool(cases_of(item))
+        failed = call.excinfo is not None and call.excinfo.errisinstance(pytest.fail.Exception)
+        report.unmeasured = failed and self.opened is not None and not self.opened.doubt.cases and bool(cases_of(item))
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
