@@ -142,14 +142,18 @@ def run_module(
 ) -> Ended:
     """Runs a Python module to its end, as `run_child` runs a command, and returns its messages with its end.
 
-    `receive` gets each message as it comes, in a thread. The `options` are those of `Child`.
+    `receive` gets each message as it comes, in a thread, and its first error is raised at the end. The `options` are
+    those of `Child`.
     """
-    messages: list[Any] = []
+    messages, failed = list[Any](), list[Exception]()
 
     def read() -> None:
         for message in child.messages:
             messages.append(message)
-            receive(message)
+            try:
+                receive(message)
+            except Exception as error:
+                failed.append(error)
 
     with Child(module, words, task, **options) as child:
         reading = threading.Thread(target=read, daemon=True)
@@ -157,6 +161,8 @@ def run_module(
         ended = child.await_end(timeout_s)
         child.messages.end()  # a process that it forked may keep the socket open
         reading.join()
+    for error in failed:
+        raise error
     return replace(ended, messages=tuple(messages))
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from gpugate.catalogue import CONFTEST, catalogue
-from gpugate.errors import SPANS_GPUS, CompareError, GpugateError, SideError
+from gpugate.errors import SPANS_GPUS, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
 from gpugate.judging.duet import plan, read_noise
@@ -76,23 +76,21 @@ class DuetTaker:
         """Sends what is measured after every case, so that a process that is killed keeps its measurements."""
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in self.plan.case_ids or cases if name in cases and name in base]  # the first one first
+        absent = {name: missing.reason for name in wanted if (missing := perf.missing(cases[name])) is not None}
+        absent |= {name: SPANS_GPUS for name in wanted if cases[name].spans_gpus and name not in absent}
         self._report(
             DuetProcess(
                 swapped=self.plan.swapped,
                 environment=perf.environment,
                 wanted=tuple(name for name in wanted if perf.can_measure(cases[name])),
+                problems=absent,
                 added=tuple(name for name in cases if name not in base),
                 removed=tuple(sorted(name for name in base.keys() - known if name.endswith(f"/{perf.device.type}"))),
             )
         )
-        for name in wanted:
+        for name in (one for one in wanted if one not in absent):
             case = cases[name]
             try:
-                missing = perf.missing(case)
-                if missing is not None:
-                    raise CompareError(missing.reason)
-                if case.spans_gpus:
-                    raise CompareError(SPANS_GPUS)
                 with limit_time(perf.options.step_timeout_s, partial(self._end_hung, case)):
                     found = self._measure(perf, case, base[name])
             except GpugateError as error:
