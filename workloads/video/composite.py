@@ -305,7 +305,7 @@ STAYS = {"cuda": Contract((Limit("device_to_host_bytes", at_most=4096),))}
 OPERATORS = "an operator for each step, with memory between them"
 PRODUCTS = "two matrix products blur a plane and two enlarge its mask, in YUV, where half the bytes are"
 IN_TILES = "a kernel for each plane blurs a tile by small products and blends it: nothing between lies in memory"
-ALL_CORES = "OpenCV blurs on all cores of the host, in 116 to 170 ms, and a process of an H200 left 390x to 1,160x"
+ALL_CORES = "OpenCV blurs on all cores of the host, in 116 to 170 ms: the interval of an H200's process begins at 390x"
 OF_ZEROS = f"{PRODUCTS}; nearly all are products with zero, which a CPU minds more than tensor cores do"
 
 

@@ -381,6 +381,7 @@ class Session(threading.Thread):  # cuda only
                     self._own_room.acquire()
                     self._room.acquire()  # last: a session that waits must not occupy the room of others
                     if self._stopped:
+                        self._room.release()  # a session that was stopped later may have taken the room of this one
                         stream.synchronize()
                         return
                     copied = as_tensor(frame, stream).clone()
@@ -395,7 +396,7 @@ class Session(threading.Thread):  # cuda only
             # By number: that seeks to the keyframe, where `seek_to_index` may decode all frames before it.
             frames: list[Any] = decoder.get_batch_frames_by_index(numbers)
         except Exception as error:
-            raise VideoError(f"{self._file} is damaged or cut short ({words_of(error)}): make it anew") from error
+            raise VideoError(f"{self._file} cannot be decoded here ({shorten(error)}): make it anew") from error
         return frames
 
 
@@ -420,10 +421,10 @@ def nvdec_library() -> Iterator[Any]:  # cuda only
         refused = library.PyNvVCException, library.PyNvVCExceptionUnsupported
         yield library
     except refused as error:
-        raise RuntimeError(f"there is no NVDEC to decode with ({words_of(error)}): {VIDEO_CAPABILITY}") from error
+        raise RuntimeError(f"there is no NVDEC to decode with ({shorten(error)}): {VIDEO_CAPABILITY}") from error
 
 
-def words_of(error: Exception) -> str:  # cuda only
+def shorten(error: Exception) -> str:  # cuda only
     """The message of PyNvVideoCodec without the paragraphs that follow it."""
     return " ".join(str(error).partition("===")[0].split()) or "no message"
 

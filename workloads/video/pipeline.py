@@ -178,7 +178,7 @@ def on_device(place: Place, network: Network) -> Compute:
 
 
 def in_triton(place: Place, network: Network) -> Compute:
-    """A kernel in Triton before the network, and one for each plane after it: NV12 to NV12."""
+    """Kernels in Triton before and after the network: NV12 to NV12."""
     sample = preprocess.in_triton(*place.size, place.info.matrix)
     blend = composite.InTiles(*place.size)
     blend(place.nv12(), network(sample(place.nv12())))  # compiles both before the stages begin
@@ -310,7 +310,7 @@ class Pipeline:
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
         if not self._threads:
-            with torch.cuda.stream(self.stream):
+            with on_stream(self.stream):
                 decoded = self.decode()
                 return None if decoded is None else self.encode(self.compute(decoded))
         try:
@@ -401,6 +401,11 @@ def another_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """The context of a stream; of none on a CPU, where PyTorch's own context would start CUDA if there is a GPU."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
 # --- the sides --------------------------------------------------------------------------------------------------------
 
 
@@ -428,7 +433,7 @@ def build(rung: Rung, context: Context) -> Side:
         closing_all = built.pop_all()
 
     def step(stamp: Tensor) -> Tensor:
-        with torch.cuda.stream(pipeline.stream):
+        with on_stream(pipeline.stream):
             batches = [cast(Batch, pipeline.take()) for _ in range(context.items // BATCH)]  # the clip goes round
             return torch.cat([batch.on_stream() for batch in batches]).to(stamp.device) * stamp[:, None]
 
@@ -569,7 +574,7 @@ def file_is_whole(rung: Rung, context: Context) -> str:
     with tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir) as folder:
         path = Path(folder, f"clip{rung.encoder.suffix}")
         with (
-            torch.cuda.stream(another_stream(context.device)),
+            on_stream(another_stream(context.device)),
             rung.encoder(path, clip, context.device) as encoder,
             closing(Pipeline(rung, context, clip, encoder.write)) as pipeline,
         ):
@@ -640,7 +645,7 @@ def _rung(
 
 X264_BOUND = "H.264 out, as users get it: libx264 on the cores is the longest stage, and all else hides behind it"
 NVIDIAS_LIBRARIES = "TensorRT and CV-CUDA in place of fused cuDNN calls and torch: libx264 is the longest stage of both"
-ONE_KERNEL_A_STAGE = (
+KERNELS_IN_TRITON = (
     "Motion JPEG out; a kernel preprocesses, and one for each plane composites, in place of a captured dozen"
 )
 MOTION_JPEG = "Motion JPEG out, with many times the bits of H.264 at equal PSNR: the proofs print both figures of both"
@@ -711,7 +716,7 @@ OPTIMIZED = (
         min_speedup_why=OWN_HOST,
     ),
     _rung(
-        *("optimized-triton", TRITON, {"cuda": 0.95}, ONE_KERNEL_A_STAGE, COMPRESSED_ONLY),
+        *("optimized-triton", TRITON, {"cuda": 0.95}, KERNELS_IN_TRITON, COMPRESSED_ONLY),
         compared_with="optimized-nvjpeg",
         needs=WITH_TRITON,
     ),

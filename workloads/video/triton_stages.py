@@ -1,4 +1,4 @@
-"""Preprocessing of NV12 as one kernel in Triton, compositing as one for each plane: nothing between lies in memory."""
+"""Kernels in Triton that preprocess and composite NV12: one for all channels, and one for each plane."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ def composite(rows: slice, reach: int, matrices: Sequence[Tensor]) -> Callable[[
     margin = triton.cdiv(reach, CHUNK // 2) * (CHUNK // 2)
     patch = triton.next_power_of_2(max(TILE * h // tall, TILE * w // wide, 12) + 4)  # a product has at least 16
     blocks = (
-        _blocks(matrices[0], [top - margin for top in tops], TILE + 2 * margin),
-        _blocks(matrices[1], [left - margin for left in lefts], TILE + 2 * margin),
-        _blocks(matrices[2], [top * h // tall - 1 for top in tops], patch),
-        _blocks(matrices[3], [left * w // wide - 1 for left in lefts], patch),
+        cut_blocks(matrices[0], [top - margin for top in tops], TILE + 2 * margin),
+        cut_blocks(matrices[1], [left - margin for left in lefts], TILE + 2 * margin),
+        cut_blocks(matrices[2], [top * h // tall - 1 for top in tops], patch),
+        cut_blocks(matrices[3], [left * w // wide - 1 for left in lefts], patch),
     )
     sides = {"tile": TILE, "margin": margin, "chunk": CHUNK, "patch": patch}
 
@@ -173,8 +173,8 @@ def composite(rows: slice, reach: int, matrices: Sequence[Tensor]) -> Callable[[
     return blend
 
 
-def _blocks(matrix: Tensor, starts: Sequence[int], columns: int) -> Tensor:
+def cut_blocks(matrix: Tensor, starts: Sequence[int], columns: int) -> Tensor:
     """float16 [tiles, TILE, columns]: the columns from its start on of each TILE rows, with zeros beyond the matrix."""
-    padded = F.pad(matrix.half(), (TILE, columns, 0, -len(matrix) % TILE))
-    tiles = (padded[TILE * tile : TILE * (tile + 1), TILE + start :] for tile, start in enumerate(starts))
+    padded = F.pad(matrix.half(), (columns, columns, 0, -len(matrix) % TILE))
+    tiles = (padded[TILE * tile : TILE * (tile + 1), columns + start :] for tile, start in enumerate(starts))
     return torch.stack([tile[:, :columns] for tile in tiles])

@@ -205,6 +205,22 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
     decoder.close()
 
 
+def test_all_sessions_end_where_one_decodes_on_while_others_are_stopped(
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = decode.Session.stop
+
+    def stop_slowly(session: decode.Session) -> None:
+        stop(session)
+        time.sleep(0.02)
+
+    monkeypatch.setattr(decode.Session, "stop", stop_slowly)
+    for _ in range(5):
+        decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3)
+        soon(decoder.settle)
+        soon(decoder.close)
+
+
 @pytest.mark.parametrize("at", [0, 7, 70])
 def test_the_error_of_a_session_comes_out_and_ends_all(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, at: int
@@ -219,7 +235,7 @@ def test_the_error_of_a_session_comes_out_and_ends_all(
     monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", fails)
     decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
     for _ in range(2):
-        with pytest.raises(VideoError, match=rf"is damaged or cut short \(frame {at} broke the decoder\): make"):
+        with pytest.raises(VideoError, match=rf"cannot be decoded here \(frame {at} broke the decoder\): make"):
             soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
     assert numbers == [*range(len(numbers))]
     assert len(numbers) <= at
