@@ -57,13 +57,13 @@ def test_a_case_without_a_record_is_sampled_until_its_interval_is_narrow(
     assert (found.budget_s, found.half_width, found.planned) == (budget_s, 0.0075, False)
 
 
-def test_the_cases_of_a_plan_have_their_turns_in_its_order() -> None:
-    """The first one is the case of a gate, and the others may have no time left."""
+def test_the_first_message_has_all_cases_that_cannot_be_measured_here() -> None:
+    """A process that dies later loses none of them."""
     sent: list[Any] = []
-    cases: Any = {name: SimpleNamespace(id=name) for name in ("net/a/cpu", "net/b/cpu")}
+    cases: Any = {name: SimpleNamespace(id=name, spans_gpus=False) for name in ("net/a/cpu", "net/b/cpu")}
     none_here = SimpleNamespace(reason="it needs what is not here")
     facts = {"environment": TWO_CORES, "device": SimpleNamespace(type="cpu")}
     perf: Any = SimpleNamespace(**facts, missing=lambda _: none_here, can_measure=lambda _: False)
     DuetTaker(DuetPlan("", case_ids=("net/b/cpu", "net/a/cpu")), sent.append)._measure_all(perf, cases, cases)
-    assert [*sent[-1]["problems"]] == ["net/b/cpu", "net/a/cpu"]
+    assert [*sent[0]["problems"]] == ["net/b/cpu", "net/a/cpu"]
     assert not sent[0]["wanted"]
