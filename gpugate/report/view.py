@@ -90,7 +90,9 @@ class RunView:
         good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
         if words:
             return f"{kind}: {', '.join(words)} of {cases}"
-        other = f"; exit status {run.exit_status} has another cause" if run.exit_status else ""
+        absent = sum(case.skipped is not None for case in self.cases)
+        cause = f"{number_of(absent, 'further case')} not measured" if absent else "it has another cause"
+        other = f"; exit status {run.exit_status}: {cause}" if run.exit_status else ""
         return f"{kind}: {cases}, {good}{other}"
 
     @property
