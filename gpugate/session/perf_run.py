@@ -201,8 +201,9 @@ class PerfRun:
 
     def _finish(self, session: pytest.Session, perf: PerfSession) -> None:
         run, dropped = perf.result, self._describe_dropped(session, perf)
-        is_due = self.options.gate and selects_all(self.config)
-        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due else dropped)])
+        whole = selects_all(self.config)
+        is_due, is_chosen = self.options.gate and whole, not (self.options.gate or whole)
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due or is_chosen else dropped)])
         lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
         if accepted - lacking and lacking - accepted:
             needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
