@@ -29,7 +29,8 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
     # A shell takes the line as it stands: what follows the sign # is a comment there.
     NextStep.FIND_COMMIT: "gpugate bisect {case} --good {commit}{paths}"
     ' # if intended, once it was measured by five processes: gpugate accept --case {case} --reason "..."',
-    NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, then {again}",
+    NextStep.SAME_CORES: "give this process as many cores as the record has, {cores}, by taskset or OMP_NUM_THREADS,"
+    " then {again}",
     NextStep.RAISE_QUOTA: "raise the quota of CPU time of this process, then {again}",
     NextStep.COOL_MACHINE: "wait until this machine is idle and cool, then {again}",
     NextStep.USE_CUDA: "run it on a CUDA device",

@@ -35,7 +35,9 @@ def test_each_command_that_a_next_step_advises_is_accepted_and_selects_the_case_
     tiny.workload(optimizations=f"{PROMISE}, {PROMISE.replace('quick', 'other', 1)}")
     tried = {step: COMMAND.findall(words_of(step)) for step in NextStep}
     assert {step for step, commands in tried.items() if not commands} == BY_HAND
-    assert words_of(NextStep.SAME_CORES).startswith("give this process as many cores as the record has, 2, then ")
+    assert words_of(NextStep.SAME_CORES).startswith(
+        "give this process as many cores as the record has, 2, by taskset or OMP_NUM_THREADS, then "
+    )
     for command in {command for commands in tried.values() for command in commands}:
         with subtests.test(command):
             program, *words = shlex.split(command)
