@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpugate.commands.compare import NOT_SLOWER, PATH_HELP, SLOWER, UNDECIDED, write_change, write_interval
-from gpugate.errors import CompareError
+from gpugate.errors import CompareError, OptionError
 from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises CompareError for ends that cannot be measured, and OptionError for a case without a device.
     """
     project = Path.cwd()
+    if "/" not in arguments.case:
+        raise OptionError(f"{arguments.case} is no id of a case: give one such as two-layer-net/all/cuda")
     device = arguments.case.rpartition("/")[2]
     words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
     with treat_termination_as_ctrl_c(), check_out(arguments.good, project, project / CACHE) as good:

@@ -42,7 +42,12 @@ COMMANDS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Runs the subcommand that `words` (default: the command line) name and returns its exit status."""
     words = sys.argv[1:] if words is None else words
-    return run_command(_parser(words), words)
+    try:
+        parser = _parser(words)
+    except KeyboardInterrupt:  # while the command's module is imported
+        print("gpugate: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return run_command(parser, words)
 
 
 def run_command(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:

@@ -77,6 +77,17 @@ def test_an_error_is_one_sentence_and_an_interruption_no_traceback(
     assert capsys.readouterr().err == f"gpugate made-up: {words}\n"
 
 
+def test_an_interruption_while_a_command_is_imported_is_no_traceback(
+    made_up: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(parser: object) -> None:
+        raise KeyboardInterrupt
+
+    made_up.add_arguments = fail  # type: ignore[attr-defined]
+    assert main(["made-up"]) == 130
+    assert capsys.readouterr().err == "gpugate: interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
