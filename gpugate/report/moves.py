@@ -30,11 +30,12 @@ def describe_moves(before: Night, now: Night) -> list[str]:
 
 
 def _describe_move(moved: Moved) -> str:
-    """`speedup 9.31x -> 8.72x (-6.3 %), per step ...`: only what is outside its noise."""
+    """`speedup 9.31x -> 8.72x (-6.3 %), per step ...`: only what is outside its noise. A time that moved alone moved
+    with the reference's, as on a busy machine."""
     changes = (("speedup", moved.speedup, units.ratio), ("per step", moved.per_step_ms, units.milliseconds))
     words = (
         f"{name} {written(one.before.median)} -> {written(one.after.median)} ({units.signed_percent(one.share)})"
         for name, one, written in changes
         if not one.is_noise
     )
-    return ", ".join(words)
+    return ", ".join([*words, *(["about as the reference's"] if moved.speedup.is_noise else [])])

@@ -33,6 +33,11 @@ def test_a_case_that_moved_has_both_values_and_the_commit() -> None:
     ]
 
 
+def test_a_time_that_moved_as_the_reference_did_says_so() -> None:
+    (_, line) = describe_moves(night(case_night(3.0)), night(case_night(3.0, 12.0)))
+    assert line == f"  {CASE}: per step 10.00 ms -> 12.00 ms (+20.0 %), about as the reference's, outside its noise"
+
+
 def test_the_furthest_come_first_and_the_others_are_counted() -> None:
     ids = [f"tiny/{number}/cuda" for number in range(MOST_MOVED + 4)]
     before = night(*(case_night(3.0, case_id=name) for name in ids[:-1]))
