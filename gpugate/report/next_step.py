@@ -109,4 +109,4 @@ def _own_paths(command: str) -> str:
 
 def _own_baselines(command: str) -> str:
     """No record of a user's own inputs may stand among those of the inputs that ship."""
-    return f" {BASELINES} DIR" if SET in command and BASELINES not in command.split() else ""
+    return f" {BASELINES}=DIR" if SET in command and BASELINES not in command else ""

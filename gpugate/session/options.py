@@ -342,7 +342,8 @@ def _command(config: pytest.Config) -> str:
     given = config.args if config.args_source is config.ArgsSource.ARGS else []
     paths = dict.fromkeys(argument.partition("::")[0] for argument in given)
     baselines = config.getoption("perf_baselines")
-    elsewhere = ["--perf-baselines", baselines] if baselines else []
+    # Behind a space pytest would take the folder for tests, and may move its rootdir there.
+    elsewhere = [f"--perf-baselines={baselines}"] if baselines else []
     own = [f"{SET}{word}" for word in config.getoption("perf_set")]
     fault = config.getoption("perf_mutate")
     mutated = [] if fault is None else [f"--perf-mutate={fault}"]
