@@ -29,8 +29,8 @@ def choose_url(given: str | None, root: Path, setting: str) -> str | None:
     if url == NO_STORE:
         return None
     if "://" not in url:
-        step = f"give an SQLAlchemy URL such as {EXAMPLE}, or {NO_STORE}"
-        raise OptionError(f"{name} is {url if _NAME.fullmatch(url) else '***'!r}: {step}")
+        shown, example = (url, f"sqlite:///{Path(url).absolute()}") if _NAME.fullmatch(url) else ("***", EXAMPLE)
+        raise OptionError(f"{name} is {shown!r}: give an SQLAlchemy URL such as {example}, or {NO_STORE}")
     return url
 
 
