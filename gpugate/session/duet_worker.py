@@ -42,6 +42,17 @@ FAILED = 1
 WARM_UP_ALLOWED_S = 2.0
 
 
+def explain_absence(perf: PerfSession, case: Case) -> str | None:
+    """The reason why no duet of the case can be measured here, also a need that cannot be checked; else None."""
+    try:
+        missing = perf.missing(case)
+    except GpugateError as error:
+        return str(error)
+    if missing is not None:
+        return missing.reason
+    return SPANS_GPUS if case.spans_gpus else None
+
+
 class DuetTaker:
     """A plugin of one pytest run. A problem of the whole run is its usage error: one line on stderr.
 
@@ -76,8 +87,7 @@ class DuetTaker:
         """Sends what is measured after every case, so that a process that is killed keeps its measurements."""
         known = {case.id for case in catalogue.cases()}
         wanted = [name for name in self.plan.case_ids or cases if name in cases and name in base]  # the first one first
-        absent = {name: missing.reason for name in wanted if (missing := perf.missing(cases[name])) is not None}
-        absent |= {name: SPANS_GPUS for name in wanted if cases[name].spans_gpus and name not in absent}
+        absent = {name: reason for name in wanted if (reason := explain_absence(perf, cases[name])) is not None}
         self._report(
             DuetProcess(
                 swapped=self.plan.swapped,

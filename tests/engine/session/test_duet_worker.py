@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpugate.errors import CompareError
 from gpugate.machine import children
 from gpugate.measurement.settings import Settings
 from gpugate.session import duet_worker
@@ -61,9 +62,18 @@ def test_the_first_message_has_all_cases_that_cannot_be_measured_here() -> None:
     """A process that dies later loses none of them."""
     sent: list[Any] = []
     cases: Any = {name: SimpleNamespace(id=name, spans_gpus=False) for name in ("net/a/cpu", "net/b/cpu")}
-    none_here = SimpleNamespace(reason="it needs what is not here")
+
+    def missing(case: Any) -> Any:
+        if case.id == "net/a/cpu":
+            raise CompareError("its need cannot be checked")
+        return SimpleNamespace(reason="it needs what is not here")
+
     facts = {"environment": TWO_CORES, "device": SimpleNamespace(type="cpu")}
-    perf: Any = SimpleNamespace(**facts, missing=lambda _: none_here, can_measure=lambda _: False)
+    perf: Any = SimpleNamespace(**facts, missing=missing, can_measure=lambda case: case.id == "net/a/cpu")
     DuetTaker(DuetPlan("", case_ids=("net/b/cpu", "net/a/cpu")), sent.append)._measure_all(perf, cases, cases)
+    assert sent[0]["problems"] == {
+        "net/b/cpu": "it needs what is not here",
+        "net/a/cpu": "its need cannot be checked",
+    }
     assert [*sent[0]["problems"]] == ["net/b/cpu", "net/a/cpu"]
-    assert not sent[0]["wanted"]
+    assert sent[0]["wanted"] == ("net/a/cpu",)
