@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugate.judging.evidence import Evidence, gather
-from gpugate.results.case import CaseResult, summarize_decider
+from gpugate.results.case import CaseResult, find_decider
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import Summary
@@ -132,7 +132,7 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
         promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
         beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
         speedup = {**_of_speedup(here), **promised, **beyond}
-        shown = summarize_decider(one.result) or here  # the process that a table shows
+        shown = find_decider(one.timed)  # as tables do
         wall = {"optimized_ms": shown.optimized_ms.median, "reference_ms": shown.reference_ms.median}
         wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
         if one.wall is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -193,6 +193,11 @@ class CaseResult:
 
 
 def summarize_decider(result: CaseResult) -> Summary | None:
-    """The process whose speedup decided about the case: the middle one, of two the lower one; None without times."""
-    ordered = sorted(map(result.summarize, result.timed), key=lambda one: one.speedup.median)
-    return ordered[(len(ordered) - 1) // 2] if ordered else None
+    """The process whose speedup decided about the case; None without times."""
+    return find_decider([result.summarize(one) for one in result.timed]) if result.timed else None
+
+
+def find_decider(processes: Sequence[Summary]) -> Summary:
+    """The process with the middle speedup, of an even number of them the lower middle one."""
+    ordered = sorted(processes, key=lambda one: one.speedup.median)
+    return ordered[(len(ordered) - 1) // 2]
