@@ -201,9 +201,8 @@ class PerfRun:
 
     def _finish(self, session: pytest.Session, perf: PerfSession) -> None:
         run, dropped = perf.result, self._describe_dropped(session, perf)
-        whole = selects_all(self.config)
-        is_due, is_chosen = self.options.gate and whole, not (self.options.gate or whole)
-        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due or is_chosen else dropped)])
+        is_due = self.options.gate and selects_all(self.config)
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due else dropped)])
         lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
         if accepted - lacking and lacking - accepted:
             needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
@@ -267,7 +266,10 @@ class PerfRun:
         return found
 
     def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted."""
+        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted;
+        none for a developer who selects cases."""
+        if not (self.options.gate or selects_all(self.config)):
+            return []
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
         others = [case for case in catalogue.cases() if case.id not in selected and perf.records.find_current(case)]
