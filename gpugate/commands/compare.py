@@ -111,6 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     with suppress(GpugateError), closing(open_stored(None)) as store:  # before anything is measured
         nights = store.read_nights()
     latest: dict[int, Any] = {}  # the last message of each process
+    is_cut_off = False
 
     def receive(number: int, message: Any) -> None:
         if not latest:
@@ -125,16 +126,15 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes, receive=receive)
     except KeyboardInterrupt:
-        taken = [from_json(DuetProcess, message) for message in latest.values()]
-        measured = {name for one in taken for name in one.measured}
-        if not measured:
+        is_cut_off, taken = True, [from_json(DuetProcess, message) for message in latest.values()]
+        if not any(one.measured for one in taken):
             raise
-        compared = Comparison(base, head, taken, *judge_duets(taken))
-        sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
-        wanted = number_of(len(taken[0].wanted), "case")
-        raise KeyboardInterrupt(f"the table has {len(measured)} of {wanted}, by the processes until then") from None
     compared = Comparison(base, head, taken, *judge_duets(taken))
     sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
+    if is_cut_off:
+        found = len({name for one in taken for name in one.measured})
+        wanted = number_of(len(taken[0].wanted), "case")
+        raise KeyboardInterrupt(f"the table has {found} of {wanted}, by the processes until then")
     if arguments.json:
         _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
     if arguments.markdown:

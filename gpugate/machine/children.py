@@ -161,8 +161,8 @@ def run_module(
         ended = child.await_end(timeout_s)
         child.messages.end()  # a process that it forked may keep the socket open
         reading.join()
-    for error in failed:
-        raise error
+    if failed:
+        raise failed[0]
     return replace(ended, messages=tuple(messages))
 
 

@@ -445,10 +445,11 @@ def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
         for side, activity, step_ms in zip(sides, activities, steps_ms[wanted], strict=True):
             layers, signature = side.list_layers(), trace.signature(activity)
             profile = replace(step_profile(activity), layers=layers)
-            of_side = {"operators": len(activity.operators) / activity.steps}
             if run.context.device.type == "cuda":
                 run.report_progress("watching", side.name)
                 of_side = counters.collect(side, activity, inputs, run.timer, step_ms)
+            else:
+                of_side = {"operators": len(activity.operators) / activity.steps}
             if isinstance(side.side, RankedSide):
                 of_side |= count_collectives(side, side.side.job, inputs)
             if layers:
