@@ -121,15 +121,7 @@ class OnDevice:
 
     def __init__(self, height: int, width: int, device: torch.device, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype or (torch.float16 if device.type == "cuda" else torch.float32)
-        (luma, chroma), (h, w) = blurs_of(height), input_size(height, width)
-        self._planes = []
-        # In a row of chroma, U and V alternate: two kinds of samples, which have the same weights.
-        for rows, gaussian, kinds in ((slice(height), luma, 1), (slice(height, None), chroma, 2)):
-            tall, wide = height // kinds, width // kinds
-            across = torch.kron(filtering(gaussian, wide, device), torch.eye(kinds, device=device))
-            blur = filtering(gaussian, tall, device), across
-            enlarge = resizing(h, tall, device), resizing(w, wide, device).repeat_interleave(kinds, 0)
-            self._planes.append((rows, [matrix.to(self._dtype) for matrix in (*blur, *enlarge)]))
+        self._planes = make_matrices(height, width, device, self._dtype)
 
     def __call__(self, nv12: Tensor, logits: Tensor) -> Tensor:
         """Composites of NV12 frames, uint8 [n, H*3/2, W], and their logits [n, classes, h, w]."""
@@ -141,6 +133,22 @@ class OnDevice:
             _map_into(background[:, rows], levels[:, rows], blur_down, blur_across)
             _map_into(shares[:, rows], alpha, enlarge_down, enlarge_across)
         return background.lerp_(levels, shares).to(torch.uint8)
+
+
+def make_matrices(
+    height: int, width: int, device: torch.device, dtype: torch.dtype
+) -> list[tuple[slice, list[Tensor]]]:
+    """The rows of luma and those of chroma in NV12, each with four matrices: the blur down and across, and the
+    enlargement of alpha down and across."""
+    planes, (luma, chroma), (h, w) = [], blurs_of(height), input_size(height, width)
+    # In a row of chroma, U and V alternate: two kinds of samples, which have the same weights.
+    for rows, gaussian, kinds in ((slice(height), luma, 1), (slice(height, None), chroma, 2)):
+        tall, wide = height // kinds, width // kinds
+        across = torch.kron(filtering(gaussian, wide, device), torch.eye(kinds, device=device))
+        blur = filtering(gaussian, tall, device), across
+        enlarge = resizing(h, tall, device), resizing(w, wide, device).repeat_interleave(kinds, 0)
+        planes.append((rows, [matrix.to(dtype) for matrix in (*blur, *enlarge)]))
+    return planes
 
 
 def _map_into(out: Tensor, planes: Tensor, down: Tensor, across: Tensor) -> None:
@@ -219,26 +227,24 @@ def by_cvcuda(height: int, width: int, device: torch.device) -> Callable[[Tensor
     return composite
 
 
-class InTiles(OnDevice):
+def in_triton(height: int, width: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """Composites as `OnDevice` does, by a kernel in Triton for each plane: it blurs tiles, and multiplies few zeros."""
+    from workloads.video import triton_stages
 
-    def __init__(self, height: int, width: int, device: torch.device) -> None:
-        from workloads.video import triton_stages
+    luma, chroma = blurs_of(height)
+    reaches = luma.pixels // 2, 2 * (chroma.pixels // 2)  # across, where U and V alternate in a row of chroma
+    planes = make_matrices(height, width, device, torch.float16)
+    blends = [
+        triton_stages.composite(rows, reach, matrices) for (rows, matrices), reach in zip(planes, reaches, strict=True)
+    ]
 
-        super().__init__(height, width, device, torch.float16)
-        luma, chroma = blurs_of(height)
-        reaches = luma.pixels // 2, 2 * (chroma.pixels // 2)  # across, where U and V alternate in a row of chroma
-        self._blends = [
-            triton_stages.composite(rows, reach, matrices)
-            for (rows, matrices), reach in zip(self._planes, reaches, strict=True)
-        ]
-
-    def __call__(self, nv12: Tensor, logits: Tensor) -> Tensor:
-        """Composites of NV12 frames, uint8 [n, H*3/2, W], and their logits [n, classes, h, w]."""
+    def composite(nv12: Tensor, logits: Tensor) -> Tensor:
         result, alpha = torch.empty_like(nv12), alpha_of(logits).contiguous()
-        for blend in self._blends:
+        for blend in blends:
             blend(nv12, alpha, result)
         return result
+
+    return composite
 
 
 # --- the sides, their proof and their promises ------------------------------------------------------------------------
@@ -332,7 +338,7 @@ COMPOSITE = Workload(
     sizes={kind: nv12_size(kind, items, times=2) for kind, items in ITEMS.items()},  # read once and written once
     optimizations=(
         _variant("torch-gpu", OnDevice, {"nvidia-h100-80gb-hbm3": 200.0, "sm_90": 175.0, "cuda": 2.0}, GPU, PRODUCTS),
-        _variant("triton", InTiles, {"sm_90": 400.0, "cuda": 2.0}, TRITON, IN_TILES, ALL_CORES),
+        _variant("triton", in_triton, {"sm_90": 400.0, "cuda": 2.0}, TRITON, IN_TILES, ALL_CORES),
         _variant("cvcuda", by_cvcuda, {"nvidia-h100-80gb-hbm3": 25.0, "sm_90": 20.0, "cuda": 1.0}, CVCUDA, OPERATORS),
         # No speed is promised: the case keeps the path tested where there is no GPU.
         _variant("torch-cpu", OnDevice, {"cpu": 0.02}, ON_HOST, OF_ZEROS),

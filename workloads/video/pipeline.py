@@ -180,7 +180,7 @@ def on_device(place: Place, network: Network) -> Compute:
 def in_triton(place: Place, network: Network) -> Compute:
     """Kernels in Triton before and after the network: NV12 to NV12."""
     sample = preprocess.in_triton(*place.size, place.info.matrix)
-    blend = composite.InTiles(*place.size)
+    blend = composite.in_triton(*place.size)
     blend(place.nv12(), network(sample(place.nv12())))  # compiles both before the stages begin
     return _on_device(place, lambda decoded, nv12: sample(nv12), network, blend)
 

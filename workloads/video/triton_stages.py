@@ -151,8 +151,8 @@ def _composite(  # type: ignore[no-untyped-def]
 def composite(rows: slice, reach: int, matrices: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
     """Composites one plane of NV12, its `rows`, by alpha, float32 [n, h, w], into another NV12: one launch.
 
-    `matrices` are those of `composite.OnDevice`: the blur down and across, and the enlargement of alpha down and
-    across. A blur mixes pixels up to `reach` apart, so a tile needs a block of each matrix, and no other zeros.
+    `matrices` are those of `composite.make_matrices` for the plane. A blur mixes pixels up to `reach` apart, so a tile
+    needs a block of each matrix, and no other zeros.
     """
     (tall, h), (wide, w) = matrices[2].shape, matrices[3].shape
     tops, lefts = range(0, tall, TILE), range(0, wide, TILE)

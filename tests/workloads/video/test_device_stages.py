@@ -121,7 +121,7 @@ for height, width in ((96, 160), (200, 134), (540, 70)):  # tiles that end withi
     h, w = preprocess.input_size(height, width)
     logits = 4 * torch.randn(frames, 2, h, w, generator=random)
     logits[1:] = torch.tensor([-40.0, 40.0]).view(2, 1, 1)  # all foreground
-    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (composite.InTiles, composite.OnDevice))
+    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (composite.in_triton, composite.OnDevice))
     assert torch.equal(ours[1:], nv12[1:])
     off = (ours[0].float() - theirs[0].float()).abs()
     found[f"levels {height}"], found[f"share {height}"] = float(off.max()), float((off > 0).float().mean())
