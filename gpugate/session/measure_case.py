@@ -194,11 +194,16 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
 
 
 def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
-    """The measurements of a case that the session allows, after its first one; more pairs take `more_s`."""
+    """The measurements of a case that the session allows, after its first one; more pairs take `more_s`.
+
+    A process that is recorded, or that measures for another one, measures each case once, as all of them do.
+    """
     against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
+    processes = session.options.deciding_processes
+    has_time = session.shared_s is None or not looks or session.doubt.affords_pairs(more_s, session.elapsed_s)
     return Allowed(
-        pairs=session.shared_s is None or not looks or session.doubt.affords_pairs(more_s, session.elapsed_s),
-        processes=session.options.deciding_processes,
+        pairs=processes > 1 and has_time,
+        processes=processes,
         duet=against != OFF,
         any_code=against not in (AUTO, OFF),
         changed=has_changed,

@@ -296,6 +296,16 @@ def test_fresh_processes_are_asked_before_an_alarm(
     assert set(node_ids) <= {"test_it.py::test_it"}
 
 
+@pytest.mark.parametrize(("options", "measured"), [({}, 2), ({"processes": 1}, 1), ({"fresh": True}, 1)])
+def test_a_process_among_others_measures_an_open_case_once(session, monkeypatch, options, measured) -> None:
+    open_case = replace(MEASURED, instances=(timed_build([2.0, 4.0] * 4, 1.0, pairs=8),))
+    measuring(monkeypatch, open_case)
+    session.options = replace(OPTIONS, **options)
+    found = measure_case(session, CASE).measurement
+    assert found is not None
+    assert found.attempts == measured
+
+
 def test_an_alarm_that_no_fresh_process_confirmed_is_open_and_says_so(session, monkeypatch) -> None:
     remember(session)
     measuring(monkeypatch, slower(0.2))
