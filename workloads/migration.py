@@ -149,7 +149,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "migration",
         partial(training, mended=Mended()),
         pictures,
-        {"cuda": size(256, "cuda"), "cpu": size(64, "cpu")},
+        {"cuda": size(768, "cuda"), "cpu": size(64, "cpu")},
         (
             _rung(
                 *("loss-on-device", BASELINE, {"cuda": 0.95}, Mended(loss=True)),

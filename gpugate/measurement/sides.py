@@ -213,7 +213,9 @@ def build_side(
             if context.device.type == "cuda":
                 if restore is not None:
                     restore([first_input])
-                peak_bytes = _peak_of_step(side, first_input, context) - before_bytes  # cuda only
+                above_bytes = _peak_of_step(side, first_input, context) - before_bytes  # cuda only
+                # Below 0, a library freed meanwhile what it had kept of earlier work, and the peak is not known.
+                peak_bytes = above_bytes if above_bytes >= 0 else None  # cuda only
         undo.pop_all()
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)
     made = BuiltSide(name, side, flags, context.device, cost, restore=restore, compiler=compiler)

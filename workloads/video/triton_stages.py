@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 512  # pixels of a program that preprocesses
-TILE, CHUNK, WARPS = 64, 64, 4  # of a program that composites: pixels along its side, and along one of a product
+BLOCK = 256  # pixels of a program that preprocesses
+# Of a program that composites: pixels along its side, a multiple of those along one of its products, and warps.
+TILE, CHUNK, WARPS = 64, 64, 4
 
 
 @triton.jit
