@@ -31,9 +31,10 @@ CHANGED_AT: Mapping[str, str] = {
     ),
     **dict.fromkeys(("low-precision", "optimizer-step", "llm-decode"), "2026-11-29T21:13:00+00:00"),
     **dict.fromkeys(
-        ("migration", "video/decode", "video/decode-hevc", "video/composite", "video/end-to-end"),
+        ("video/decode", "video/decode-hevc", "video/composite", "video/end-to-end"),
         "2026-11-30T02:55:00+00:00",
     ),
+    "migration": "2026-11-30T05:03:00+00:00",
 }
 
 

@@ -181,7 +181,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 *("reduce-overhead", reduce_overhead, {"cuda": 1.43}, Limit("graph_launches", at_least=4, at_most=4)),
                 *_whole(3),
             ),
-            _rung("ahead-of-time", ahead_of_time, {"cuda": 1.0}, FUSED, needs=PACKAGER),
+            _rung("ahead-of-time", ahead_of_time, {"cuda": 1.48}, FUSED, needs=PACKAGER),
         ),
         cold=False,
     ),

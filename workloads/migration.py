@@ -151,10 +151,7 @@ WORKLOADS: tuple[Workload, ...] = (
         pictures,
         {"cuda": size(768, "cuda"), "cpu": size(64, "cpu")},
         (
-            _rung(
-                *("loss-on-device", BASELINE, {"cuda": 0.95}, Mended(loss=True)),
-                why_lower="a loss on the host costs next to nothing on an idle core, and a busy host left 1.3x to 2.7x",
-            ),
+            _rung("loss-on-device", BASELINE, {"cuda": 0.95}, Mended(loss=True)),
             _rung("no-item", "loss-on-device", {"cuda": 0.95}, Mended(True, silent=True)),
             _rung(
                 "augment-on-device",
@@ -162,6 +159,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 {"cuda": 2.6, "cpu": 1.1},
                 Mended(True, True, augmentation=True),
                 Limit("host_to_device_bytes", at_most_of_reference=0.3),
+                why_lower="the host augments picture by picture, and this host's cores were slow",
             ),
             _rung(
                 "pinned",

@@ -164,7 +164,7 @@ ON_THE_GPU = _variant(
 
 SPEEDUP_BY_WORKERS = {0: 0.85, 2: 1.0, 4: 2.0, 8: 2.75, 16: 2.8}  # at least, on sm_90
 SHARED_CORES = "the host's cores, which others use too, decide how fast few workers decode"
-WHY_LOWER_BY_WORKERS = dict.fromkeys((2, 4, 16), SHARED_CORES)
+WHY_LOWER_BY_WORKERS = dict.fromkeys((2, 4, 8, 16), SHARED_CORES)
 BY_BATCH = "small batches wait for their launches, and the largest has slower kernels"
 ITSELF = "what it is compared with, once more: it shows how far two of the same differ"
 FOR_JPEGS = "decoding JPEGs is what workers are for; what they decode is copied once more between processes"

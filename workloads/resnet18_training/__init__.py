@@ -97,7 +97,7 @@ NO_SLOWER = {"cuda": 0.85}
 # The first rung also proves that the losses of all rungs up to `non-blocking`, which are its own, lead to learning.
 RUNGS = (
     _rung(
-        *("workers-8", rungs.WORKERS, {"sm_90": 2.0, "cuda": 1.2}),
+        *("workers-8", rungs.WORKERS, {"sm_90": 2.03, "cuda": 1.2}),
         proofs=(same(rungs.WORKERS), learns(rungs.WORKERS)),
         on_sm_90=(SHORT_WAIT,),
     ),
@@ -148,7 +148,7 @@ RUNGS = (
         why="cuDNN also times its algorithms, from here on; Inductor lays out the convolutions so by itself: no gain",
     ),
     _rung(
-        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.93, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
+        *("resident-uint8", rungs.RESIDENT, {"sm_90": 1.94, "cuda": 0.97}, Limit("host_to_device_copies", at_most=0)),
         why="no loader and no bus; images that are made on the device have a fourth channel of zeros, to which "
         "cuDNN would else pad them in every iteration",
     ),
