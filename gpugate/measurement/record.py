@@ -294,6 +294,7 @@ class Measurement:
     seed: Seed = 0
     # The reference's time of a step, over its time before the other side was built.
     reference_slowdown: NotNegative | None = stored_unless(None)
+    lasting_slowdown: NotNegative | None = stored_unless(None)  # once both sides are closed, where that one is above 2
     attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`
@@ -322,6 +323,7 @@ class Measurement:
             reference_cost=self.reference_cost,
             optimized_cost=self.optimized_cost,
             reference_slowdown=self.reference_slowdown,
+            lasting_slowdown=self.lasting_slowdown,
             not_engaged=self.not_engaged or second.not_engaged,
             cpu_missing=self.cpu_missing and second.cpu_missing,
             step_checks=_more_wrong(self.step_checks, second.step_checks),

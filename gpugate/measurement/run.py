@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -28,7 +29,7 @@ from gpugate.measurement.outputs import (
     hidden_state_problem,
     outputs_of,
 )
-from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown
+from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown, time_alone
 from gpugate.measurement.process_state import keep_process_state
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.ranks import RankedSide
@@ -42,7 +43,7 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.settings import FEWEST_PAIRS, FRESH_INPUTS, REMEMBERS, WARM_UP_S, Settings
+from gpugate.measurement.settings import FEWEST_PAIRS, FRESH_INPUTS, REMEMBERS, SLOWED, WARM_UP_S, Settings
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import pairs_worth_taking, speedup_of, stop_reason
 from gpugate.measurement.step_checks import NewInputs, Tried, block_work_share, check_steps, compare_new
@@ -112,6 +113,7 @@ class _Run:
     compilers: list[tuple[CompilerCounters, CompilerCounters]] = field(default_factory=list)  # likewise
     alone: tuple[int, float] | None = None  # the reference before the optimized side was built: steps, ms of a step
     reference_slowdown: float | None = None
+    lasting_slowdown: float | None = None
     same_bits: bool = False
     inert: bool = False
     baseline_unchanged: bool = False  # True once a reference built after the optimization gave the baseline's outputs
@@ -203,6 +205,8 @@ def measure(
         stopped_because = _sample(run)
         if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
+        if run.alone is not None and run.reference_slowdown is not None and run.reference_slowdown > SLOWED:
+            run.lasting_slowdown = _find_lasting_slowdown(run, run.alone[1])
         return _record(run, stopped_because)
     finally:
         release(context.device)
@@ -254,6 +258,15 @@ def _sample(run: _Run) -> StopReason:
                 return stopped
         finally:
             both.close()
+
+
+def _find_lasting_slowdown(run: _Run, alone_ms: float) -> float:
+    """Measures the time of a step of a reference that is built once both sides are closed, over its time `alone_ms`
+    before: that is 1 where the other side slowed it by what ended with it, such as worker processes."""
+    name = run.case.reference_name
+    builder = run.case.builder(name)
+    with closing(build_side(name, builder, run.context, run.inputs.timed[0], run.inputs.restore)) as reference:
+        return time_alone(reference, run.inputs.fresh, run.timer.time_ms)[1] / alone_ms
 
 
 def _begin(run: _Run, both: BothSides) -> None:
@@ -506,6 +519,7 @@ def _record(run: _Run, stopped_because: StopReason) -> Measurement:
         timer=run.timer.name,
         seed=run.inputs.fresh_index,
         reference_slowdown=run.reference_slowdown,
+        lasting_slowdown=run.lasting_slowdown,
         wall_s=round(sum(spent_s.values()), 3),
         spent_s=spent_s,
     )

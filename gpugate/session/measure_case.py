@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from gpugate.machine.processes import name_left_over
 from gpugate.measurement.derived import with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
-from gpugate.measurement.settings import Settings
+from gpugate.measurement.settings import SLOWED, Settings
 from gpugate.report.machine import describe_slow_launches
 from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
 from gpugate.results.reason import Reason, ReasonCode
@@ -182,7 +183,8 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
             result.recorded_code = compare_code(session, case, result, report)
         evidence = _judge(session, result)
     slowed = bool(evidence.no_result) and evidence.times_ceiling is None
-    if slowed and (result.attempts or allowed.processes == 1):
+    lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWED
+    if slowed and lasts and (result.attempts or allowed.processes == 1):
         session.unusable = f"{case.id} slowed {SPOILED}"
     if session.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
         try:  # an autopsy decides no verdict, so that its failure is only a note

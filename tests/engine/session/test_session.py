@@ -247,6 +247,15 @@ def test_a_process_in_which_the_reference_is_another_one_measures_no_further_cas
     assert CASE.id in honest.verdicts[1].reason
 
 
+def test_a_process_measures_on_after_a_side_that_slowed_the_reference_until_it_was_closed(session, monkeypatch) -> None:
+    session.options = replace(OPTIONS, processes=1)
+    measuring(monkeypatch, replace(MEASURED, reference_slowdown=10.0, lasting_slowdown=1.1))
+    assert measure_case(session, CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
+    measuring(monkeypatch, MEASURED)
+    honest = measure_case(session, Case(NET, replace(FAST, name="honest"), "cpu"))
+    assert honest.verdicts[1].outcome is Outcome.PASS
+
+
 def test_a_device_that_answers_is_not_lost(monkeypatch) -> None:
     assert yardsticks.device_problem(CPU) is None
     monkeypatch.setattr(torch, "ones", raising(RuntimeError("CUDA error: device-side assert\nlong story")))
