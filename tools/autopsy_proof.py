@@ -25,6 +25,7 @@ from gpugate.results.run import Mode
 from gpugate.store.json_file import JsonFile
 from gpugate.units import percent
 from tools.machines import list_cases
+from tools.markdown_table import write_markdown
 
 if TYPE_CHECKING:
     from gpugate.workload import Case, Context
@@ -149,7 +150,7 @@ def table(found: Sequence[FaultTrial]) -> str:
     named = sum(trial.named for trial in shown)
     share = f", {percent(named / len(shown))}" if shown else ""
     headings = (*columns("fault", "named", "cases"), Column("otherwise called", left=True))
-    return f"{Table('', headings, tuple(rows)).markdown()}\n\n{named} of {len(shown)} causes named{share}\n"
+    return f"{write_markdown(Table('', headings, tuple(rows)))}\n\n{named} of {len(shown)} causes named{share}\n"
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from gpugate.judging.bill import CHOSEN_ANEW, compare_bill
 from gpugate.judging.machine_state import MOSTLY, PROBE_RATIO
 from gpugate.measurement.record import Measurement
-from gpugate.report.table import Table, columns, plain
+from gpugate.report.table import Table, columns
 from gpugate.results.bill import Bills
 from gpugate.results.case import CaseResult, Remembered
 from gpugate.results.verdict import GOOD, Outcome
@@ -26,6 +26,7 @@ from gpugate.store.json_file import write_atomically
 from gpugate.units import percent
 from tools.archive import RESULTS, list_files
 from tools.machines import MACHINES, Machine
+from tools.markdown_table import plain, write_markdown
 from tools.simulated_nights import Drawn, load_entries
 from tools.trust.duet_report import rate_interval
 
@@ -223,14 +224,14 @@ def write_page() -> str:
     by_machine = {machine.gpu: leave_one_out(machine) for machine in MACHINES}
     recorded = list(chain.from_iterable(by_machine.values()))
     return TEXT.format(
-        again=Table("", AGAIN, tuple(list_again(nights))).markdown(),
+        again=write_markdown(Table("", AGAIN, tuple(list_again(nights)))),
         ratio=PROBE_RATIO,
         red="\n".join(list_red(nights)),
         recorded=", ".join(f"{len(some)} of an {gpu}" for gpu, some in by_machine.items()),
         chosen=percent(CHOSEN_ANEW),
-        alone=Table("", ALONE, tuple(list_caught(recorded))).markdown(),
+        alone=write_markdown(Table("", ALONE, tuple(list_caught(recorded)))),
         cpu_time=describe_cpu_time(recorded),
-        across=Table("", ALONE, tuple(list_caught(list_billed(nights)))).markdown(),
+        across=write_markdown(Table("", ALONE, tuple(list_caught(list_billed(nights))))),
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from gpugate.judging.duet import PROCESS_S
-from gpugate.report.table import Markdown, Table, columns
+from gpugate.report.table import Table, columns
 from gpugate.results.duet import DuetOutcome, DuetSize
 from gpugate.session.time_plan import CASE_DOUBT_S
 from gpugate.statistics.policy import SHARP
@@ -27,6 +27,7 @@ from gpugate.units import percent
 from tools import simulated_nights as nights
 from tools.archive import RESULTS
 from tools.machines import MACHINES, Machine
+from tools.markdown_table import Markdown, write_markdown
 from tools.simulated_duets import (
     SEED,
     CaseNoise,
@@ -170,7 +171,7 @@ def rows_of(name: str, first: DuetTrial, judged: Sequence[JudgedCase]) -> Iterat
 
 
 def write_rows(rows: Iterable[tuple[str, ...]]) -> str:
-    return Table("", STORED_COLUMNS, tuple(rows)).markdown()
+    return write_markdown(Table("", STORED_COLUMNS, tuple(rows)))
 
 
 def describe_stored(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> str:
@@ -304,9 +305,9 @@ def describe_decisions(folders: Sequence[tuple[str, Sequence[DuetTrial]]]) -> st
         unchanged=UNCHANGED_DUETS,
         limit=CASE_DOUBT_S,
         process=PROCESS_S,
-        table=Table("", DECIDED_COLUMNS, tuple(rows)).markdown(),
+        table=write_markdown(Table("", DECIDED_COLUMNS, tuple(rows))),
         alarms="\n".join(alarms),
-        open=Table("", OPEN_COLUMNS, tuple(still_open)).markdown(),
+        open=write_markdown(Table("", OPEN_COLUMNS, tuple(still_open))),
     )
 
 

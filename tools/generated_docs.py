@@ -20,12 +20,13 @@ import pytest
 from pydantic.json_schema import GenerateJsonSchema
 
 from gpugate import workload
-from gpugate.report.table import Column, Markdown, Table
+from gpugate.report.table import Column, Table
 from gpugate.session.options import SETTINGS, add_options
 from gpugate.store import baseline, run_file
 from gpugate.store.codec import core_schema
 from gpugate.store.json_file import JsonFile, write_atomically
 from tools.machines import ROOT
+from tools.markdown_table import Markdown, write_markdown
 
 DOCS = ROOT / "docs"
 FILES: Mapping[str, JsonFile[Any]] = {
@@ -77,7 +78,7 @@ def options_page() -> str:
 
 def _markdown(columns: Sequence[str], rows: tuple[tuple[str, ...], ...]) -> str:
     own = tuple(tuple(map(Markdown, row)) for row in rows)
-    return f"{Table('', tuple(Column(name, left=True) for name in columns), own).markdown()}\n"
+    return f"{write_markdown(Table('', tuple(Column(name, left=True) for name in columns), own))}\n"
 
 
 def _row(option: dict[str, str]) -> tuple[str, str]:

@@ -17,10 +17,11 @@ from pathlib import Path
 from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.measurement.record import Counters
-from gpugate.report.table import Markdown, Table, columns
+from gpugate.report.table import Table, columns
 from gpugate.results.run import RunResult
 from gpugate.results.summary import summarize
 from gpugate.store import run_file
+from tools.markdown_table import Markdown, write_markdown
 
 WORKLOAD = "resnet50-inference"
 STRICT = "strict-fp32"
@@ -68,7 +69,7 @@ def write_page(runs: Sequence[RunResult], sources: Sequence[str]) -> str:
 computes convolutions in TF32. `{STRICT}` is the same without TF32. Kernels of a CUDA graph are one launch.
 INT8 is to be 1.2 times as fast as `{HALF}`, and 1.6 times is the goal.
 
-{_table(sides).markdown()}
+{write_markdown(_table(sides))}
 """
 
 

@@ -18,6 +18,7 @@ from gpugate.store.json_file import write_atomically
 from gpugate.units import percent
 from tools.archive import RESULTS
 from tools.duet_figures import Bound, find_folders
+from tools.markdown_table import write_markdown
 from tools.trust.duets import read_duets
 
 PAGE = RESULTS / "intervals.md"
@@ -68,7 +69,7 @@ def list_rows() -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    write_atomically(PAGE, TEXT.format(table=Table("", COLUMNS, tuple(list_rows())).markdown()))
+    write_atomically(PAGE, TEXT.format(table=write_markdown(Table("", COLUMNS, tuple(list_rows())))))
 
 
 if __name__ == "__main__":

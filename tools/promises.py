@@ -21,7 +21,7 @@ from gpugate import units
 from gpugate.errors import GpugateError
 from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Measurement, Process
-from gpugate.report.table import Column, Markdown, Table
+from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.run import RunResult
 from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
@@ -31,6 +31,7 @@ from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case, for_device_class
 from tools.archive import list_files
 from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated, list_cases
+from tools.markdown_table import Markdown, write_markdown
 from tools.simulated_nights import load_entries
 
 NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
@@ -377,22 +378,22 @@ holds at 99 %. A cell is empty where the night did not measure the case.
 
 ## Speedups
 
-{_speedups(cases, night).markdown()}
+{write_markdown(_speedups(cases, night))}
 
 ## Stored runs of sides without a record
 
 The speedup of one run has its interval, and that of several runs is their median with the range. Each run is one
 process of the code of its hour. The promise is compared with the lower median of the machines that have such runs.
 
-{_speedups_of_runs(run_cases).markdown()}
+{write_markdown(_speedups_of_runs(run_cases))}
 
 ## Neither a record nor a stored run of this GPU
 
-{_other_cases(load_other_cases(machine)).markdown()}
+{write_markdown(_other_cases(load_other_cases(machine)))}
 
 ## Items per second with a target
 
-{_rates_with_target(cases, night).markdown()}
+{write_markdown(_rates_with_target(cases, night))}
 """
     if any(case_id in cases or case_id in run_cases for case_id, _ in COUNTER_TARGETS):
         page += f"""
@@ -401,7 +402,7 @@ process of the code of its hour. The promise is compared with the lower median o
 The record is the largest value of its processes; the night and the newest stored run are of their first process. The
 target of `{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases, machine)}
 
-{_counters(cases, run_cases, night).markdown()}
+{write_markdown(_counters(cases, run_cases, night))}
 """
     known = len(list_cases("cuda"))
     return f"""{page}

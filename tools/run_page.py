@@ -8,9 +8,9 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from gpugate.report.table import plain
 from gpugate.report.view import RunView
 from gpugate.store import run_file
+from tools.markdown_table import plain, write_markdown
 from tools.promises import is_strict
 
 TEMPLATE = Path(__file__).with_suffix(".md")
@@ -24,7 +24,8 @@ def results_page(view: RunView) -> str:
         TEMPLATE.read_text(encoding="utf-8")
     )
     reference = describe_reference(view.run.started_at)
-    return template.render(view=view, versions=versions, reference=reference, plain=plain) + "\n"
+    writers = {"plain": plain, "write_markdown": write_markdown}
+    return template.render(view=view, versions=versions, reference=reference, **writers) + "\n"
 
 
 def describe_reference(started_at: str) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpugate import units
-from gpugate.report.table import Markdown, Table, columns
+from gpugate.report.table import Table, columns
 from gpugate.results.summary import History
 from gpugate.statistics.policy import SHARP
 from gpugate.store import baseline
@@ -23,6 +23,7 @@ from gpugate.store.json_file import write_atomically
 from gpugate.store.source_hash import parse_module
 from tools import simulated_nights as nights
 from tools.machines import H200, MACHINES, ROOT, Machine
+from tools.markdown_table import Markdown, write_markdown
 
 NAME = "sharpness.md"
 HEAD = """# Sharpness of the recorded cases of an {gpu}
@@ -164,7 +165,7 @@ def _table(headings: Sequence[str], found: Sequence[tuple[str, nights.Nights]]) 
         worst = int(red.mean(axis=0).argmax())
         most = f"`{names[worst]}` {units.percent(float(red[:, worst].mean()))}"
         rows.append((name, f"{red.sum(axis=1).mean():.3f}", units.percent(float(red.any(axis=1).mean())), most))
-    return Table("", columns(*headings), tuple(rows)).markdown()
+    return write_markdown(Table("", columns(*headings), tuple(rows)))
 
 
 def _caught_table(found: Sequence[tuple[str, nights.Nights]]) -> str:
@@ -176,7 +177,7 @@ def _caught_table(found: Sequence[tuple[str, nights.Nights]]) -> str:
     headings = columns(
         f"a step {units.percent(nights.SLOWDOWN)} slower", "caught in >= 95 % of nights", ">= 50 %", "mean of all cases"
     )
-    return Table("", headings, tuple(rows)).markdown()
+    return write_markdown(Table("", headings, tuple(rows)))
 
 
 def format_head(machine: Machine) -> str:
@@ -192,7 +193,7 @@ def format_cases(found: list[CaseSharpness]) -> str:
     )
     headings = columns("case", "detectable", "tolerance", "slope of the reference")
     rows = tuple((one.case_id, _percent(one.detectable), _percent(one.tolerance), f"{one.slope:.2f}") for one in found)
-    return f"{OF_CASES}\n{summary}\n\n{Table('', headings, rows).markdown()}\n"
+    return f"{OF_CASES}\n{summary}\n\n{write_markdown(Table('', headings, rows))}\n"
 
 
 def _percent(share: float) -> str:

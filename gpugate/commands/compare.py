@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from gpugate.commands.history import open_stored
@@ -22,8 +23,8 @@ from gpugate.judging.duet import judge_duets
 from gpugate.machine.environment import machine_name
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
-from gpugate.report.table import Column, Table, plain
-from gpugate.report.terminal import indent, render_text, stdout_takes_colour, terminal_columns
+from gpugate.report.table import Column, Table
+from gpugate.report.terminal import LOG_COLUMNS, code_block, indent, print_parts, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import BILL_TIMES, Night, find_durations
@@ -90,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     add("--json", metavar="FILE", type=Path, help="also writes the result as JSON")
-    add("--markdown", metavar="FILE", type=Path, help="also writes the table as Markdown, for a comment")
+    add("--markdown", metavar="FILE", type=Path, help="also writes the output as Markdown, for a comment")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -130,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not any(one.measured for one in taken):
             raise
     compared = Comparison(base, head, taken, *judge_duets(taken))
-    sys.stdout.write(text(compared, terminal_columns(), stdout_takes_colour()))
+    print_parts(render(compared, terminal_columns()))
     if is_cut_off:
         found = len({name for one in taken for name in one.measured})
         wanted = number_of(len(taken[0].wanted), "case")
@@ -138,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _write(arguments.json, json.dumps(document(compared), indent=1) + "\n")
     if arguments.markdown:
-        _write(arguments.markdown, markdown(compared))
+        _write(arguments.markdown, code_block(render(compared, LOG_COLUMNS)))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
 
@@ -181,15 +182,12 @@ class Comparison:
     problems: Mapping[str, str]
 
 
-def text(compared: Comparison, width: int, colour: bool) -> str:
-    lines = [indent(line, 2) for line in _notes(compared)]
-    last = Text(summary(compared.duets))
-    return render_text([*_table(compared).rich(width), *lines, Text(), last], width, colour)
-
-
-def markdown(compared: Comparison) -> str:
-    notes = "\n".join(f"- {plain(line)}" for line in _notes(compared))
-    return "\n\n".join(part for part in (_table(compared).markdown(), notes, summary(compared.duets)) if part) + "\n"
+def render(compared: Comparison, width: int) -> list[RenderableType]:
+    """The table, its notes and the summary for `width` columns."""
+    table = Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS, tuple(map(_row, compared.duets)))
+    table = table.drop_empty() if table.rows else table  # a start-up of one process, and items of the bill
+    notes = (indent(line, 2) for line in _notes(compared))
+    return [*table.rich(width), *notes, Text(), Text(summary(compared.duets))]
 
 
 def document(compared: Comparison) -> dict[str, Any]:
@@ -208,12 +206,6 @@ def summary(duets: Sequence[Duet]) -> str:
     counts = {outcome: sum(duet.outcome is outcome for duet in duets) for outcome in DuetOutcome}
     words = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
     return f"{number_of(len(duets), 'case')}{': ' if words else ''}{words}"
-
-
-def _table(compared: Comparison) -> Table:
-    """The table without the columns that no case has: a start-up of one process, and items of the bill."""
-    table = Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS, tuple(map(_row, compared.duets)))
-    return table.drop_empty() if table.rows else table
 
 
 def _row(duet: Duet) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from gpugate.profiling.export import (
     read_index,
     safe_name,
 )
-from gpugate.report.terminal import terminal_columns
+from gpugate.report.terminal import LOG_COLUMNS, code_block, terminal_columns
 from gpugate.report.visible_text import show_controls
 from gpugate.session.options import Profiling
 from gpugate.store.json_file import write_atomically
@@ -102,7 +102,7 @@ def keep_reports(run: ProfiledRun) -> Iterator[str]:
 def _keep(run: ProfiledRun, capture: Capture, stem: str) -> tuple[Path, list[str], str | None]:
     """Keeps what nsys left of one capture; returns the report, its summary in a few lines, and the reason where there
     is none. Where nsys was not isolated from other processes, only the summary is kept, and that is an error."""
-    from gpugate.profiling.summary import brief, markdown
+    from gpugate.profiling.summary import brief, render
 
     # nsys numbers the reports, a single one perhaps not.
     stems = [f"{REPORT_STEM}.{capture.number}", *([REPORT_STEM] if len(run.index.captures) == 1 else [])]
@@ -115,7 +115,7 @@ def _keep(run: ProfiledRun, capture: Capture, stem: str) -> tuple[Path, list[str
     report = left.replace((folder if run.isolated else run.folder) / f"{stem}{REPORT}")
     try:
         found = export.read_export(export.export_report(report, run.environment), capture.steps, capture.window)
-        write_atomically(folder / f"{stem}{SUMMARY}", markdown(found))
+        write_atomically(folder / f"{stem}{SUMMARY}", code_block(render(found, LOG_COLUMNS)))
         lines = brief(found)
     except (GpugateError, OSError) as error:
         problem = f"{report.name} was not summarized: {error}"

@@ -1,4 +1,4 @@
-"""The steps of one report in words: tables of the host's and the device's work, for a terminal and as Markdown.
+"""The steps of one report in words: tables of the host's and the device's work.
 
 Times and counts are those of an average step. The counters are computed by the function of a counting pass, under its
 names.
@@ -18,19 +18,13 @@ from rich.text import Text
 from gpugate import units
 from gpugate.measurement.trace import Event, counters, union
 from gpugate.profiling.export import CapturedSteps
-from gpugate.report.table import Table, columns, plain
+from gpugate.report.table import Table, columns
 from gpugate.report.terminal import indent
 
 MOST_ROWS, MOST_BRIEF, MOST_GAPS = 15, 3, 8
 NONE = "-"
 NO_KERNEL = "no kernel ran because of the steps: profile with --trace=cuda if some should have"
 _ARGUMENTS = re.compile(r"\((?!anonymous namespace\)|lambda)[^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?$")
-
-
-def markdown(found: CapturedSteps) -> str:
-    """The whole summary as GitHub Markdown, its headings from the second level on."""
-    head = [f"## Profile of {plain(found.report)}", "\n".join(f"- {plain(line)}" for line in overview(found))]
-    return "\n\n".join([*head, *(table.markdown() for table in list_tables(found))]) + "\n"
 
 
 def render(found: CapturedSteps, width: int) -> list[RenderableType]:

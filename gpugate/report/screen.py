@@ -10,8 +10,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from gpugate import units
-from gpugate.report.table import code_block, plain, style_of
-from gpugate.report.terminal import LOG_COLUMNS, command_line, indent, render_text, section
+from gpugate.report.table import style_of
+from gpugate.report.terminal import LOG_COLUMNS, code_block, command_line, indent, section
 from gpugate.report.view import Finding, RunView
 
 MOST_PARAGRAPHS = 5  # of what needs attention; -v prints all
@@ -53,10 +53,9 @@ def details(view: RunView, width: int) -> list[RenderableType]:
 
 
 def night_summary(view: RunView) -> str:
-    """The headline, and the screen of the run as code, in which no words of a user's error work."""
+    """The headline, and the screen of the run as code."""
     parts = [*(Text(f"ERROR: {problem}", overflow="fold") for problem in view.problems), *screen(view, LOG_COLUMNS)]
-    lines = render_text(parts, LOG_COLUMNS, colour=False)
-    return f"### {view.headline}\n\n{plain(view.run.started_at)}\n\n{code_block(lines)}\n"
+    return f"### {view.headline}\n\n{view.run.started_at}\n\n{code_block(parts)}"
 
 
 def _first_lines(view: RunView, width: int) -> list[RenderableType]:

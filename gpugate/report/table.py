@@ -1,8 +1,7 @@
-"""One table of words, for a terminal and as GitHub Markdown."""
+"""One table of words, for a terminal."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -13,7 +12,6 @@ from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gpugate.report.visible_text import show_controls
 from gpugate.results.verdict import Outcome
 
 # The state of a verdict or a finding by its first word: a colour here, a class and a sign on a page.
@@ -45,11 +43,6 @@ def style_of(words: str) -> str:
 NARROWEST_NAME = 8
 # Its dividers are one blank column each: the last blank of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-# Characters and beginnings of Markdown, of HTML, and of the addresses, mentions and issues that GitHub links.
-_LIVE = re.compile(r"[\\`*\[\]<|~&$@#^]|://|www\.|\bgh-\d|(?<![^\W_])_|_(?![^\W_])", re.IGNORECASE)
-_CODE = re.compile("`[^`]+`")  # in which nothing works
-_WORDS = re.compile("(?:`[^`]*`|[^ `]|`(?![^`]*`))+")
-_BLOCK = re.compile(r"\A(?:>\S*|[-+=]+|\d+[.)])(?= |\Z)")  # at a line's start: a quotation, a rule, a list
 
 
 @dataclass(frozen=True)
@@ -61,12 +54,6 @@ class Column:
     left: bool = False
     note: str = ""
     rank: int = 0
-
-
-class Markdown(str):
-    """A cell that is Markdown already, of our own words."""
-
-    __slots__ = ()
 
 
 def columns(*headings: str) -> tuple[Column, ...]:
@@ -96,14 +83,6 @@ class Table:
         rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
 
-    def markdown(self) -> str:
-        title = [f"### {plain(self.title)}"] if self.title else []
-        rule = ["---" if column.left else "---:" for column in self.columns]
-        head = [_line(_cell(column.heading) for column in self.columns), f"|{'|'.join(rule)}|"]
-        body = [_line(map(_cell, row)) for row in self.rows]
-        notes = [f"- {plain(note)}" for note in self._notes(self.columns)]
-        return "\n\n".join("\n".join(block) for block in (title, [*head, *body], notes) if block)
-
     def rich(self, width: int) -> list[RenderableType]:
         """The table in at most `width` columns; a note names each column that has no place in them."""
         widths, left_out = self._fit(width)
@@ -118,12 +97,13 @@ class Table:
             for row in rows:
                 table.add_row(*(Text(row[number], style_of(row[number])) for number in widths))
             parts += [*([Text(), Text(title, "bold", overflow="fold")] if title else []), table]
-        notes = self._notes(self.columns[number] for number in widths)
+        notes = self.list_notes(self.columns[number] for number in widths)
         notes += [f"left out at {width} columns: {', '.join(left_out)}"] if left_out else []
         blank = [Text()] if self.grouped and notes else []
         return [*parts, *blank, *(Text(note, "dim", overflow="fold") for note in notes)]
 
-    def _notes(self, shown: Iterable[Column]) -> list[str]:
+    def list_notes(self, shown: Iterable[Column]) -> list[str]:
+        """The notes of the columns that are shown, and those of the table."""
         return [*dict.fromkeys(column.note for column in shown if column.note), *self.notes]
 
     def _fit(self, width: int) -> tuple[dict[int, int], list[str]]:
@@ -149,49 +129,3 @@ class Table:
 
     def _total(self, widths: Mapping[int, int]) -> int:
         return sum(widths.values()) + self.gap * (len(widths) - 1)
-
-
-def plain(words: str) -> str:
-    """One line of Markdown that shows these words and nothing else. Words that could be a link, a picture, a mention,
-    HTML or a format are code, in which none of them works."""
-    groups = groupby(_WORDS.findall(_one_line(words)), key=_is_live)
-    line = " ".join(code(" ".join(group)) if live else " ".join(group) for live, group in groups)
-    return _BLOCK.sub(lambda found: code(found[0]), line)
-
-
-def code(words: str) -> str:
-    """The words as Markdown's code, also where they contain backticks."""
-    line = _one_line(words)
-    fence = _fence(line, 1)
-    blank = " " if "`" in line else ""
-    return f"{fence}{blank}{line}{blank}{fence}"
-
-
-def code_block(lines: str) -> str:
-    """The lines as a block of Markdown's code, which no backticks in them end."""
-    fence = _fence(lines, 3)
-    return f"{fence}text\n{lines}{fence}"
-
-
-def _fence(words: str, least: int) -> str:
-    """Backticks, at least so many, and more than stand together anywhere in the words."""
-    return "`" * max(least, 1 + max(map(len, re.findall("`+", words)), default=0))
-
-
-def _is_live(words: str) -> bool:
-    return _LIVE.search(_CODE.sub("", words)) is not None
-
-
-def _one_line(words: str) -> str:
-    return show_controls(" ".join(words.split()))
-
-
-def _cell(words: str) -> str:
-    """A cell that cannot end early; C++ is code as a whole."""
-    # A mark such as that of `1.10 ms*` begins no format by itself.
-    cell = code(words) if _is_live(words.removesuffix("*")) and not isinstance(words, Markdown) else _one_line(words)
-    return re.sub(r"(\\*)\|", r"\1\1\\|", cell)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -57,6 +57,13 @@ def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Re
     return Rendered("\n".join(_BLANKS_AT_END.sub(r"\1", line) for line in stream.getvalue().splitlines()) + "\n")
 
 
+def code_block(parts: Iterable[RenderableType]) -> str:
+    """The parts as a block of Markdown's code, in which no words of a user's error work and which no backticks end."""
+    lines = render_text(parts, LOG_COLUMNS, colour=False)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", lines)), default=0))
+    return f"{fence}text\n{lines}{fence}\n"
+
+
 def section(title: str, paragraphs: Iterable[Sequence[RenderableType]]) -> list[RenderableType]:
     """A blank line, the title and the paragraphs; nothing without paragraphs."""
     lines = [line for paragraph in paragraphs for line in paragraph]

@@ -9,9 +9,10 @@ from statistics import fmean, median
 from scipy import stats
 
 from gpugate.judging.duet import judge_duets
-from gpugate.report.table import Table, columns, plain
+from gpugate.report.table import Table, columns
 from gpugate.results.duet import DuetOutcome
 from gpugate.units import number_of
+from tools.markdown_table import plain, write_markdown
 from tools.trust.duets import DuetTrial
 
 COLUMNS = columns("case", "alarms", "interval %", "undecided", "processes", "s")
@@ -71,7 +72,7 @@ def markdown(trials: Sequence[DuetTrial], machine: str) -> str:
         rows = [_row(case_id, [one for one in own if one.case_id == case_id]) for case_id in cases]
         rows += [_row(f"all {len(cases)} cases", own)] if len(cases) > 1 else []
         name = f"{slow_percent:g} % slower" if slow_percent else "nothing changed"
-        blocks.append(Table(name, COLUMNS, tuple(rows)).markdown())
+        blocks.append(write_markdown(Table(name, COLUMNS, tuple(rows))))
     return "\n\n".join([*blocks, "\n".join(f"- {plain(note)}" for note in NOTES)]) + "\n"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from gpugate.commands.cli import INTERRUPTED, main
 from gpugate.commands.compare import (
@@ -22,13 +23,13 @@ from gpugate.commands.compare import (
     UNUSABLE,
     Comparison,
     exit_status,
-    markdown,
-    text,
+    render,
 )
 from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duet, judge_duets
 from gpugate.machine.children import Ended as EndedChild
 from gpugate.measurement.record import SideCost
+from gpugate.report.terminal import render_text
 from gpugate.results.duet import DuetProcess
 from gpugate.session import duets
 from gpugate.session.duet_worker import DuetTaker
@@ -172,7 +173,9 @@ def hangs(context):
     assert ratio["low"] < 1.05 < ratio["high"] * 1.005
     assert (document["added"], document["removed"]) == (["tiny/new/cpu"], ["tiny/gone/cpu"])
     assert "2 cases: 1 SLOWER, 1 SAME" in out
-    assert "2 cases: 1 SLOWER, 1 SAME" in (tiny.path / "made.md").read_text(encoding="utf-8")
+    (block,) = MarkdownIt().parse((tiny.path / "made.md").read_text(encoding="utf-8"))
+    assert block.type == "fence"
+    assert "2 cases: 1 SLOWER, 1 SAME" in block.content
     problems = document["problems"]
     assert sorted(problems) == ["tiny/dies/cpu", "tiny/hangs/cpu", "tiny/mended/cpu"]
     assert problems["tiny/mended/cpu"].startswith("mended of the base failed while being built: ValueError: no engine")
@@ -281,10 +284,9 @@ def test_differing_counts_and_memory_are_listed(tmp_path: Path) -> None:
     base = Version("a", tmp_path, note="compared with the common ancestor")
     compared = Comparison(base, Version("b", tmp_path), taken, *judge_duets(taken))
     line = f"{CASE}: kernels 3 -> 4 per step, peak memory 1024 -> 2048 MiB"
-    assert f"- {line}\n" in markdown(compared)
-    assert f"  {line}\n  compared with the common ancestor\n" in text(compared, 140, False)
-    first = replace(compared, duets=judge_duets(taken[:1])[0])
-    assert "peak memory" not in markdown(first), "the first build of a process also loads libraries"
+    assert f"  {line}\n  compared with the common ancestor\n" in render_text(render(compared, 140), 140, False)
+    first = render(replace(compared, duets=judge_duets(taken[:1])[0]), 140)
+    assert "peak memory" not in render_text(first, 140, False), "the first build of a process also loads libraries"
 
 
 def test_the_status_is_that_of_the_most_severe_case() -> None:
@@ -349,6 +351,6 @@ def test_the_times_of_the_bill_stand_beside_the_wall_time(tmp_path: Path) -> Non
     base, head = {"kernel_ms": 8.0, "cpu_ms": 4.0, "spinning": 1.0}, {"kernel_ms": 8.4, "cpu_ms": 6.0}
     slower = process(replace(measured(10, 10.6), reference_counters=base, optimized_counters=head))
     compared = Comparison(Version("a", tmp_path), Version("b", tmp_path), [slower], *judge_duets([slower]))
-    heading, _, row = markdown(compared).splitlines()[2:5]
-    assert heading.startswith("| case | time per step | interval | GPU work | verdict |")
-    assert [cell.strip() for cell in row.split("|")][2:5:2] == ["+6.0 %", "+5.0 %"]
+    heading, _, row = render_text(render(compared, 140), 140, False).splitlines()[2:5]
+    assert re.split("  +", heading)[:5] == ["case", "time per step", "interval", "GPU work", "verdict"]
+    assert re.split("  +", row)[1:4:2] == ["+6.0 %", "+5.0 %"]
