@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from rich.text import Text
@@ -14,7 +14,7 @@ from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
-from gpugate.results.fleet_plan import FleetPlan, Group, plan_host, total_s
+from gpugate.results.fleet_plan import Group, divide, total_s
 from gpugate.results.run import CaseNight, find_durations
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
@@ -41,22 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
     found, refused = select_nights(arguments)
     for sentence in refused:
         print(f"gpugate plan: {sentence}", file=sys.stderr)
-    measured = [night for night in found if night.cases]
-    machine = machine_name(max(measured, key=lambda night: night.started).environment)
-    nights = sorted((one for one in found if machine_name(one.environment) == machine), key=lambda night: night.started)
+    newest = [night for night in found if night.cases][-1]
+    machine = machine_name(newest.environment)
+    nights = [night for night in found if machine_name(night.environment) == machine]
     cases = {name: case for night in nights for name, case in night.cases.items()}
     known_s = find_durations(nights)
     usual_s = median(known_s.values()) if known_s else 1.0
-    groups = [Group((name,), known_s.get(name, usual_s), _runs_alone(case)) for name, case in cases.items()]
-    plan = plan_host(groups, gpus)
+    groups = {name: Group((name,), known_s.get(name, usual_s)) for name in cases}
+    alone = [groups.pop(name) for name, case in cases.items() if _runs_alone(case)]
+    shares = divide(list(groups.values()), gpus)
     left_out = dict.fromkeys(name for night in nights for name in night.unfit if name not in cases)
     notes = [
         f"{number_of(len(cases), 'case')} of {machine}, without the start of their processes",
         describe_unfit(list(left_out), "case"),
-        *_describe(plan, unknown=len(cases) - len(known_s)),
+        *_describe(shares, alone, unknown=len(cases) - len(known_s)),
     ]
     texts = (Text(words, overflow="fold") for words in notes if words)
-    print_parts([*_table(plan).rich(terminal_columns()), Text(), *texts])
+    print_parts([*_table(shares, alone).rich(terminal_columns()), Text(), *texts])
     return 0
 
 
@@ -64,21 +65,23 @@ def _runs_alone(case: CaseNight) -> bool:
     return case.value("needs_host") == 1 or (case.value("ranks") or 1) > 1
 
 
-def _table(plan: FleetPlan) -> Table:
-    rows = [(str(number), share) for number, share in enumerate(plan.gpus, 1)]
-    rows += [("alone", plan.alone)] if plan.alone else []
+def _table(shares: Sequence[Sequence[Group]], alone: Sequence[Group]) -> Table:
+    """A row for each GPU, which measures its share beside the others, and one for the cases that run alone later."""
+    rows = [(str(number), share) for number, share in enumerate(shares, 1)]
+    rows += [("alone", alone)] if alone else []
     columns = Column("GPU", left=True), Column("time"), Column("cases", left=True)
     cells = ((name, duration(total_s(share)), "\n".join(group.cases[0] for group in share)) for name, share in rows)
     return Table("", columns, tuple(cells))
 
 
-def _describe(plan: FleetPlan, unknown: int) -> Iterator[str]:
+def _describe(shares: Sequence[Sequence[Group]], alone: Sequence[Group], unknown: int) -> Iterator[str]:
+    makespan_s = max(map(total_s, shares))
     if unknown:
         yield f"{number_of(unknown, 'case')} without a known duration: each counts as the others' median, else as 1 s"
-    if plan.makespan_s:
-        yield f"side by side {duration(plan.makespan_s)}"
-    if plan.alone:
+    if makespan_s:
+        yield f"side by side {duration(makespan_s)}"
+    if alone:
         yield (
-            f"cases that need the host or span GPUs run alone on it, {duration(total_s(plan.alone))}: the "
-            f"night takes {duration(plan.night_s)}"
+            f"cases that need the host or span GPUs run alone on it, {duration(total_s(alone))}: the "
+            f"night takes {duration(makespan_s + total_s(alone))}"
         )

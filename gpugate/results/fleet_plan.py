@@ -51,25 +51,6 @@ class Group:
 
     cases: tuple[str, ...]
     duration_s: float
-    alone: bool = False
-
-
-@dataclass(frozen=True)
-class FleetPlan:
-    """The groups of each GPU, which run side by side, and those that run `alone` on the host, one after another."""
-
-    gpus: tuple[tuple[Group, ...], ...]
-    alone: tuple[Group, ...] = ()
-
-    @property
-    def makespan_s(self) -> float:
-        """The time until the last GPU is done, without the groups that run alone."""
-        return max(map(total_s, self.gpus))
-
-    @property
-    def night_s(self) -> float:
-        """The time of the whole night, in which the groups that run alone come after the others."""
-        return self.makespan_s + total_s(self.alone)
 
 
 def total_s(groups: Iterable[Group]) -> float:
@@ -93,9 +74,3 @@ def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]
         shares[number].append(group)
         heapq.heappush(free_at, (busy_s + group.duration_s, number))
     return tuple(map(tuple, shares))
-
-
-def plan_host(groups: Sequence[Group], gpus: int) -> FleetPlan:
-    """The plan of one host with several GPUs: groups that run alone come after the others, which run side by side."""
-    alone = tuple(group for group in groups if group.alone)
-    return FleetPlan(divide([group for group in groups if not group.alone], gpus), alone)

@@ -1,20 +1,19 @@
-"""The plan of a night: longest first, close to its bound, with sweeps whole and cases that need the host alone."""
+"""The plan of a night: longest first, close to its bound, with sweeps whole."""
 
 import random
 from collections.abc import Sequence
 
-from gpugate.results.fleet_plan import Group, divide, group_name, plan_host, total_s
+from gpugate.results.fleet_plan import Group, divide, group_name, total_s
 from gpugate.workload import Point
 
 FLEETS = 200
 FEWEST_A_GPU = 10  # groups of cases; with fewer of equal length, one GPU has up to twice the work of another
 
 
-def groups(*durations_s: float, alone: Sequence[int] = ()) -> list[Group]:
+def groups(*durations_s: float) -> list[Group]:
     """Groups of one case each, `a`, `b` and so on."""
     names = [chr(ord("a") + number) for number in range(len(durations_s))]
-    pairs = zip(names, durations_s, strict=True)
-    return [Group((name,), seconds, number in alone) for number, (name, seconds) in enumerate(pairs)]
+    return [Group((name,), seconds) for name, seconds in zip(names, durations_s, strict=True)]
 
 
 def names(shares: Sequence[Sequence[Group]]) -> list[str]:
@@ -38,17 +37,11 @@ def test_a_seeded_fleet_takes_at_most_a_tenth_longer_than_its_bound() -> None:
     worst = 0.0
     for seed in range(FLEETS):
         found, gpus = seeded_fleet(seed)
-        plan = plan_host(found, gpus)
-        assert sorted(group.cases for share in plan.gpus for group in share) == sorted(group.cases for group in found)
+        shares = divide(found, gpus)
+        assert sorted(group.cases for share in shares for group in share) == sorted(group.cases for group in found)
         bound_s = max(max(group.duration_s for group in found), total_s(found) / gpus)
-        worst = max(worst, plan.makespan_s / bound_s)
+        worst = max(worst, max(map(total_s, shares)) / bound_s)
     assert 1 <= worst <= 1.1
-
-
-def test_cases_that_need_the_host_run_alone_after_the_others() -> None:
-    plan = plan_host(groups(3, 2, 9, 1, alone=[2]), 2)
-    assert names([*plan.gpus, plan.alone]) == ["a", "bd", "c"]
-    assert (plan.makespan_s, plan.night_s) == (3, 12)
 
 
 def test_the_name_of_a_group_is_that_of_the_sweeps_test() -> None:
