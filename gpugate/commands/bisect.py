@@ -14,7 +14,7 @@ from gpugate.explaining.autopsy import explain_duet
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
-from gpugate.session.duets import CACHE, DuetPlan, measure_duets, pytest_words
+from gpugate.session.duets import DuetPlan, measure_duets, pytest_words
 from gpugate.store.version import Version, check_out, find_commit, git, suggest_commit
 from gpugate.units import SHORT_COMMIT
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError(f"{arguments.case} is no id of a case: give one such as two-layer-net/all/cuda")
     device = arguments.case.rpartition("/")[2]
     words = [*pytest_words(arguments.path, device), "-k", arguments.case]  # without -k a CPU leaves cases out
-    with treat_termination_as_ctrl_c(), check_out(arguments.good, project, project / CACHE) as good:
+    with treat_termination_as_ctrl_c(), check_out(arguments.good, project) as good:
         search = Search(arguments.case, good, list_commits(project, arguments.good, arguments.bad), words)
         end = search.measure_end()
         change = f"{write_change(end.ratio.median)} per step"
@@ -129,7 +129,7 @@ class Search:
     def _measure(self, base: Version, commit: int, count: bool = False) -> tuple[Duet | str, Sequence[DuetProcess]]:
         """The duet of a commit against a base, or the reason why there is none, and its processes."""
         plan, project = DuetPlan(str(base.root), case_ids=(self.case_id,), count=count), Path.cwd()
-        with check_out(self.commits[commit - 1], project, project / CACHE) as head:
+        with check_out(self.commits[commit - 1], project) as head:
             try:
                 taken = measure_duets(plan, head, self.words)
             except CompareError as error:
@@ -145,7 +145,7 @@ class Search:
         """Compares the culprit with the commit before it, and prints its change with the likely cause."""
         project = Path.cwd()
         before = self.commits[commit - 2] if commit > 1 else str(self.good.root)
-        with check_out(before, project, project / CACHE) as base:
+        with check_out(before, project) as base:
             found, taken = self._measure(base, commit, count=True)
         subject = git(project, "show", "--no-patch", "--format=%s", self.commits[commit - 1]) or ""
         print(f"{self.name(commit)} {subject}")

@@ -28,7 +28,7 @@ from gpugate.report.terminal import LOG_COLUMNS, code_block, indent, print_parts
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import BILL_TIMES, Night, find_durations
-from gpugate.session.duets import BUDGET_S, CACHE, DuetPlan, measure_duets, pytest_words
+from gpugate.session.duets import BUDGET_S, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.sequential import MOST_PROCESSES
@@ -122,8 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with (
             treat_termination_as_ctrl_c(),
-            check_out(arguments.head, project, project / CACHE) as head,
-            check_out(arguments.base, project, project / CACHE, None if arguments.exact else head.commit) as base,
+            check_out(arguments.head, project) as head,
+            check_out(arguments.base, project, None if arguments.exact else head.commit) as base,
         ):
             taken = measure_duets(DuetPlan(str(base.root), budget_s), head, words, processes, receive=receive)
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.changes import SOURCE_CHANGED
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import Provenance, RunResult
-from gpugate.session.duets import CACHE, DuetPlan, measure_duets
+from gpugate.session.duets import DuetPlan, measure_duets
 from gpugate.session.options import AUTO, MEASURE
 from gpugate.store import run_file
 from gpugate.store.provenance import find_commit_with, is_unchanged
@@ -152,8 +152,7 @@ def _measure_code(
     options, known, node_ids = session.options, session.worktrees, [session.node_ids[name] for name in case_ids]
     if ref not in known:
         fork = None if options.against == AUTO else "HEAD"
-        checked_out = check_out(ref, session.root, session.root / CACHE, fork)
-        known[ref] = session.closing.enter_context(checked_out)
+        known[ref] = session.closing.enter_context(check_out(ref, session.root, fork))
     base = known[ref]
     head = Version(".", session.root)
     words = [*dict.fromkeys(node_ids), *repeat_options(session), f"--perf-baselines={options.baselines_path}"]

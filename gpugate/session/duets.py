@@ -19,11 +19,10 @@ from gpugate.machine.children import run_module
 from gpugate.results.duet import DuetOutcome, DuetProcess
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import from_json, to_json
-from gpugate.store.version import CACHE_FOLDER, Version
+from gpugate.store.version import Version
 from gpugate.units import Count, Positive, number_of
 
 BUDGET_S = 15.0  # of sampling a case without a record in a process
-CACHE = Path(CACHE_FOLDER, "versions")  # of a project: the worktrees of its versions
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 
 

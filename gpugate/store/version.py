@@ -19,7 +19,7 @@ from gpugate.units import SHORT_COMMIT, number_of
 WORKING_TREE = "."
 MODULES_FILE = ".gitmodules"
 MOST_READ_BYTES = 2**20  # of a new file, to hash it
-CACHE_FOLDER = ".gpugate-cache"
+CACHE_FOLDER, VERSIONS = ".gpugate-cache", "versions"
 STORE_FOLDER = ".gpugate"
 # The folders that gpugate and Python make by themselves: no file in them is a change of the code.
 OWN_FOLDERS = (
@@ -55,13 +55,13 @@ class Version:
 
 
 @contextmanager
-def check_out(name: str, project: Path, cache: Path, head: str | None = None) -> Iterator[Version]:
+def check_out(name: str, project: Path, head: str | None = None) -> Iterator[Version]:
     """The version `name` of the project in the folder `project`, until the block ends.
 
-    A folder is taken as it is; any other name is a git ref, which gets a worktree in `cache`, a folder of the cache
-    folder. With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since
-    what it gained later is no change of the head. Raises CompareError where the version does not exist or cannot be
-    checked out.
+    A folder is taken as it is; any other name is a git ref, which gets a worktree in VERSIONS of the cache folder.
+    With `head`, a commit, a ref stands for its common ancestor with the head, as in `git diff name...`, since what it
+    gained later is no change of the head. Raises CompareError where the version does not exist or cannot be checked
+    out.
     """
     name, note = name.removesuffix("..."), None
     folder = (project / name).resolve()
@@ -78,7 +78,7 @@ def check_out(name: str, project: Path, cache: Path, head: str | None = None) ->
     within = Path(os.path.relpath(project.resolve(), find_top(project)))
     if git(project, "cat-file", "-e", f"{commit}:{MODULES_FILE}") is not None:
         raise CompareError(f"{name!r} has submodules, which a worktree lacks: give a folder that has them")
-    cache = choose_folder(cache.parent) / cache.name
+    cache = choose_folder(project / CACHE_FOLDER) / VERSIONS
     for left in cache.glob(f"{'[0-9a-f]' * SHORT_COMMIT}-*"):  # by processes that were killed
         if not Path("/proc", left.name.split("-")[1]).exists():
             _remove_worktree(project, left)

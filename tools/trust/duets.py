@@ -21,7 +21,7 @@ from gpugate.machine.children import start_child
 from gpugate.machine.environment import Environment, compare
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.results.duet import DuetProcess
-from gpugate.session.duets import CACHE, DuetPlan, measure_duets
+from gpugate.session.duets import DuetPlan, measure_duets
 from gpugate.store.json_file import JsonFile
 from gpugate.store.version import WORKING_TREE, check_out
 from gpugate.units import Count, NotNegative, Positive
@@ -135,7 +135,7 @@ def take_duets(orders: DuetOrders, folder: Path) -> None:
     with (
         treat_termination_as_ctrl_c(),
         keep_busy(orders.busy_cores),
-        check_out(WORKING_TREE, project, project / CACHE) as version,
+        check_out(WORKING_TREE, project) as version,
     ):
         for number, slow_percent in itertools.product(range(orders.trials), orders.slow_percents):
             if taken[slow_percent] > number:
