@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from gpugate.commands.history import open_stored
-from gpugate.errors import CompareError, GpugateError
+from gpugate.errors import CompareError
 from gpugate.judging.duet import judge_duets
-from gpugate.machine.environment import machine_name
 from gpugate.machine.processes import treat_termination_as_ctrl_c
 from gpugate.report.machine import describe_load
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import LOG_COLUMNS, code_block, indent, print_parts, terminal_columns
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess
 from gpugate.results.reason import BILL_WORDS
-from gpugate.results.run import BILL_TIMES, Night, find_durations
+from gpugate.results.run import BILL_TIMES
 from gpugate.session.duets import BUDGET_S, DuetPlan, measure_duets, pytest_words
 from gpugate.session.options import seconds, whole_number, writable
 from gpugate.statistics.intervals import Estimate
@@ -35,7 +32,7 @@ from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.json_file import with_header, write_atomically, writing
 from gpugate.store.version import WORKING_TREE, Version, check_out
-from gpugate.units import duration, item, number_of, percent, signed_percent
+from gpugate.units import item, number_of, percent, signed_percent
 
 NOT_SLOWER, SLOWER, UNUSABLE, UNDECIDED = 0, 1, 2, 125  # 125: `git bisect run` skips the commit
 PATH_HELP = "the perf tests; repeat it for several paths (default: perf_tests, else all tests that pytest finds)"
@@ -108,15 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
     words = pytest_words(arguments.path, arguments.device)
     words += ["-k", arguments.keyword] if arguments.keyword else []
     words += ["-m", arguments.marker] if arguments.marker else []
-    nights: list[Night] = []
-    with suppress(GpugateError), closing(open_stored(None)) as store:  # before anything is measured
-        nights = store.read_nights()
     latest: dict[int, Any] = {}  # the last message of each process
     is_cut_off = False
 
     def receive(number: int, message: Any) -> None:
         if not latest:
-            print(describe_start(from_json(DuetProcess, message), nights), file=sys.stderr)
+            print(number_of(len(from_json(DuetProcess, message).wanted), "case"), file=sys.stderr)
         latest[number] = message
 
     try:
@@ -142,15 +136,6 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.markdown, code_block(render(compared, LOG_COLUMNS)))
     lacking = {name for one in taken for name in one.problems if name not in one.wanted}
     return exit_status(compared.duets, compared.problems.keys() - lacking)
-
-
-def describe_start(process: DuetProcess, nights: Iterable[Night]) -> str:
-    """`15 cases, 12 with a stored run: about 3 min in the first process`; the number alone without stored runs."""
-    machine = machine_name(process.environment)
-    known_s = find_durations(night for night in nights if machine_name(night.environment) == machine)
-    found_s = [known_s[name] for name in process.wanted if name in known_s]
-    time = f", {len(found_s)} with a stored run: about {duration(sum(found_s))} in the first process" if found_s else ""
-    return number_of(len(process.wanted), "case") + time
 
 
 def _write(path: Path, content: str) -> None:

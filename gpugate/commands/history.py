@@ -11,7 +11,7 @@ from gpugate.errors import OptionError
 from gpugate.report.machine import describe_unfit
 from gpugate.results.run import Night
 from gpugate.session.options import find_url
-from gpugate.store.database import IN_MEMORY, Store, open_store
+from gpugate.store.database import IN_MEMORY, open_store
 from gpugate.store.nights import add_folder
 from gpugate.store.store_url import VARIABLE
 
@@ -93,7 +93,10 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
     if arguments.folders and arguments.store:
         raise OptionError("--store and folders were given, and a history is of one of them: leave one out")
     refused: list[str] = []
-    with closing(open_store(IN_MEMORY) if arguments.folders else open_stored(arguments.store)) as store:
+    url = IN_MEMORY if arguments.folders else find_url(arguments.store)
+    if url is None:
+        raise OptionError("the store is off: give --store URL, or folders of nights")
+    with closing(open_store(url, make=bool(arguments.folders))) as store:
         for folder in arguments.folders:
             refused += add_folder(store, folder).refused
         where = ", ".join(map(str, arguments.folders)) or store.name
@@ -105,11 +108,3 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         step = "measure first, give other nights, or leave out --case, --machine, --branch or --gates"
         raise OptionError(f"no measured case of {where} is selected{why}: {step}")
     return nights, refused
-
-
-def open_stored(url: str | None) -> Store:
-    """The store at the URL, else that of the project. Raises OptionError where it is off, and StoreError."""
-    chosen = find_url(url)
-    if chosen is None:
-        raise OptionError("the store is off: give --store URL, or folders of nights")
-    return open_store(chosen, make=False)

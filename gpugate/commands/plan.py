@@ -15,7 +15,7 @@ from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
 from gpugate.results.fleet_plan import Group, divide, total_s
-from gpugate.results.run import CaseNight, find_durations
+from gpugate.results.run import CaseNight
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
 
@@ -45,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     machine = machine_name(newest.environment)
     nights = [night for night in found if machine_name(night.environment) == machine]
     cases = {name: case for night in nights for name, case in night.cases.items()}
-    known_s = find_durations(nights)
+    seconds = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
+    known_s = {name: taken_s for name, taken_s in seconds if taken_s}  # of the newest night that has it
     usual_s = median(known_s.values()) if known_s else 1.0
     groups = {name: Group((name,), known_s.get(name, usual_s)) for name in cases}
     alone = [groups.pop(name) for name, case in cases.items() if _runs_alone(case)]

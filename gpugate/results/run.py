@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -170,12 +170,6 @@ class Night:
         """The code that was measured: `1a2b3c4d5e6f`, with a `+` where changes were not committed, or `unknown`."""
         commit = self.provenance.commit
         return UNKNOWN if commit is None else f"{commit[:SHORT_COMMIT]}{'+' if self.provenance.changes else ''}"
-
-
-def find_durations(nights: Iterable[Night]) -> dict[str, float]:
-    """The seconds that each case took in the newest of these nights that has it; the oldest night comes first."""
-    seconds = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
-    return {name: taken_s for name, taken_s in seconds if taken_s}
 
 
 def workload_of(case_id: str) -> str:
