@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console, RenderableType
 from rich.text import Text
-from rich.theme import Theme
 
 from gpugate.judging.rules import decide
 from gpugate.machine.environment import describe
@@ -39,14 +36,10 @@ from gpugate.workload import (
 )
 from gpugate.workload.parts import list_tensors, map_tensors
 
-WIDTH = 100  # columns in a notebook
-FRAME = "<pre tabindex='0' style='line-height:1.3;overflow-x:auto;padding:.5em;color:#000;background:#fff'>{code}</pre>"
-ON_WHITE = Theme({"yellow": "#806000", "dim": "#595959"})  # rich's own have a contrast below 4.5 there
-
 
 @dataclass(frozen=True)
 class CallablesCompared:
-    """The comparison of two callables: printed, it is the table of a run, and a notebook shows it in colour."""
+    """The comparison of two callables: printed, and in a notebook, it is the table of a run."""
 
     run: RunResult
 
@@ -56,22 +49,14 @@ class CallablesCompared:
         return next(iter(self.run.cases.values()))
 
     def __str__(self) -> str:
-        return render_text(self._parts(terminal_columns()), terminal_columns(), colour=False)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=WIDTH, force_jupyter=False, theme=ON_WHITE)
-        for part in self._parts(WIDTH):
-            console.print(part, highlight=False)
-        return console.export_html(inline_styles=True, code_format=FRAME)
-
-    def _parts(self, width: int) -> list[RenderableType]:
         """The table, a line for each verdict that is not PASS, and the machine."""
-        view = RunView(self.run)
+        view, width = RunView(self.run), terminal_columns()
         found = [f"{verdict.check}: {verdict.reason}" for one in view.findings for verdict in one.verdicts]
         machine = [", ".join(words) for words in view.machine.values() if words]
-        return [*view.overview.rich(width), *(Text(line, overflow="fold") for line in (*found, *machine))]
+        lines = (Text(line, overflow="fold") for line in (*found, *machine))
+        return render_text([*view.overview.rich(width), *lines], width, colour=False)
+
+    __repr__ = __str__
 
 
 def compare_callables(

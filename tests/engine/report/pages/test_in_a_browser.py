@@ -24,12 +24,11 @@ from gpugate.commands.trends import build_histories
 from gpugate.report.pages.night import night_page
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
-from gpugate.session.callables import CallablesCompared
 from tests.engine.commands.test_history_page import HOSTILE, renamed
 from tests.support.needed_programs import require
 from tests.support.patience import HANGS_S
 from tests.support.recorded_nights import Faults, recorded_night, simulated_nights
-from tests.support.stored_runs import MACHINE, STARTED, case, every_outcome, stored
+from tests.support.stored_runs import MACHINE, STARTED, case
 
 # Each width once and each colour scheme once: a page fits by its width, and is accessible by its colours.
 WINDOWS = pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)], ids=["390-light", "1280-dark"])
@@ -154,10 +153,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     hostile = {name: case(f"{number}", 2.8) for number, name in enumerate(HOSTILE)}
     for name, made in hostile.items():
         made.case_id = made.workload = name
-    head = "<!doctype html><html lang=en><title>notebook</title><style>:root {color-scheme: light dark}</style>"
-    compared = CallablesCompared(stored(folder / "run.json", *every_outcome()))._repr_html_()
     contents = {
-        "notebook": f"{head}<main><h1>Notebook</h1>{compared}</main>".encode(),
         "night": night_page(RunView(run), ("2026-11-24", last)),
         "hostile": night_page(RunView(RunResult(MACHINE, STARTED, 1, cases=hostile)), "no earlier night"),
     }
@@ -174,7 +170,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @WINDOWS
-@pytest.mark.parametrize("name", ["night", "hostile", "notebook"])
+@pytest.mark.parametrize("name", ["night", "hostile"])
 def test_a_page_fits_its_window_is_accessible_and_requests_nothing(
     browser: Browser, pages: dict[str, Path], name: str, width: int, dark: bool
 ) -> None:
