@@ -14,12 +14,12 @@ import pytest
 
 from gpugate.profiling.session import ProfilePlugin, outer_run
 from gpugate.session.options import add_options, add_settings, profilers, read_options
-from gpugate.session.registration import perf_run
-from gpugate.session.selection import expects_perf_tests, parametrize, usage_errors
+from gpugate.session.selection import PERF_RUN, expects_perf_tests, parametrize, usage_errors
 from gpugate.session.workers import WORKERS, count_workers, start_workers
 
 if TYPE_CHECKING:
     from gpugate.session.judged import Gate, Judged, JudgedSweep, PerfTests
+    from gpugate.session.perf_run import PerfRun
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,6 +83,17 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 def gate(request: pytest.FixtureRequest) -> Gate:
     """Fails or passes by the verdict's outcome and the mode of the session."""
     return partial(_tests(request).gate, request)
+
+
+def perf_run(config: pytest.Config) -> PerfRun:
+    """The second plugin; the first perf test or option that needs it registers it, and imports what it needs."""
+    found: PerfRun | None = config.pluginmanager.get_plugin(PERF_RUN)
+    if found is None:
+        from gpugate.session.perf_run import PerfRun
+
+        found = PerfRun(config, read_options(config))
+        config.pluginmanager.register(found, PERF_RUN)
+    return found
 
 
 def _tests(request: pytest.FixtureRequest) -> PerfTests:

@@ -12,8 +12,7 @@ import pytest
 
 from gpugate.errors import OptionError
 from gpugate.session.options import Options
-from gpugate.session.registration import perf_run
-from gpugate.session.selection import usage_errors
+from gpugate.session.selection import PERF_RUN, usage_errors
 from gpugate.store.json_file import writing
 from gpugate.store.writable_folder import make_ignored
 
@@ -53,10 +52,10 @@ class ProfilePlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Makes the session that was opened take profiles in place of measurements."""
-        opened = perf_run(session.config).opened
-        if opened is not None:
+        run = session.config.pluginmanager.get_plugin(PERF_RUN)
+        if run is not None and run.opened is not None:
             with usage_errors():
-                self._begin(opened)
+                self._begin(run.opened)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._index is not None:

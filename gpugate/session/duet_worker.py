@@ -29,8 +29,7 @@ from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.registration import perf_run
-from gpugate.session.selection import case_of
+from gpugate.session.selection import PERF_RUN, case_of
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json, to_json
@@ -66,12 +65,12 @@ class DuetTaker:
 
     @pytest.hookimpl(tryfirst=True)  # before xdist's, which would run tests in workers of its own
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        run = perf_run(session.config)
-        perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
-        if perf is None and self.plan.case_ids is not None:
-            raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
-        if perf is None:
+        run = session.config.pluginmanager.get_plugin(PERF_RUN)
+        if run is None or run.opened is None:
+            if self.plan.case_ids is not None:
+                raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
             raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
+        perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
         base = read_layout(Path(self.plan.base), session)
         try:

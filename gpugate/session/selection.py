@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
 GPU_MARK = "gpu"
+PERF_RUN = "gpugate.session.perf_run"  # the name of the second plugin
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
 NO_RECORD: tuple[Counters, Counters] = ({}, {})
