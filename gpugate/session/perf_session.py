@@ -226,10 +226,7 @@ def _describe_search(session: PerfSession) -> str | None:
     others = sorted({path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")})
     if session.records.files or machine in others or not others or session.options.update_baselines:
         return None
-    threads = os.environ.get("OMP_NUM_THREADS")
-    limited = session.device.type == "cpu" and threads is not None
-    because = f" (OMP_NUM_THREADS={threads} counts as so many cores)" if limited else ""
-    return f"this machine is {machine}{because}, and the records are of {', '.join(others)}"
+    return f"this machine is {machine}, and the records are of {', '.join(others)}"
 
 
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
