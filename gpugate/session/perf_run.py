@@ -203,10 +203,6 @@ class PerfRun:
         run, dropped = perf.result, self._describe_dropped(session, perf)
         is_due = self.options.gate and selects_all(self.config)
         self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due else dropped)])
-        lacking, accepted = {name for case in run.cases.values() for name in case.lacking}, self.options.allow_missing
-        if accepted - lacking and lacking - accepted:
-            needless, lacked = (list_names(sorted(names)) for names in (accepted - lacking, lacking))
-            self._lines.append(f"--allow-missing {needless}: no selected case lacks it; they lack {lacked}")
         is_judged = not (run.interrupted or run.recording)
         self._end(session, run, [*self._problems(session, perf), *(dropped if is_due else [])] if is_judged else [])
 

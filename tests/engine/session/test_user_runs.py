@@ -92,7 +92,6 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> N
     assert tiny.run("-m", "gpu").status == 0
     strict = tiny.run("-m", "gpu", "--gate", "-v", "--allow-missing=cdua", "--junitxml=junit.xml")
     assert strict.status == 1
-    assert "--allow-missing cdua: no selected case lacks it; they lack cuda" in strict.text
     assert len(passed(strict.text, "FAILED")) == len(PROMISES)
     assert strict.text.count(NO_GPU) == strict.text.count(reason) == 1
     assert "FAILURES" not in strict.text
@@ -311,15 +310,12 @@ def test_the_error_of_a_side_is_text_on_the_terminal_and_in_the_summary(tiny: Ti
     assert all(one.isprintable() or one in "\n\t" for one in ended.text + summary)
 
 
-def test_a_machine_without_a_record_is_named_where_others_have_some(
-    tiny: TinyProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_a_record_is_named_where_others_have_some(tiny: TinyProject) -> None:
     assert "the records are of" not in tiny.run("-k", "outputs").text
     tiny.write("baselines/nvidia-h200/net.json", "{}")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for options in ((), ("--gate", "--allow-missing=cuda")):
         text = tiny.run("-k", "outputs", *options).text
-        assert "-1-cores (OMP_NUM_THREADS=1 counts as so many cores), and the records are of nvidia-h200" in text
+        assert f"this machine is {tiny.baselines.name}, and the records are of nvidia-h200" in text
 
 
 @pytest.mark.parametrize(("words", "sharing"), [((), 1), (("--gate",), 3)])
