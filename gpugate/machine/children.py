@@ -117,7 +117,6 @@ def run_child(
     timeout_s: float | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    folder: Path = Path(),
     apart: bool = False,
 ) -> Ended:
     """Runs a command to its end, and kills it after `timeout_s`. With `apart`, its errors are kept apart.
@@ -127,7 +126,7 @@ def run_child(
     """
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as errors:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": errors if apart else subprocess.STDOUT}
-        with start_child(command, env=environment, cwd=folder, **streams) as process:
+        with start_child(command, env=environment, **streams) as process:
             status = _await_end(process, timeout_s)
         return Ended(status, _read(log), timeout_s, _read(errors))
 

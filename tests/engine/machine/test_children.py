@@ -127,7 +127,8 @@ def test_a_child_is_killed_at_its_time_limit_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started_once((tmp_path / "ids").exists, monkeypatch)
-    assert run_child(python(FAMILY), 0.05, folder=tmp_path).status is None
+    monkeypatch.chdir(tmp_path)
+    assert run_child(python(FAMILY), 0.05).status is None
     wait_until(lambda: not any(running(int(pid)) for pid in (tmp_path / "ids").read_text().split()))
     assert not (tmp_path / "interrupted").exists()
 
@@ -144,8 +145,9 @@ def test_an_interruption_reaches_the_child_and_ends_all_that_it_started(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run_child(python(FAMILY, *words), folder=tmp_path)
+        run_child(python(FAMILY, *words))
     wait_until(lambda: not any(running(int(pid)) for pid in ids.read_text().split()))
     assert (tmp_path / "interrupted").exists() == (not words)
 
@@ -153,12 +155,12 @@ def test_an_interruption_reaches_the_child_and_ends_all_that_it_started(
 # --- the start --------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_has_its_folder_and_environment_and_both_streams_are_its_output(tmp_path: Path) -> None:
-    script = "import os, sys; print(os.environ['PYTHONPATH'], os.getcwd(), flush=True); sys.exit('no \\udcff')"
-    started = {"folder": tmp_path, "environment": {"LC_ALL": "C.UTF-8", "PYTHONPATH": "/anywhere"}}
-    ended = run_child(python(script), **started)  # type: ignore[arg-type]
-    assert (ended.status, ended.last_lines()[0], len(ended.last_lines())) == (1, f"/anywhere {tmp_path}", 2)
-    apart = run_child(python(script), apart=True, **started)  # type: ignore[arg-type]
+def test_a_program_has_its_environment_and_both_streams_are_its_output() -> None:
+    script = "import os, sys; print(os.environ['PYTHONPATH'], flush=True); sys.exit('no \\udcff')"
+    environment = {"LC_ALL": "C.UTF-8", "PYTHONPATH": "/anywhere"}
+    ended = run_child(python(script), environment=environment)
+    assert (ended.status, ended.last_lines()[0], len(ended.last_lines())) == (1, "/anywhere", 2)
+    apart = run_child(python(script), environment=environment, apart=True)
     assert (len(apart.last_lines()), apart.errors[:3]) == (1, "no ")
 
 
