@@ -40,7 +40,7 @@ from gpugate.results.summary import (
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store.codec import FormatError, to_json
-from gpugate.store.json_file import JsonFile, parse
+from gpugate.store.json_file import JsonFile
 from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored, stored_unless
 from gpugate.workload import CaseKey, WorkloadName
@@ -71,6 +71,18 @@ class Record:
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
     bills: ProcessBills = stored_bills()  # of each process, None where nothing was counted; empty: of no process
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no recording makes."""
+        count = len(self.processes)
+        if not count or not all(any(build.pairs for build in process) for process in self.processes):
+            raise ValueError("a process lacks samples")
+        if {len(self.bills), len(self.started_at)} - {0, count}:
+            raise ValueError("it has not one time and one bill for each process")
+        try:
+            group_by_night(self.started_at)
+        except (ValueError, TypeError):  # no time, or some with an offset and some without
+            raise ValueError("started_at has something else than ISO 8601 times") from None
 
     @property
     def history(self) -> History:
@@ -287,30 +299,13 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
 def _load(folder: Path, workload: str) -> BaselineFile:
     """Loads one file. Raises BaselineError for a file that is damaged, newer, of another machine or workload."""
     path, machine = _path(folder, workload), folder.resolve().name
-    with FILE.reading(path):
-        file = _decode(path.read_text(encoding="utf-8"))
+    file = FILE.read(path)
     if file.machine != machine:
         raise BaselineError(
             f"{path} is of the machine {file.machine!r}, not of {machine!r}: move it there or delete it"
         )
     if file.workload != workload:
         raise BaselineError(f"{path} is of the workload {file.workload!r}: give it that name again or delete it")
-    return file
-
-
-def _decode(text: str) -> BaselineFile:
-    file = FILE.decode(parse(text))
-    for key, entry in file.cases.items():
-        for name, record in (("anchor", entry.anchor), ("current", entry.current)):
-            count = len(record.processes)
-            if not count or not all(any(build.pairs for build in process) for process in record.processes):
-                raise FormatError(f"cases.{key}.{name}.processes lacks samples")
-            if {len(record.bills), len(record.started_at)} - {0, count}:
-                raise FormatError(f"cases.{key}.{name} has not one time and one bill for each process")
-            try:
-                group_by_night(record.started_at)
-            except (ValueError, TypeError):  # no time, or some with an offset and some without
-                raise FormatError(f"cases.{key}.{name}.started_at holds something else than ISO 8601 times") from None
     return file
 
 

@@ -24,7 +24,7 @@ from gpugate.session.selection import FIXTURE, SWEEP_FIXTURE, case_needs_host, c
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
 from gpugate.workload import Case, Optimization, Point, Size, SweepCases, Workload
-from tests.support.stored_runs import MACHINE, NO_TENSORRT, RECORDED, case, every_outcome, measured, stored
+from tests.support.stored_runs import MACHINE, NO_TENSORRT, RECORDED, case, every_outcome, measured, stored, timed_build
 
 ORIGIN = Provenance("https://git.example/a.git", "1a2b3c", None, "main", None, "host", "GPU-1", "sha256:1")
 
@@ -315,7 +315,7 @@ def test_a_case_needs_the_host_by_its_copies_and_its_cores() -> None:
 
 
 def recorded(*sides: Counters, cores: int) -> Record:
-    """A record of no processes with the counters of both sides."""
-    environment = Environment("cuda", "NVIDIA H200", "Xeon", cores, "3.12.3")
+    """A record of one process with the counters of both sides."""
+    environment, builds = Environment("cuda", "NVIDIA H200", "Xeon", cores, "3.12.3"), ((timed_build(3.0, 1.0),),)
     counters = dict(zip(("reference_counters", "optimized_counters"), sides, strict=True))
-    return Record("2030-01-01T00:00:00+00:00", "ada", "first", "0123456789abcdef", environment, (), **counters)
+    return Record("2030-01-01T00:00:00+00:00", "ada", "first", "0123456789abcdef", environment, builds, **counters)

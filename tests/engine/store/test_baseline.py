@@ -278,15 +278,15 @@ DAMAGE: dict[str, tuple[Callable[[str], str], str]] = {
     ),
     "no samples": (
         lambda text: text[: text.index('"processes": [')] + '"processes": [[]],' + text[text.index('"yardsticks"') :],
-        f"cannot be used because cases.tf32/cuda.anchor.processes lacks samples: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor: a process lacks samples: {REPAIR}",
     ),
     "no time": (
         lambda text: re.sub(r'"started_at": \["[^"]*"', '"started_at": ["yesterday"', text, count=1),
-        f"cannot be used because cases.tf32/cuda.anchor.started_at holds something else than ISO 8601 times: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor: started_at has something else than ISO 8601 times: {REPAIR}",
     ),
     "a time too few": (
         lambda text: re.sub(r'"started_at": \["[^"]*",', '"started_at": [', text, count=1),
-        f"cannot be used because cases.tf32/cuda.anchor has not one time and one bill for each process: {REPAIR}",
+        f"cannot be used because cases.tf32/cuda.anchor: it has not one time and one bill for each process: {REPAIR}",
     ),
 }
 
