@@ -118,7 +118,7 @@ def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> 
     found: dict[int, list[str]] = {}
     for name, written, values in (
         ("speedup", units.ratio, [one.speedup.median for one in seen]),
-        ("per step", units.milliseconds, [one.optimized_ms for one in seen]),
+        ("per step", units.milliseconds, [one.per_step_ms.median for one in seen]),
     ):
         starts = [change.first for change in level_changes(values, level)]
         for start, first, end in zip([0, *starts], starts, [*starts[1:], len(values)], strict=False):

@@ -44,10 +44,13 @@ def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
     process = _deciding_process(result)
     if process is not None:
         return explain_duet(process.measured[result.case_id], process.swapped, IN_TURNS)
-    now, then, against = optimized_side(result), recorded_side(result, profile), RECORDED
-    if then is None:
-        then, against = reference_side(result), f"{result.compared_with}, which it is compared with"
-    return autopsy(then, now, against) if then and now else None
+    now, then = optimized_side(result), recorded_side(result, profile)
+    if now is None or result.measurement is None:
+        return None
+    if then is not None:
+        return autopsy(then, now, RECORDED)
+    reference = _measured_side(result.measurement, "reference")
+    return autopsy(reference, now, f"{result.compared_with}, which it is compared with")
 
 
 def explain_duet(found: Measurement, swapped: bool, against: str = BASE) -> Autopsy:
@@ -82,12 +85,6 @@ def optimized_side(result: CaseResult) -> State | None:
         reference_ms=summarize(found).reference_ms.median,
         reference_counters=found.reference_counters,
     )
-
-
-def reference_side(result: CaseResult) -> State | None:
-    """The reference as this run measured it; None where it has no times."""
-    found = result.measurement
-    return _measured_side(found, "reference") if found is not None and found.pairs else None
 
 
 def _measured_side(found: Measurement, side: Literal["reference", "optimized"]) -> State:

@@ -34,7 +34,8 @@ class Cause:
 def likely_cause(then: State, now: State) -> Cause:
     """The first cause that the evidence bears out. Outputs come first, since nothing else matters where they are wrong;
     then what is counted, which has no noise; then what took longer."""
-    cause = next(chain(_explain_outputs(then, now), _explain_counts(then, now), _explain_times(then, now)), None)
+    times = (explain(then, now) for explain in (_after, _reference, _times))
+    cause = next(filter(None, chain(_explain_outputs(then, now), _explain_counts(then, now), times)), None)
     if cause is not None:
         return cause if cause.kind not in COUNTED else _weigh(cause, then, now)
     if abs(now.step_ms / then.step_ms - 1) >= FEW:
@@ -135,11 +136,6 @@ def _describe_kernels(then: State, now: State) -> str:
     wanted = now.more(then, "kernels")
     name = min(more, key=lambda move: abs(move.count - wanted)).name
     return f"{words}, among them {'short ones' if name == OTHERS else shorten_name(name)}"
-
-
-def _explain_times(then: State, now: State) -> Iterator[Cause]:
-    explanations = (_after, _reference, _times)
-    yield from (cause for explain in explanations if (cause := explain(then, now)) is not None)
 
 
 def _after(then: State, now: State) -> Cause | None:

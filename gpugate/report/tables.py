@@ -215,7 +215,8 @@ def ladder_table(ladder: Ladder) -> Table:
         title=f"ladder of {ladder.workload}/{ladder.device_kind}",
         columns=columns("rung", "items", "gain", "interval", "over the bottom", "interval"),
         rows=tuple(
-            (rung.name, _rate(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total)) for rung in ladder.rungs
+            (rung.name, units.items_per_second(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total))
+            for rung in ladder.rungs
         ),
         notes=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
     )
@@ -225,10 +226,6 @@ def _estimate(estimate: Estimate | None) -> tuple[str, str]:
     if estimate is None:
         return "", ""
     return units.ratio(estimate.median), units.interval(estimate.low, estimate.high)
-
-
-def _rate(items_per_s: float | None) -> str:
-    return "" if items_per_s is None else units.items_per_second(items_per_s)
 
 
 def sweep_table(sweep: Sweep) -> Table:
@@ -244,9 +241,13 @@ def sweep_table(sweep: Sweep) -> Table:
 
 
 def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
-    if point.speedup is None:
+    if point.speedup is None or point.items_per_s is None:
         return str(point.value), "", point.problem or ""
-    return str(point.value), _rate(point.items_per_s), units.percent(point.speedup / sweep.best_speedup)
+    return (
+        str(point.value),
+        units.items_per_second(point.items_per_s),
+        units.percent(point.speedup / sweep.best_speedup),
+    )
 
 
 def bill_table(run: RunResult) -> Table:

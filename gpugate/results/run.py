@@ -113,10 +113,6 @@ class CaseNight:
         return self.estimate("optimized_ms")
 
     @property
-    def optimized_ms(self) -> float:
-        return self.metrics["optimized_ms"].value
-
-    @property
     def anchor_speedup(self) -> float | None:
         """None where nothing was recorded."""
         return self.value("anchor_speedup")

@@ -24,7 +24,7 @@ class Rung:
     """
 
     name: str
-    items_per_s: Positive | None
+    items_per_s: Positive
     gain: Estimate | None = None
     total: Estimate | None = None
     why: str = ""
