@@ -158,7 +158,8 @@ class HostPlanesDecoder(Decoder):
         return decoded_frames(self.info.path)
 
     def _copy(self, decoded: Any, place: Tensor) -> None:
-        place.copy_(torch.from_numpy(decoded))
+        # PyTorch's threads would share the copy, and wait for each other while FFmpeg's threads have the cores.
+        np.copyto(place.numpy(), decoded)
 
 
 # --- a bank of frames, decoded once, for stages that are measured without the stage before them -----------------------
