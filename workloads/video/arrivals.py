@@ -15,6 +15,7 @@ import functools
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def read_numbers(luma: Tensor) -> Tensor:
     light nor dark, or bits that contradict the check bits. No call waits for the device.
     """
     rows = strip_height(luma.shape[1])
-    cells = luma[:, rows // 4 : rows - rows // 4].float().mean(1) @ _middles(luma.shape[2], luma.device)
+    cells = _cell_means(luma[:, rows // 4 : rows - rows // 4])
     light, dark = cells[:, :1], cells[:, -1:]
     shares = (cells - dark) / (light - dark).clamp(min=LEAST_CONTRAST)
     bits = (shares > 0.5).long()
@@ -68,14 +69,28 @@ def _check(numbers: Tensor) -> Tensor:
     return (numbers ^ numbers >> 4 ^ numbers >> 8 ^ numbers >> 12) & 15
 
 
+def _cell_means(strip: Tensor) -> Tensor:
+    """The mean of each cell's middle half, float32 [n, cells] on the device of the strip, [n, rows, W]."""
+    if strip.device.type != "cpu":
+        return strip.float().mean(1) @ _middles(strip.shape[2], strip.device)  # cuda only
+    # By NumPy, in one thread: PyTorch's threads wait for each other while FFmpeg's or libx264's have the cores.
+    middles = _middle_halves(strip.shape[2])
+    sums = np.add.reduceat(strip.numpy().mean(1, dtype=np.float32), middles.ravel(), axis=1)[:, ::2]
+    return torch.from_numpy(sums / np.diff(middles)[:, 0].astype(np.float32))
+
+
 @functools.cache  # kept for the life of the process: a CUDA graph may read it
 def _middles(width: int, device: torch.device) -> Tensor:
     """float32 [width, cells]: times the columns of a strip, it is the mean of each cell's middle half."""
     middles = torch.zeros(width, CELLS)
-    for cell, (left, right) in enumerate(_cells(width)):
-        quarter = (right - left) // 4
-        middles[left + quarter : right - quarter, cell] = 1 / (right - left - 2 * quarter)
+    for cell, (left, right) in enumerate(_middle_halves(width)):
+        middles[left:right, cell] = 1 / float(right - left)
     return middles.to(device)
+
+
+def _middle_halves(width: int) -> NDArray[np.int64]:
+    """The first column of every cell's middle half, and the first after it: [cells, 2]."""
+    return np.array([(left + (right - left) // 4, right - (right - left) // 4) for left, right in _cells(width)])
 
 
 def _cells(width: int) -> list[tuple[int, int]]:
@@ -128,23 +143,24 @@ class Arrivals:
     def _record(self, strip: Tensor, grid: Tensor) -> Tensor:
         turn = (self._place + torch.arange(len(grid), device=self._place.device)) % len(self._grids)
         self._place += len(grid)
-        unlike = (grid - self._grids[turn]).square_().mean((1, 2)) > self._levels**2
+        unlike = (grid - self._grids.index_select(0, turn)).square_().mean((1, 2)) > self._levels**2
         in_turn = read_numbers(strip) == turn if self._numbered else torch.ones_like(unlike)
         return torch.stack((in_turn, ~unlike), 1).float()
 
 
 def luma_of_nv12(frames: Tensor) -> Tensor:
     """The luma of NV12, uint8 [n, H * 3 // 2, W], at some pixels: float32 [n, rows, columns], 0..255, on its device."""
-    return (_grid(planes(frames)[0]).float() - 16) * (255 / 219)  # from limited range, 16..235
+    points: Tensor = _grid(planes(frames)[0])
+    return (points.float() - 16) * (255 / 219)  # from limited range, 16..235
 
 
 def luma_of_bgr(frames: NDArray[np.uint8], matrix: Matrix) -> Tensor:
     """The luma of BGR, uint8 [n, H, W, 3] on the host, at the pixels of `luma_of_nv12`, with the levels it has lost."""
-    points = _grid(torch.from_numpy(frames).movedim(3, 1)).float()
-    return luma_of_rgb(points.flip(1), matrix).add_(LOST_LEVELS[matrix])
+    points = _grid(np.moveaxis(frames, 3, 1))[:, ::-1].astype(np.float32)
+    return luma_of_rgb(torch.from_numpy(points), matrix).add_(LOST_LEVELS[matrix])
 
 
-def _grid(pixels: Tensor) -> Tensor:
+def _grid(pixels: Any) -> Any:
     """Every n-th pixel in both directions: [..., H, W] -> [..., rows, columns], a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]

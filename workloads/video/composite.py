@@ -73,8 +73,9 @@ def blurs_of(height: int) -> tuple[Blur, Blur]:
 
 
 def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
-    """OpenCV's composites: uint8 [n, H, W, 3] from BGR of that shape and logits [n, classes, h, w] on the host.
+    """OpenCV's composites: uint8 [n, H, W, 3] from BGR of that shape and logits [n, classes, h, w] on any device.
 
+    Alpha is computed where the logits lie: on the host PyTorch's threads would wait for each other beside OpenCV's.
     Alpha and its complement are enlarged separately, since OpenCV enlarges in several threads and NumPy would subtract
     in one.
     """
@@ -83,9 +84,9 @@ def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
     height, width = bgr.shape[1:3]
     pixels, sigma = blurs_of(height)[0]
     composited = np.empty_like(bgr)
-    for frame, alpha, out in zip(bgr, alpha_of(logits), composited, strict=True):
+    for frame, alpha, out in zip(bgr, alpha_of(logits).cpu().numpy(), composited, strict=True):
         sharp, blurry = (
-            cv2.resize(share.numpy(), (width, height), interpolation=cv2.INTER_LINEAR) for share in (alpha, 1 - alpha)
+            cv2.resize(share, (width, height), interpolation=cv2.INTER_LINEAR) for share in (alpha, 1 - alpha)
         )
         blurred = cv2.GaussianBlur(frame, (pixels, pixels), sigma)
         cv2.blendLinear(frame, blurred, sharp, blurry, dst=out)
@@ -262,7 +263,7 @@ def _logits(height: int, width: int, frames: int, device: torch.device) -> Tenso
 
 
 def by_opencv(context: Context) -> Side:
-    """OpenCV's side. The logits come from the device, where the network leaves them; the composites stay on host."""
+    """OpenCV's side. The logits lie on the device, where the network leaves them; the composites stay on the host."""
     matrix, composited = source(context).matrix, composited_by_opencv(context)
     return Side(lambda numbers: luma_of_bgr(composited(numbers), matrix).to(context.device))
 
@@ -273,7 +274,7 @@ def composited_by_opencv(context: Context) -> Callable[[Tensor], Any]:
 
     def composited(numbers: Tensor) -> Any:
         these = chosen(numbers)
-        return on_host(frames[these], logits[these].cpu())
+        return on_host(frames[these], logits[these])
 
     return composited
 

@@ -159,7 +159,7 @@ def on_host(place: Place, network: Network) -> Compute:
         with place.clock("segment", first):
             logits = network(frames)  # float32 [n, classes, h, w]
         with place.clock("composite", first):
-            return composite.on_host(bgr, logits.cpu())  # uint8 [n, H, W, 3]
+            return composite.on_host(bgr, logits)  # uint8 [n, H, W, 3]
 
     return compute
 
@@ -505,7 +505,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
 
 # --- the reference's composites ---------------------------------------------------------------------------------------
 
-FORMAT = 3  # of the stored grids; raise it whenever the baseline's stages compute other composites
+FORMAT = 4  # of the stored grids; raise it whenever the baseline's stages compute other composites
 FOLDER = "video-composites"  # in the context's `cache_dir`
 COMPARED_FRAMES = 600  # the clip's length, half a minute of the baseline on an H200; of a longer video the first ones
 
