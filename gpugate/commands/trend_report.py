@@ -19,7 +19,6 @@ from rich.text import Text
 from gpugate import units
 from gpugate.commands.trends import FALSE_MARKS, MachineHistory, Trend
 from gpugate.report.machine import describe_unfit
-from gpugate.report.moves import describe_moves
 from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
@@ -253,7 +252,7 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         sections=sections,
         changes=_level_changes(histories),
         enough_nights=any(one.measured >= history.fewest_nights for history in histories for one in history.trends),
-        remarks=[(history.machine, [*_newest_moves(history), *_limits(history)]) for history in histories],
+        limits=[(history.machine, list(_limits(history))) for history in histories],
         nights=_count_nights(histories),
         billed={name: BILL_WORDS[name] for name in BILL_TIMES},
         first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
@@ -282,12 +281,6 @@ def _sections(histories: Sequence[MachineHistory]) -> list[tuple[str, list[tuple
             )
             found.setdefault(trend.case_id, []).append(row)
     return sorted(found.items())
-
-
-def _newest_moves(history: MachineHistory) -> list[str]:
-    """The cases that moved from the night before to the newest one by more than their noise."""
-    lines = describe_moves(*history.nights[-2:]) if len(history.nights) > 1 else []
-    return [" ".join([*lines[:1], "; ".join(line.strip() for line in lines[1:])]).strip()] if lines else []
 
 
 def _level_changes(histories: Sequence[MachineHistory]) -> list[tuple[str, str, str, str]]:

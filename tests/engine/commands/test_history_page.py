@@ -62,13 +62,6 @@ def test_a_folder_of_nights_becomes_a_site(tmp_path: Path, capsys: pytest.Captur
     assert "cannot be written (Not a directory): give a folder that can be" in capsys.readouterr().err
 
 
-def test_the_site_separates_the_cases_that_moved_since_the_last_run(tmp_path: Path) -> None:
-    nights(tmp_path / "nights", {"fused": [*speedups(6), 2.4], "graph": [*speedups(6, seed=3), 2.5]})
-    assert main(["history", str(tmp_path / "nights"), "--html", str(tmp_path / "site")]) == 0
-    text = Page((tmp_path / "site" / INDEX).read_bytes()).text
-    assert len(re.findall(r"(?::|noise;) tiny/\w+/cuda: speedup", text)) == 2, text
-
-
 def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anchors() -> None:
     found = simulated_nights(FEW)
     found[6:] = [replace(night, environment=replace(night.environment, driver="590.10")) for night in found[6:]]
@@ -125,4 +118,4 @@ def test_a_page_of_few_nights_says_so_and_has_the_change_of_the_newest_one() -> 
     page = Page(site_page(histories([before, replace(now, cases={**now.cases, case_id: slower})])))
     assert "The nights are too few for level changes to be detected." in page.text
     assert "No level of any case changed." not in page.text
-    assert re.search(rf"{case_id}: speedup .* -> .* \(-20.0 %\)", page.text)
+    assert "-20.0 %" in page.text
