@@ -94,8 +94,6 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         raise OptionError("--store and folders were given, and a history is of one of them: leave one out")
     refused: list[str] = []
     url = IN_MEMORY if arguments.folders else find_url(arguments.store)
-    if url is None:
-        raise OptionError("the store is off: give --store URL, or folders of nights")
     with closing(open_store(url, make=bool(arguments.folders))) as store:
         for folder in arguments.folders:
             refused += add_folder(store, folder).refused

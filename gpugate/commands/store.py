@@ -7,7 +7,6 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpugate.errors import OptionError
 from gpugate.session.options import find_url
 from gpugate.store.store_url import VARIABLE
 from gpugate.units import number_of
@@ -38,11 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.store.database import open_store
     from gpugate.store.nights import add_folder
 
-    url = find_url(arguments.store)
-    if url is None:
-        raise OptionError("the store is off: give --store URL")
     refused = False
-    with closing(open_store(url)) as store:
+    with closing(open_store(find_url(arguments.store))) as store:
         for folder in arguments.folders:
             added = add_folder(store, folder)
             for sentence in added.refused:

@@ -208,9 +208,13 @@ def add_settings(parser: pytest.Parser) -> None:
         parser.addini(name, f"gpugate: {text} (default: {default or 'none'})", default=default)
 
 
-def find_url(given: str | None) -> str | None:
-    """The URL of the store that a console command was given, else that of the project; None where it is off."""
-    return given or choose_url(None, find_root(Path.cwd()), setting=_read_project().getini("perf_store"))
+def find_url(given: str | None) -> str:
+    """The URL of the store that a console command was given, else that of the project. Raises OptionError where it is
+    off."""
+    found = given or choose_url(None, find_root(Path.cwd()), setting=_read_project().getini("perf_store"))
+    if found is None:
+        raise OptionError("the store is off: give --store URL")
+    return found
 
 
 def find_baselines(given: Path | None) -> Path:

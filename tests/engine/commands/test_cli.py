@@ -102,7 +102,7 @@ def test_an_interruption_while_a_command_is_imported_is_no_traceback(
         ("history nowhere", "nowhere contains no run: give a run of --perf-json"),
         ("history empty --last 0", "--last is '0': give a whole number from 1 to "),
         ("history empty --store sqlite:///none.sqlite", "--store and folders were given"),
-        ("history", "the store is off: give --store URL, or folders of nights"),
+        ("history", "the store is off: give --store URL"),
         ("store add empty", "the store is off: give --store URL"),
         ("store add nowhere --store sqlite:///s", "nowhere contains no run: give a run of --perf-json"),
         ("accept nowhere", "nowhere contains no run: give a run of --perf-json, a night, or a folder of them"),
