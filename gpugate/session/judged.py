@@ -244,19 +244,16 @@ def _live_report(config: pytest.Config, session: PerfSession) -> Iterator[Report
     if stream is None or capture is None or config.getoption("verbose") < 0:
         yield silent
         return
-    with capture.global_and_fixture_disabled():
-        shown = stream.isatty()  # while pytest captures, its own stream is no terminal
-    if not shown:
-        yield silent
-        return
 
     def describe_session() -> str:
         return session.doubt.describe_left(session.elapsed_s)
 
-    with (
-        capture.global_and_fixture_disabled(),  # or the line's own look at the stream finds no terminal
-        closing(LiveLine(Console(file=stream), reporter.ensure_newline, describe_session)) as live,
-    ):
+    with capture.global_and_fixture_disabled():  # while pytest captures, its own stream is no terminal
+        live = LiveLine(Console(file=stream), reporter.ensure_newline, describe_session)
+    if not live.shown:
+        yield silent
+        return
+    with capture.global_and_fixture_disabled(), closing(live):
         yield live.update
     if reporter.showfspath:  # the dots go on behind the file's name, which the live line took away
         reporter.write_fspath_result(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0], "")
