@@ -23,13 +23,12 @@ from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
-from gpugate.report.visible_text import show_controls
 from gpugate.results.duet import DuetProcess
 from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import PERF_RUN, case_of
+from gpugate.session.selection import PERF_RUN, case_of, usage_errors
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json, to_json
@@ -72,13 +71,9 @@ class DuetTaker:
             raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
         perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
         cases = {case.id: case for item in session.items if (case := case_of(item)) is not None}
-        base = read_layout(Path(self.plan.base), session)
-        try:
-            tree = OtherTree(base, PREFIX)
-            with tree.importable():
-                self._measure_all(perf, cases, tree.cases())
-        except GpugateError as error:
-            raise pytest.UsageError(show_controls(str(error))) from None
+        tree = OtherTree(read_layout(Path(self.plan.base), session), PREFIX)
+        with usage_errors(), tree.importable():
+            self._measure_all(perf, cases, tree.cases())
         self.done = True
         return True
 

@@ -6,9 +6,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -38,7 +37,7 @@ class DuetPlan:
     case_ids: tuple[str, ...] | None = None
     fault: Fault | None = None
     count: bool = True  # the work of a step, which is the same in every process
-    project: str = ""  # whose search path this process has; by default the folder of the command
+    project: str = field(default_factory=os.getcwd)  # whose search path the process has
 
     @property
     def swapped(self) -> bool:
@@ -101,8 +100,7 @@ def run_process(
     What a process measured within `timeout_s` counts; None where that is nothing. Raises CompareError where the process
     ends before a case.
     """
-    task = to_json(replace(plan, project=plan.project or str(Path.cwd())))
-    ended = run_module("gpugate.session.duet_worker", words, task, timeout_s, receive, folder=head.root)
+    ended = run_module("gpugate.session.duet_worker", words, to_json(plan), timeout_s, receive, folder=head.root)
     process = from_json(DuetProcess, ended.messages[-1]) if ended.messages else None
     if ended.status is None and (process is None or not process.measured):
         return None
