@@ -25,7 +25,7 @@ from gpugate.results.series import sweeps
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import cases_of, sweep_of
+from gpugate.session.selection import cases_of, parameter_of
 from gpugate.workload import Case, SweepCases
 
 Gate = Callable[[Verdict], None]  # the fixture `gate`
@@ -148,7 +148,7 @@ class PerfTests:
         __tracebackhide__ = True
         test = request.node
         made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
-        made += [knee for sweep, knee in self.knees if sweep is sweep_of(test)]
+        made += [knee for sweep, knee in self.knees if sweep is parameter_of(test)]
         if not any(verdict is one for one in made):
             what = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
             problem = (

@@ -56,8 +56,7 @@ def _parameters(name: str, path: Path) -> list[Any]:
 
 def _marks(asked: Case | SweepCases) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.gpu] if asked.device_kind == "cuda" else []
-    cases = (asked,) if isinstance(asked, Case) else asked.cases
-    gpus = max(case.optimization.needs.gpus for case in cases)
+    gpus = max(case.optimization.needs.gpus for case in _list_cases(asked))
     return marks + ([pytest.mark.multi_gpu(gpus)] if gpus > 1 else [])
 
 
@@ -72,29 +71,21 @@ def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
     return bool(definitions) and definitions[-1].func.__module__ == "gpugate.plugin"
 
 
-def case_of(item: pytest.Item) -> Case | None:
-    """The one case that a test measures, or None for a test that measures nothing, or a sweep."""
-    parameter = _parameter(item, FIXTURE)
-    return parameter if isinstance(parameter, Case) else None
+def parameter_of(item: pytest.Item) -> Case | SweepCases | None:
+    """The case that a test measures, or the sweep that it judges; None for another test."""
+    callspec = getattr(item, "callspec", None)
+    found = () if callspec is None else (callspec.params.get(name) for name in (FIXTURE, SWEEP_FIXTURE))
+    return next((one for one in found if isinstance(one, (Case, SweepCases))), None)
 
 
 def cases_of(item: pytest.Item) -> tuple[Case, ...]:
     """Every case that a test needs: one, or all points of a sweep."""
-    case, sweep = case_of(item), sweep_of(item)
-    if case is not None:
-        return (case,)
-    return sweep.cases if sweep is not None else ()
+    found = parameter_of(item)
+    return () if found is None else _list_cases(found)
 
 
-def sweep_of(item: pytest.Item) -> SweepCases | None:
-    """The sweep that a test judges; None for a test of one case and for another test."""
-    parameter = _parameter(item, SWEEP_FIXTURE)
-    return parameter if isinstance(parameter, SweepCases) else None
-
-
-def _parameter(item: pytest.Item, name: str) -> Any:
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get(name) if callspec is not None else None
+def _list_cases(found: Case | SweepCases) -> tuple[Case, ...]:
+    return (found,) if isinstance(found, Case) else found.cases
 
 
 def group_tests(items: Sequence[pytest.Item]) -> dict[str, str]:
@@ -150,7 +141,7 @@ def one_node_per_case(items: list[pytest.Item]) -> dict[str, str]:
     A point of a sweep whose own tests are not selected is measured by the test of its sweep.
     """
     first: dict[str, str] = {}
-    for item in sorted(items, key=lambda item: case_of(item) is None):
+    for item in sorted(items, key=lambda item: not isinstance(parameter_of(item), Case)):
         for case in cases_of(item):
             first.setdefault(case.id, item.nodeid)
     return first
