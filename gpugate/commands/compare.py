@@ -170,9 +170,8 @@ class Comparison:
 def render(compared: Comparison, width: int) -> list[RenderableType]:
     """The table, its notes and the summary for `width` columns."""
     table = Table(f"{compared.base.label} -> {compared.head.label}", COLUMNS, tuple(map(_row, compared.duets)))
-    table = table.drop_empty() if table.rows else table  # a start-up of one process, and items of the bill
     notes = (indent(line, 2) for line in _notes(compared))
-    return [*table.rich(width), *notes, Text(), Text(summary(compared.duets))]
+    return [*table.drop_empty().rich(width), *notes, Text(), Text(summary(compared.duets))]
 
 
 def document(compared: Comparison) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def list_tables(found: CapturedSteps) -> list[Table]:
 def _table(title: str, headings: str, rows: Sequence[tuple[str, ...]], *notes: str) -> Table:
     """The first rows, with their number where there are more."""
     of = f", {MOST_ROWS} of {len(rows)}" if len(rows) > MOST_ROWS else ""
-    return Table(f"{title}{of}", columns(*headings.split("|")), tuple(rows[:MOST_ROWS]), notes, gap=1)
+    return Table(f"{title}{of}", columns(*headings.split("|")), tuple(rows[:MOST_ROWS]), notes)
 
 
 def _sum_ranges(found: CapturedSteps) -> dict[str, tuple[int, float, float]]:

@@ -41,7 +41,8 @@ def style_of(words: str) -> str:
 
 
 NARROWEST_NAME = 8
-# Its dividers are one blank column each: the last blank of a gap.
+GAP = 2  # blanks between two columns
+# Its dividers are one blank each: the last one of a gap.
 _RULE_UNDER_HEAD = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
@@ -63,11 +64,10 @@ def columns(*headings: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words, each as long as `columns`. A cell that begins with a word of STATES has its
-    colour.
+    """Rows of words, each as long as `columns`. A cell that begins with a word of STATES has its colour.
 
     The first column of a `grouped` table names the group of a row: a terminal shows it once, above the rows of the
-    group. `gap` is the number of blanks between two columns on a terminal.
+    group.
     """
 
     title: str
@@ -75,7 +75,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     grouped: bool = False
-    gap: int = 2
 
     def drop_empty(self) -> Table:
         """The table without the columns in which no row has a word."""
@@ -88,8 +87,9 @@ class Table:
         widths, left_out = self._fit(width)
         parts: list[RenderableType] = []
         for title, rows in groupby(self.rows, key=lambda row: row[0] if self.grouped else self.title):
-            padding = (0, self.gap - 1, 0, 0)
-            table = RichTable(box=_RULE_UNDER_HEAD, padding=padding, pad_edge=False, show_edge=False, header_style="")
+            table = RichTable(
+                box=_RULE_UNDER_HEAD, padding=(0, GAP - 1, 0, 0), pad_edge=False, show_edge=False, header_style=""
+            )
             table.show_header = any(column.heading for column in self.columns)
             for number, cells in widths.items():
                 side, heading = "left" if self.columns[number].left else "right", Text(self.columns[number].heading)
@@ -128,4 +128,4 @@ class Table:
         return widths, [self.columns[number].heading for number in sorted(left_out)]
 
     def _total(self, widths: Mapping[int, int]) -> int:
-        return sum(widths.values()) + self.gap * (len(widths) - 1)
+        return sum(widths.values()) + GAP * (len(widths) - 1)
