@@ -37,16 +37,16 @@ _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
 
 
 class Catalogue:
-    """Workloads by name, and the registered workloads and named modules that `load` has still to check.
+    """The workloads of a session, each with the folder whose tests it serves.
 
-    `import_module` imports the named modules.
+    `load` imports the named modules by `import_module` and checks all workloads: none serves a test before.
     """
 
     def __init__(self, import_module: Callable[[str], ModuleType] = importlib.import_module) -> None:
         self._import_module = import_module
-        self._workloads: dict[str, dict[Path, Workload]] = {}  # by the folder whose tests they serve
         self._registered: list[tuple[Path, Workload]] = []
         self._modules: list[tuple[str, Path]] = []  # with the folder of the conftest.py that names it
+        self._loaded: list[tuple[Path, Workload]] = []
 
     def register(self, workload: Workload) -> Workload:
         """Adds a workload, which `load` checks: a mistake is then an error of the collection of tests."""
@@ -60,7 +60,7 @@ class Catalogue:
     @property
     def is_empty(self) -> bool:
         """True where no conftest.py that pytest has read has a workload."""
-        return not (self._registered or self._modules or self._workloads)
+        return not (self._registered or self._modules)
 
     @property
     def folders(self) -> set[Path]:
@@ -69,10 +69,17 @@ class Catalogue:
 
     def load(self) -> None:
         """Imports the named modules and checks all workloads. Raises CatalogueError for one that cannot be measured."""
-        for name, _ in self._modules:
-            self._registered.extend((EVERYWHERE, workload) for workload in self._workloads_of(name))
-        for folder, workload in self._registered:
-            self._add(folder, workload)
+        of_modules = [(EVERYWHERE, workload) for name, _ in self._modules for workload in self._workloads_of(name)]
+        found, known = [*self._registered, *of_modules], dict[str, tuple[Path, Workload]]()
+        for folder, workload in found:
+            if not isinstance(workload, Workload):
+                raise CatalogueError(f"{workload!r} is no workload: register a gpugate.workload.Workload")
+            check(workload)
+            other, one = known.setdefault(workload.name, (folder, workload))
+            if one is not workload:
+                places = f"in {_describe_place(other, one)} and {_describe_place(folder, workload)}"
+                raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
+        self._loaded = found
 
     def is_partial(self, root: Path) -> bool:
         """True where a conftest.py below `root` that pytest has not read may register further workloads."""
@@ -92,21 +99,10 @@ class Catalogue:
             raise CatalogueError(f"module {module_name!r} has no tuple WORKLOADS: add one with its workloads")
         return workloads
 
-    def _add(self, folder: Path, workload: Workload) -> None:
-        if not isinstance(workload, Workload):
-            raise CatalogueError(f"{workload!r} is no workload: register a gpugate.workload.Workload")
-        check(workload)
-        known = self._workloads.setdefault(workload.name, {})
-        for other, one in known.items():
-            if one is not workload:
-                places = f"in {_describe_place(other, one)} and {_describe_place(folder, workload)}"
-                raise CatalogueError(f"two workloads are named {workload.name!r} ({places}): rename one")
-        known[folder] = workload
-
-    def workloads(self, path: Path | None = None) -> Iterator[Workload]:
-        """Yields the workloads that serve the tests in the file `path`; without one, a workload of each name."""
-        for known in self._workloads.values():
-            yield from [one for folder, one in known.items() if path is None or path.is_relative_to(folder)][:1]
+    def workloads(self, path: Path | None = None) -> list[Workload]:
+        """Lists the workloads that serve the tests in the file `path`; without one, all workloads."""
+        serving = (one for folder, one in self._loaded if path is None or path.is_relative_to(folder))
+        return list({one.name: one for one in serving}.values())
 
     def cases(self, path: Path | None = None) -> list[Case]:
         """Lists every optimization on every kind of device that both it and its workload name, for the tests in the
