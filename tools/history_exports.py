@@ -16,10 +16,11 @@ from typing import Any
 from gpugate.commands.cli import run_command
 from gpugate.commands.history import add_selection, select_nights
 from gpugate.errors import OptionError
-from gpugate.results.run import CaseNight, Metric, Night
+from gpugate.results.run import CaseNight, Night
 
 HUD_VERSION = "v3"
 HUD_NAME = "gpugate"
+MEASURE = ("value", "lower_value", "upper_value")  # of Bencher
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -49,9 +50,10 @@ def hud_records(nights: Sequence[Night]) -> Iterator[dict[str, Any]]:
                 yield _record(night, case, name, metric)
 
 
-def _record(night: Night, case: CaseNight, name: str, metric: Metric) -> dict[str, Any]:
+def _record(night: Night, case: CaseNight, name: str, metric: Sequence[float]) -> dict[str, Any]:
     environment, provenance = night.environment, night.provenance
     workload, optimization, kind = case.case_id.rsplit("/", 2)
+    value, *interval = metric
     target = case.value("recorded_speedup") if name == "speedup" else None
     return {
         "timestamp": int(night.started.timestamp()),
@@ -83,9 +85,9 @@ def _record(night: Night, case: CaseNight, name: str, metric: Metric) -> dict[st
         },
         "metric": {
             "name": name,
-            "benchmark_values": [metric.value],
+            "benchmark_values": [value],
             "target_value": target,
-            "extra_info": {} if metric.low is None else {"low": str(metric.low), "high": str(metric.high)},
+            "extra_info": dict(zip(("low", "high"), map(str, interval), strict=False)),
         },
     }
 
@@ -99,14 +101,9 @@ def bencher_report(nights: Sequence[Night]) -> dict[str, Any]:
         )
     newest = next(night for night in reversed(nights) if night.cases)
     return {
-        case.case_id: {name: _measure(metric) for name, metric in case.metrics.items()}
+        case.case_id: {name: dict(zip(MEASURE, metric, strict=False)) for name, metric in case.metrics.items()}
         for case in newest.cases.values()
     }
-
-
-def _measure(metric: Metric) -> dict[str, float]:
-    found = {"value": metric.value, "lower_value": metric.low, "upper_value": metric.high}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 if __name__ == "__main__":

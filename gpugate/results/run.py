@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
 
 from gpugate.machine.environment import Environment, machine_key
 from gpugate.measurement.record import Yardstick
@@ -16,7 +15,7 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.fleet_plan import Shard
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
-from gpugate.units import SHORT_COMMIT, Count, NotNegative, stored_unless
+from gpugate.units import SHORT_COMMIT, Count, NotNegative, round_stored, stored_unless
 
 
 class Mode(str, Enum):
@@ -83,22 +82,17 @@ BILL_TIMES = ("kernel_ms", "cpu_ms")  # that histories and comparisons show
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
-class Metric(NamedTuple):
-    """One number of a case. `low` and `high` are the ends of its interval; None: a number without an interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
 @dataclass(frozen=True)
 class CaseNight:
-    """One case as one night measured it; times are medians per step. `metrics` has always the speedup and both
-    times, each with its interval."""
+    """One case as one night measured it; times are medians per step.
+
+    Each of the `metrics` is a value, and behind it the ends of its interval where it has one. The speedup and both
+    times are always there.
+    """
 
     case_id: str
     outcome: Outcome | None  # the worst of its verdicts
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, tuple[float, ...]]
 
     @property
     def workload(self) -> str:
@@ -119,13 +113,12 @@ class CaseNight:
 
     def value(self, name: str) -> float | None:
         found = self.metrics.get(name)
-        return None if found is None else found.value
+        return None if found is None else found[0]
 
     def estimate(self, name: str) -> Estimate:
         """A metric with its interval; a metric without one is its own interval. Raises KeyError for an absent one."""
         found = self.metrics[name]
-        low = found.value if found.low is None else found.low
-        return Estimate(found.value, low, found.value if found.high is None else found.high)
+        return Estimate(found[0], min(found), max(found))
 
 
 @dataclass(frozen=True)
@@ -191,13 +184,13 @@ def night_of(run: RunResult, name: str = "") -> Night:
     )
 
 
-def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
+def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, tuple[float, ...]]]:
     decided = summarize_decider(case)  # whose figures every report has
     if decided is None or case.measurement is None:
         return
     for name in ("speedup", "optimized_ms", "reference_ms"):
         found = getattr(decided, name)
-        yield name, Metric(found.median, found.low, found.high)
+        yield name, tuple(map(round_stored, (found.median, found.low, found.high)))
     cost, remembered = case.measurement.optimized_cost, case.remembered
     optional: dict[str, float | None] = {
         "anchor_speedup": remembered.anchor.speedup if remembered else None,
@@ -211,4 +204,4 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, Metric]]:
         "needs_host": 1.0 if case.needs_host else None,  # no other case may run on the host
         **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},
     }
-    yield from ((name, Metric(float(value))) for name, value in optional.items() if value is not None)
+    yield from ((name, (round_stored(float(value)),)) for name, value in optional.items() if value is not None)

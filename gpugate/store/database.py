@@ -29,12 +29,11 @@ from sqlalchemy.schema import CreateTable
 
 from gpugate.errors import GpugateError
 from gpugate.machine.environment import Environment
-from gpugate.results.run import CaseNight, Metric, Night, Provenance
+from gpugate.results.run import CaseNight, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.run_file import parse_time
 from gpugate.store.store_url import EXAMPLE
 from gpugate.store.writable_folder import make_ignored
-from gpugate.units import round_stored
 
 INSERTS: Mapping[str, Callable[[sql.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 IN_MEMORY = "sqlite://"
@@ -186,7 +185,7 @@ def _with_driver(address: URL) -> URL:
 def _row_of(night: Night) -> dict[str, object]:
     """The row of a night. Its host is known by the provenance, which is stored without its files."""
     stored = asdict(replace(night, cases={}, provenance=replace(night.provenance, files=None)))
-    stored["cases"] = {case.case_id: [case.outcome, _to_lists(case.metrics)] for case in night.cases.values()}
+    stored["cases"] = {case.case_id: [case.outcome, case.metrics] for case in night.cases.values()}
     return {
         "key": night.key,
         "started": night.started.timestamp(),
@@ -198,15 +197,11 @@ def _row_of(night: Night) -> dict[str, object]:
     }
 
 
-def _to_lists(metrics: Mapping[str, Metric]) -> dict[str, list[float]]:
-    return {name: [round_stored(number) for number in metric if number is not None] for name, metric in metrics.items()}
-
-
 def _read_night(text: str, case: str = "") -> Night:
     """The night of a row, with the cases and the names of the unfit ones that have `case` in them."""
     stored = json.loads(text)
     cases = {
-        case_id: CaseNight(case_id, outcome and Outcome(outcome), {name: Metric(*of) for name, of in metrics.items()})
+        case_id: CaseNight(case_id, outcome and Outcome(outcome), {name: tuple(of) for name, of in metrics.items()})
         for case_id, (outcome, metrics) in stored["cases"].items()
         if case in case_id.lower()
     }

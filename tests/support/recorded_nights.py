@@ -21,7 +21,7 @@ from gpugate.explaining.autopsy import explain
 from gpugate.judging.rules import decide
 from gpugate.measurement.record import Counters, Measurement, SideCost, TimedBuild, Yardstick
 from gpugate.results.case import CaseResult, Confirmation, Remembered
-from gpugate.results.run import CaseNight, Metric, Mode, Night, Provenance, RunResult
+from gpugate.results.run import CaseNight, Mode, Night, Provenance, RunResult
 from gpugate.results.series import rung_number
 from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS, Outcome
@@ -199,9 +199,9 @@ def _drawn(draw: random.Random, number: int, case_id: str, history: History, sha
     factor = level * (1 + draw.gauss(0, cv / 2))
     speedup, optimized_ms = history.speedup * factor, history.optimized_ms / factor
     metrics = {
-        "speedup": Metric(speedup, speedup * (1 - cv), speedup * (1 + cv)),
-        "optimized_ms": Metric(optimized_ms, optimized_ms * (1 - cv), optimized_ms * (1 + cv)),
-        "reference_ms": Metric(history.reference_ms),
-        "anchor_speedup": Metric(history.speedup),
+        "speedup": (speedup, speedup * (1 - cv), speedup * (1 + cv)),
+        "optimized_ms": (optimized_ms, optimized_ms * (1 - cv), optimized_ms * (1 + cv)),
+        "reference_ms": (history.reference_ms,),
+        "anchor_speedup": (history.speedup,),
     }
     return CaseNight(case_id, Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, metrics)

@@ -13,7 +13,7 @@ import pytest
 from gpugate.commands.cli import main
 from gpugate.commands.trend_report import DATA, INDEX, LIBRARIES, site_page, write_document, write_site
 from gpugate.commands.trends import MachineHistory, build_histories
-from gpugate.results.run import Metric, Night
+from gpugate.results.run import Night
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import simulated_nights
 from tests.support.stored_runs import nights, speedups
@@ -68,7 +68,7 @@ def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anc
     first, second = list(found[0].cases)[:2]
     anchor = found[0].cases[first].anchor_speedup
     assert anchor is not None
-    newest = {"anchor_speedup": Metric(2 * anchor), "kernel_ms": Metric(8.0)}
+    newest = {"anchor_speedup": (2 * anchor,), "kernel_ms": (8.0,)}
     last = replace(found[-1].cases[first], metrics={**found[-1].cases[first].metrics, **newest})
     found[-1] = replace(found[-1], cases={**found[-1].cases, first: last})
     found[3] = replace(found[3], cases={key: case for key, case in found[3].cases.items() if key != second})
@@ -114,7 +114,7 @@ def test_a_year_of_96_cases_has_at_most_2_7_megabytes(tmp_path: Path) -> None:
 def test_a_page_of_few_nights_says_so_and_has_the_change_of_the_newest_one() -> None:
     before, now = simulated_nights(2)
     case_id, case = next(iter(now.cases.items()))
-    slower = replace(case, metrics={**case.metrics, "speedup": Metric(0.8 * before.cases[case_id].speedup.median)})
+    slower = replace(case, metrics={**case.metrics, "speedup": (0.8 * before.cases[case_id].speedup.median,)})
     page = Page(site_page(histories([before, replace(now, cases={**now.cases, case_id: slower})])))
     assert "The nights are too few for level changes to be detected." in page.text
     assert "No level of any case changed." not in page.text

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpugate.report.moves import MOST_MOVED, describe_moves
-from gpugate.results.run import CaseNight, Metric, Night, Provenance
+from gpugate.results.run import CaseNight, Night, Provenance
 from tests.engine.store.test_database import night as any_night
 
 CASE = "tiny/fused/cuda"
@@ -13,7 +13,7 @@ CASE = "tiny/fused/cuda"
 def case_night(speedup: float, optimized_ms: float = 10.0, case_id: str = CASE) -> CaseNight:
     """A case whose intervals are 1 % wide on either side."""
     values = {"speedup": speedup, "optimized_ms": optimized_ms, "reference_ms": speedup * optimized_ms}
-    return CaseNight(case_id, None, {name: Metric(one, 0.99 * one, 1.01 * one) for name, one in values.items()})
+    return CaseNight(case_id, None, {name: (one, 0.99 * one, 1.01 * one) for name, one in values.items()})
 
 
 def night(*cases: CaseNight, **provenance: str) -> Night:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sql
 
-from gpugate.results.run import CaseNight, Metric, Night, Provenance
+from gpugate.results.run import CaseNight, Night, Provenance
 from gpugate.results.verdict import Outcome
 from gpugate.store.database import StoreError, open_store
 from tests.conftest import H200
@@ -35,8 +35,8 @@ CASES = ("tiny/fused/cuda", "video/decode/nvdec/cuda")
 
 def night(day: int = 0, cases: Sequence[str] = CASES, **changed: object) -> Night:
     """The night `day` days after the first, with the commit `a<day>`."""
-    timed = {name: Metric(3.0 + day, 2.9 + day, 3.1 + day) for name in ("speedup", "optimized_ms", "reference_ms")}
-    metrics = {**timed, "kernels": Metric(57.0), "recorded_speedup": Metric(3.25)}
+    timed = dict.fromkeys(("speedup", "optimized_ms", "reference_ms"), (3.0 + day, 2.9 + day, 3.1 + day))
+    metrics = {**timed, "kernels": (57.0,), "recorded_speedup": (3.25,)}
     found = Night(
         name=f"night-{day}",
         started=FIRST + timedelta(days=day),

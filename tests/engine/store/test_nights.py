@@ -11,9 +11,10 @@ import pytest
 from gpugate.machine.environment import machine_key
 from gpugate.measurement.record import SideCost
 from gpugate.results.case import CaseResult, Confirmation
-from gpugate.results.run import Metric, Provenance, RunResult, night_of
+from gpugate.results.run import Provenance, RunResult, night_of
 from gpugate.results.verdict import Outcome, Verdict
 from gpugate.store.nights import find_newest, keep
+from gpugate.units import round_stored
 from tests.conftest import H200, TWO_CORES
 from tests.support.stored_runs import MACHINE, STARTED, measured, timed
 
@@ -24,7 +25,7 @@ def run_of(*cases: CaseResult, **changed: Any) -> RunResult:
     return replace(RunResult(MACHINE, STARTED, 7, cases={case.case_id: case for case in cases}), **changed)
 
 
-def metrics_of(case: CaseResult) -> dict[str, Metric]:
+def metrics_of(case: CaseResult) -> dict[str, tuple[float, ...]]:
     (found,) = night_of(run_of(case)).cases.values()
     return dict(found.metrics)
 
@@ -47,18 +48,18 @@ def test_the_metrics_of_a_case() -> None:
     )
     medians = {name: getattr(case.summarize(slower), name) for name in ("speedup", "optimized_ms", "reference_ms")}
     assert metrics_of(case) == {
-        **{name: Metric(found.median, found.low, found.high) for name, found in medians.items()},
-        "anchor_speedup": Metric(3.0),
-        "recorded_speedup": Metric(3.0),
-        "speedup_tolerance": Metric(0.02),
-        "kernels": Metric(57.0),
-        "kernel_launches": Metric(1.0),
-        "graph_launches": Metric(0.0),
-        "start_up_s": Metric(2.0),
-        "peak_bytes": Metric(4096.0),
-        "duration_s": Metric(12.5),
-        "proving_s": Metric(3.5),
-        "needs_host": Metric(1.0),
+        **{name: tuple(map(round_stored, (found.median, found.low, found.high))) for name, found in medians.items()},
+        "anchor_speedup": (3.0,),
+        "recorded_speedup": (3.0,),
+        "speedup_tolerance": (0.02,),
+        "kernels": (57.0,),
+        "kernel_launches": (1.0,),
+        "graph_launches": (0.0,),
+        "start_up_s": (2.0,),
+        "peak_bytes": (4096.0,),
+        "duration_s": (12.5,),
+        "proving_s": (3.5,),
+        "needs_host": (1.0,),
     }
 
 
