@@ -37,13 +37,9 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size((LOG_COLUMNS, 24)).columns
 
 
-def stdout_takes_colour() -> bool:
-    return Console().color_system is not None
-
-
 def print_parts(parts: Iterable[RenderableType]) -> None:
     """Prints the parts in the columns of the terminal, and in colour where it takes them."""
-    sys.stdout.write(render_text(parts, terminal_columns(), stdout_takes_colour()))
+    sys.stdout.write(render_text(parts, terminal_columns(), colour=Console().color_system is not None))
 
 
 def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Rendered:

@@ -39,7 +39,6 @@ from gpugate.results.summary import (
 )
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.store.codec import FormatError, to_json
 from gpugate.store.json_file import JsonFile
 from gpugate.store.writable_folder import lock_folder
 from gpugate.units import Positive, number_of, round_stored, stored_unless
@@ -234,18 +233,13 @@ def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:
     Raises BaselineError, and leaves the old file, where that file is damaged or cannot be replaced.
     """
     path = _path(folder, file.workload)
-    if folder.resolve().name != file.machine:
-        raise BaselineError(f"{path} is to hold a baseline of {file.machine!r}: write it to the folder of that name")
     old = _load(folder, file.workload).cases if path.exists() else {}
     with FILE.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not file.cases:
             path.unlink(missing_ok=True)
             return ()
-    try:
-        FILE.write(path, file)
-    except FormatError as error:
-        raise BaselineError(f"{path} cannot take this record because {error}: measure again") from error
+    FILE.write(path, file)
     return tuple(
         line for key, entry in file.cases.items() for line in _describe_changes(file, key, old.get(key), entry)
     )
@@ -419,8 +413,7 @@ def _join(recorded: Record, added: Record) -> Record:
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
         differences=_largest([difference for one in both for difference in one.differences]),
-        # A record without times does not show which of its processes shared a night.
-        started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
+        started_at=(*recorded.started_at, *added.started_at),
     )
 
 
@@ -438,7 +431,7 @@ def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
 def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
     if old is None:
         yield f"{file.workload}/{key}: recorded {_describe(new.current)}"
-    elif to_json(old.current) != to_json(new.current):
+    elif old.current != new.current:
         was = units.ratio(old.current.history.speedup)
         yield f"{file.workload}/{key}: {was} -> {_describe(new.current)}"
 

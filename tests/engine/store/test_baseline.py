@@ -407,15 +407,6 @@ def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(
         record_runs(load_all(folder)["net"], "net", [slower], replace(FIRST, adding=True), min_processes=1)
 
 
-def test_a_baseline_stays_on_its_machine(folder: Path, recorded: Path) -> None:
-    file = load_all(folder)["net"]
-    with pytest.raises(
-        BaselineError, match="is to hold a baseline of 'nvidia-h200': write it to the folder of that name"
-    ):
-        write(folder.with_name("nvidia-h100"), file)
-    assert not folder.with_name("nvidia-h100").exists()
-
-
 def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
     files = load_all(folder)
     assert find_unused(files, ["net/tf32/cuda"]) == ()
