@@ -87,25 +87,12 @@ def _collect(values: Sequence[Any], own: set[str]) -> set[str]:
     for module, name, path in places:
         bound = _import_closure(path, module, roots, modules).binds
         names |= {name} if name in bound else bound  # a lambda stands for its whole module
-    statements = {one for path, module in modules.items() for one in _list_work(path, module)}
+    statements = {one for module in modules.values() for one in module.statements}
     counted = set[_Statement]()
     while more := {one for one in statements - counted if not one.binds or not names.isdisjoint(one.binds)}:
         counted |= more
         names.update(*(one.mentions for one in more))
     return {one.text for one in counted}
-
-
-def _list_work(path: Path, module: _Module) -> Iterator[_Statement]:
-    """Yields the statements of a module except those that bind its workloads and optimizations, with their promises.
-
-    A function of another module may mention the name of such a workload and mean something else.
-    """
-    from gpugate.workload import Optimization, Workload
-
-    loaded = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == str(path))
-    values = [item for one in loaded for item in vars(one).items()]
-    declared = {name for name, value in values if isinstance(value, Workload | Optimization)}
-    yield from (one for one in module.statements if declared.isdisjoint(one.binds))
 
 
 def _import_closure(path: Path, module: str, roots: dict[str, Path | None], modules: dict[Path, _Module]) -> _Module:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -190,20 +189,6 @@ def test_an_edit_of_its_work_changes_the_hash_of_a_workload(
     assert old in text
     path.write_text(text.replace(old, new))
     assert (hash_of_sides(package) != before) is counts
-
-
-@pytest.mark.parametrize("value", [WORKLOAD, 2.0])
-def test_a_workload_that_is_named_like_a_used_function_is_no_work(
-    package: Path, monkeypatch: pytest.MonkeyPatch, value: object
-) -> None:
-    path = package / "sizes.py"
-    loaded = ModuleType("package.sizes")
-    loaded.__dict__.update(__file__=str(path), helper=value)
-    monkeypatch.setitem(sys.modules, "package.sizes", loaded)
-    path.write_text(FILES["package/sizes.py"] + "helper = make(2.0)\n")
-    before = hash_of_sides(package)
-    path.write_text(FILES["package/sizes.py"] + "helper = make(3.0)\n")
-    assert (hash_of_sides(package) == before) is (value is WORKLOAD)
 
 
 @pytest.mark.parametrize("machine", ["nvidia-h100-80gb-hbm3", "nvidia-h200"])
