@@ -124,7 +124,7 @@ def size(items: int, kind: str) -> Size:
 
 
 # The gradients of the pictures nearly cancel out in a network of random weights. So TF32 changed their sum by up to
-# 1.9 % in the first layer, as much as one wrong picture of 256 does. The pictures themselves show a wrong one.
+# 1.9 % in the first layer, as much as one wrong picture of 256 did. The pictures themselves show a wrong one.
 CANCELLED = {**TOLERANCE_BY_DTYPE, "tf32": Tolerance(relative_l2=5e-2, max_error=1e-1)}
 
 
@@ -159,7 +159,7 @@ WORKLOADS: tuple[Workload, ...] = (
                 {"cuda": 2.6, "cpu": 1.1},
                 Mended(True, True, augmentation=True),
                 Limit("host_to_device_bytes", at_most_of_reference=0.3),
-                why_lower="the host augments picture by picture, and this host's cores were slow",
+                why_lower="the host augments picture by picture, and the cores of the measured host were slow",
             ),
             _rung(
                 "pinned",

@@ -243,6 +243,8 @@ def _counter_changes(duet: Duet) -> Iterator[str]:
     for name in EXACT:
         if name in before and name in after and abs(before[name] - after[name]) >= HALF_A_CALL:
             yield f"{name.replace('_', ' ')} {item(name, before[name])} -> {item(name, after[name])} per step"
-    then, now = duet.base.cost.peak_bytes or 0, duet.head.cost.peak_bytes or 0
-    if len(duet.processes) > 1 and abs(now - then) > MEMORY_CHANGE * max(now, then):
+    then, now = duet.base.cost.peak_bytes, duet.head.cost.peak_bytes
+    if then is None or now is None or len(duet.processes) < 2:
+        return
+    if abs(now - then) > MEMORY_CHANGE * max(now, then):
         yield f"peak memory {then / 2**20:.0f} -> {now / 2**20:.0f} MiB"

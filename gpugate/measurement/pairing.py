@@ -266,12 +266,13 @@ def find_slowdown(
     inputs: Sequence[Any],
     time_ms: TimeMs,
     alone: tuple[int, float],
+    accepted: float = SLOWED,
 ) -> float:
     """Measures the reference's time of a step, each time after a block of the other side, over its time `alone`: the
-    least of up to TRIES tries, which end at a ratio no larger than SLOWED."""
+    least of up to TRIES tries, which end at a ratio no larger than `accepted`."""
     steps, alone_ms = alone
     tries: list[float] = []
-    while len(tries) < TRIES and min(tries, default=math.inf) > SLOWED:
+    while len(tries) < TRIES and min(tries, default=math.inf) > accepted:
         run_other()
         tries.append(_time_on(reference, inputs, time_ms, steps) / alone_ms)
     return min(tries)

@@ -294,7 +294,8 @@ class Measurement:
     seed: Seed = 0
     # The reference's time of a step, over its time before the other side was built.
     reference_slowdown: NotNegative | None = stored_unless(None)
-    lasting_slowdown: NotNegative | None = stored_unless(None)  # once both sides are closed, where that one is above 2
+    # The same ratio of a reference built after both sides are closed; None where the ratio above is at most SLOWED.
+    lasting_slowdown: NotNegative | None = stored_unless(None)
     attempts: Natural = 1  # 1, plus the number of times that an undecided result was measured on
     wall_s: NotNegative = 0.0
     spent_s: Mapping[str, NotNegative] = field(default_factory=dict)  # by activity, see `Progress.doing`

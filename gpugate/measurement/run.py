@@ -6,12 +6,13 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from gpugate.errors import SideError
 from gpugate.faults.mutate import mutate
 from gpugate.measurement import counters, trace
 from gpugate.measurement.cold_inputs import Inputs, check_untouched, exchange_used, make_inputs, new_set, same_form
@@ -29,7 +30,7 @@ from gpugate.measurement.outputs import (
     hidden_state_problem,
     outputs_of,
 )
-from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown, time_alone
+from gpugate.measurement.pairing import BothSides, Pairing, build_both, can_repeat, find_slowdown
 from gpugate.measurement.process_state import keep_process_state
 from gpugate.measurement.progress import Doing, Progress, Report, Spent
 from gpugate.measurement.ranks import RankedSide
@@ -43,7 +44,15 @@ from gpugate.measurement.record import (
     StopReason,
     TimedBuild,
 )
-from gpugate.measurement.settings import FEWEST_PAIRS, FRESH_INPUTS, REMEMBERS, SLOWED, WARM_UP_S, Settings
+from gpugate.measurement.settings import (
+    FEWEST_PAIRS,
+    FRESH_INPUTS,
+    REMEMBERS,
+    SLOWDOWN_ENDED,
+    SLOWED,
+    WARM_UP_S,
+    Settings,
+)
 from gpugate.measurement.sides import BuiltSide, blame, build_side, pause_garbage_collection, release
 from gpugate.measurement.speedup import pairs_worth_taking, speedup_of, stop_reason
 from gpugate.measurement.step_checks import NewInputs, Tried, block_work_share, check_steps, compare_new
@@ -206,7 +215,7 @@ def measure(
         if expected is not None and not run.baseline_unchanged:
             check_baseline_unchanged(case, context, inputs, expected)
         if run.alone is not None and run.reference_slowdown is not None and run.reference_slowdown > SLOWED:
-            run.lasting_slowdown = _find_lasting_slowdown(run, run.alone[1])
+            run.lasting_slowdown = _find_lasting_slowdown(run, run.alone)
         return _record(run, stopped_because)
     finally:
         release(context.device)
@@ -260,13 +269,19 @@ def _sample(run: _Run) -> StopReason:
             both.close()
 
 
-def _find_lasting_slowdown(run: _Run, alone_ms: float) -> float:
-    """Measures the time of a step of a reference that is built once both sides are closed, over its time `alone_ms`
-    before: that is 1 where the other side slowed it by what ended with it, such as worker processes."""
-    name = run.case.reference_name
-    builder = run.case.builder(name)
-    with closing(build_side(name, builder, run.context, run.inputs.timed[0], run.inputs.restore)) as reference:
-        return time_alone(reference, run.inputs.fresh, run.timer.time_ms)[1] / alone_ms
+def _find_lasting_slowdown(run: _Run, alone: tuple[int, float]) -> float | None:
+    """Measures the time of a step of a reference that is built after both sides are closed, over its time `alone`.
+
+    A ratio near 1 means that the slowdown ended with the sides, as that of worker processes does. None where this
+    reference cannot be built or run.
+    """
+    name, inputs, time_ms = run.case.reference_name, run.inputs, run.timer.time_ms
+    run.report_progress("building", name)
+    with suppress(SideError):
+        builder = run.case.builder(name)
+        with closing(build_side(name, builder, run.context, inputs.timed[0], inputs.restore)) as reference:
+            return find_slowdown(reference, lambda: None, inputs.fresh, time_ms, alone, SLOWDOWN_ENDED)
+    return None
 
 
 def _begin(run: _Run, both: BothSides) -> None:
@@ -446,9 +461,18 @@ def _widest_tolerance(case: Case) -> Tolerance:
     return replace(own, relative_l2=max(own.relative_l2, other.relative_l2), equal_share=equal_share)
 
 
+def _fill_peak(side: BuiltSide, costs: Sequence[SideCost]) -> None:
+    """Gives a side whose peak of memory is not known the largest one of its other builds."""
+    if side.cost.peak_bytes is None:
+        known = [cost.peak_bytes for cost in costs if cost.peak_bytes is not None]
+        side.cost = replace(side.cost, peak_bytes=max(known, default=None))
+
+
 def _count(run: _Run, both: BothSides) -> tuple[CountedSide, CountedSide]:
     """Counts the reference, which several cases share, once in a process, and the optimized side always."""
     reference, optimized, counted = both.reference, both.optimized, run.cache.sides
+    for side, costs in zip((reference, optimized), zip(*run.costs, strict=True), strict=True):
+        _fill_peak(side, costs)
     sides = [optimized] if reference.name in counted else [reference, optimized]
     inputs, steps_ms = run.inputs.timed, run.steps_ms
     steps = counters.steps_worth_counting((reference, optimized), steps_ms)

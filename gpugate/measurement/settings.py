@@ -15,6 +15,7 @@ FEWEST_PAIRS, FRESH_INPUTS = 8, 3
 
 # The reference's time of a step beside the other side, over that alone: a full cache or a lower clock costs less.
 SLOWED = 2.0
+SLOWDOWN_ENDED = 1.25  # the largest ratio of a reference that is as fast again, once both sides are closed
 REMEMBERS = 3.0  # ratio of times on new and on timed inputs; on a busy CPU an honest side reached 2.4
 
 

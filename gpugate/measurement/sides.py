@@ -214,7 +214,7 @@ def build_side(
                 if restore is not None:
                     restore([first_input])
                 above_bytes = _peak_of_step(side, first_input, context) - before_bytes  # cuda only
-                # Below 0, a library freed meanwhile what it had kept of earlier work, and the peak is not known.
+                # A negative difference means that a library freed memory of earlier work: the peak is not known.
                 peak_bytes = above_bytes if above_bytes >= 0 else None  # cuda only
         undo.pop_all()
     cost = SideCost(build_s=built - started, first_step_s=stepped - built, peak_bytes=peak_bytes)

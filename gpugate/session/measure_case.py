@@ -27,7 +27,7 @@ from gpugate.machine.processes import name_left_over
 from gpugate.measurement.derived import with_ceilings, with_derived
 from gpugate.measurement.progress import Progress, Report, silent
 from gpugate.measurement.record import Measurement
-from gpugate.measurement.settings import SLOWED, Settings
+from gpugate.measurement.settings import SLOWDOWN_ENDED, Settings
 from gpugate.report.machine import describe_slow_launches
 from gpugate.results.case import CaseResult, Confirmation, Promise, describe_other_reference
 from gpugate.results.reason import Reason, ReasonCode
@@ -183,7 +183,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
             result.recorded_code = compare_code(session, case, result, report)
         evidence = _judge(session, result)
     slowed = bool(evidence.no_result) and evidence.times_ceiling is None
-    lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWED
+    lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWDOWN_ENDED
     if slowed and lasts and (result.attempts or allowed.processes == 1):
         session.unusable = f"{case.id} slowed {SPOILED}"
     if session.options.explain or any(verdict.needs_autopsy for verdict in result.verdicts):
@@ -198,7 +198,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
 def _allow(session: PerfSession, more_s: float, has_changed: bool) -> Allowed:
     """The measurements of a case that the session allows, after its first one; more pairs take `more_s`.
 
-    A process that is recorded, or that measures for another one, measures each case once, as all of them do.
+    A process that is recorded, that measures for another one, or that is the only one takes no further pairs.
     """
     against, looks = session.options.against, session.result.mode is Mode.DEVELOPER
     processes = session.options.deciding_processes

@@ -57,7 +57,7 @@ SETTINGS = {
         "",
         f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
         f"{DEFAULT_ON_SEVERAL_GPUS} on a machine with several GPUs; before an alarm, a run that judges asks at most as "
-        f"many, and at most {DECIDING_PROCESSES}; with 1, it measures no undecided case for longer",
+        f"many, and at most {DECIDING_PROCESSES}; with 1, a run takes no further pairs of an undecided case",
     ),
     "perf_seed": (
         "",

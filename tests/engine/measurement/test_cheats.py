@@ -355,22 +355,43 @@ def test_an_output_that_a_later_step_changes_is_not_read(
     assert judge_equivalence(measured, TOLERANCE_BY_DTYPE["float32"]).outcome is Outcome.PASS
 
 
-@pytest.mark.parametrize("lasts", [True, False])
-def test_a_reference_that_is_slower_beside_the_other_side(bench: Bench, lasts: bool) -> None:
+@pytest.mark.parametrize("lasting", [10, 1.9, 1])
+def test_a_reference_that_is_slower_beside_the_other_side(bench: Bench, lasting: float) -> None:
     """The optimized side replaces a function that the reference calls, by one that takes ten times as long."""
     steps_ms = {"mean": WORK_MS}
 
     def build(context: Context) -> Side:
         steps_ms["mean"] = 10 * WORK_MS
-        mend = partial(steps_ms.update, mean=10 * WORK_MS if lasts else WORK_MS)
+        mend = partial(steps_ms.update, mean=lasting * WORK_MS)
         return replace(bench.side("fast", 1.0, other_kernels)(context), close=mend)
 
     case = bench.case(build, bench.side(BASELINE, lambda: steps_ms["mean"]))
     measured = bench.measure(case, **FEW)
     assert measured.reference_slowdown == pytest.approx(10)
-    assert measured.lasting_slowdown == pytest.approx(10 if lasts else 1)
+    assert measured.lasting_slowdown == pytest.approx(lasting)
     honest = found(bench, bench.side("fast", 1.0, other_kernels))
     assert (honest.reference_slowdown, honest.lasting_slowdown) == (pytest.approx(1.0), None)
+
+
+def test_a_last_reference_that_cannot_be_built_costs_no_result(bench: Bench) -> None:
+    steps_ms, built, failing = {"mean": WORK_MS}, list[int](), set[int]()
+
+    def reference(context: Context) -> Side:
+        built.append(len(built))
+        if built[-1] in failing:
+            raise OSError("no room")
+        return bench.side(BASELINE, lambda: steps_ms["mean"])(context)
+
+    def build(context: Context) -> Side:
+        steps_ms["mean"] = 10 * WORK_MS
+        return bench.side("fast", 1.0, other_kernels)(context)
+
+    assert bench.measure(bench.case(build, reference), **FEW).lasting_slowdown == pytest.approx(10)
+    failing.add(built[-1])
+    built.clear()
+    steps_ms["mean"] = WORK_MS
+    measured = bench.measure(bench.case(build, reference), **FEW)
+    assert (measured.reference_slowdown, measured.lasting_slowdown) == (pytest.approx(10), None)
 
 
 def test_an_output_that_is_there_only_later(bench: Bench) -> None:

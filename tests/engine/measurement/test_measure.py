@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from torch._dynamo import config as dynamo_config
 from gpugate.errors import SideError
 from gpugate.faults.fault import Fault
 from gpugate.measurement import run
-from gpugate.measurement.record import ClockReading, Measurement, ProofResult
-from gpugate.measurement.run import WorkloadCache
+from gpugate.measurement.record import ClockReading, Measurement, ProofResult, SideCost
+from gpugate.measurement.run import WorkloadCache, _fill_peak
 from gpugate.results.verdict import Outcome
 from gpugate.workload import (
     BASELINE,
@@ -360,6 +361,13 @@ def test_two_measurements_of_one_case_become_one() -> None:
         one, other = (replace(first, optimized_counters=counted) for counted in pair)
         assert one.with_more(other).optimized_counters == {"synchronizing_calls": 1.0, "graph_launches": 0.0}
     assert replace(first, not_engaged="first").with_more(second).not_engaged == "first"
+
+
+@pytest.mark.parametrize(("own", "others", "expected"), [(3, (5,), 3), (None, (5, None, 4), 5), (None, (None,), None)])
+def test_a_peak_that_a_build_does_not_know_is_the_largest_of_the_others(own, others, expected) -> None:
+    side = SimpleNamespace(cost=SideCost(1.0, 1.0, own))
+    _fill_peak(side, [SideCost(1.0, 1.0, peak) for peak in others])
+    assert side.cost.peak_bytes == expected
 
 
 def with_proofs(bench: Bench, show: Callable[[Context], str]) -> Case:

@@ -233,8 +233,9 @@ def test_cores_that_change_during_the_run_make_the_times_invalid_and_stay_as_the
     [
         SpoiledProcessError("fast", "being measured", ValueError("the baseline gives others")),
         replace(MEASURED, reference_slowdown=10.0),
+        replace(MEASURED, reference_slowdown=10.0, lasting_slowdown=1.3),
     ],
-    ids=["other outputs", "a slower reference"],
+    ids=["other outputs", "a slower reference", "one that stays slower"],
 )
 def test_a_process_in_which_the_reference_is_another_one_measures_no_further_case(session, monkeypatch, found) -> None:
     monkeypatch.setattr(yardsticks, "device_problem", lambda device: None)
@@ -249,7 +250,7 @@ def test_a_process_in_which_the_reference_is_another_one_measures_no_further_cas
 
 def test_a_process_measures_on_after_a_side_that_slowed_the_reference_until_it_was_closed(session, monkeypatch) -> None:
     session.options = replace(OPTIONS, processes=1)
-    measuring(monkeypatch, replace(MEASURED, reference_slowdown=10.0, lasting_slowdown=1.1))
+    measuring(monkeypatch, replace(MEASURED, reference_slowdown=10.0, lasting_slowdown=1.2))
     assert measure_case(session, CASE).verdicts[1].code is ReasonCode.REFERENCE_SLOWED
     measuring(monkeypatch, MEASURED)
     honest = measure_case(session, Case(NET, replace(FAST, name="honest"), "cpu"))
