@@ -97,7 +97,7 @@ class OtherTree(MetaPathFinder):
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The modules can be imported inside the block, and are forgotten at its end.
+        """The modules can be imported inside the block, after which this process ends.
 
         The package `prefix` is a file on the search path, so that worker processes which do not fork find it, too.
         """
@@ -107,11 +107,7 @@ class OtherTree(MetaPathFinder):
             package.joinpath("__init__.py").write_text(_PACKAGE.format(self.layout, self.prefix), encoding="utf-8")
             sys.path.append(folder)
             importlib.invalidate_caches()
-            try:
-                yield
-            finally:
-                sys.path.remove(folder)
-                self._forget()
+            yield
 
     def install(self) -> list[str]:
         """Lets this process import the modules; returns the folders of the package `prefix`."""
@@ -128,14 +124,6 @@ class OtherTree(MetaPathFinder):
             if self.owns(name):  # no relative name
                 name = f"{self.prefix}.{name}"
         return _import_module(name, package)
-
-    def _forget(self) -> None:
-        sys.meta_path[:] = [
-            one for one in sys.meta_path if not (isinstance(one, OtherTree) and one.prefix == self.prefix)
-        ]
-        importlib.import_module = _import_module
-        for name in [name for name in sys.modules if name == self.prefix or name.startswith(f"{self.prefix}.")]:
-            del sys.modules[name]
 
     def cases(self) -> dict[str, Case]:
         """The cases that the conftest.py files register, by id.

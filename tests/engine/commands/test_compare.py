@@ -4,6 +4,7 @@ One comparison has processes of its own; this process is the worker of all other
 elsewhere: store/test_version removes the folders, machine/test_children ends the processes, test_cli has the status.
 """
 
+import importlib
 import json
 import os
 import re
@@ -118,6 +119,7 @@ class Here(Versions):
         clear_catalogue()
         with self._monkeypatch.context() as patch:
             patch.chdir(folder)
+            patch.setattr(importlib, "import_module", importlib.import_module)  # which the worker replaces
             ended = self._pytester.runpytest_inprocess(*words, plugins=[taker], no_reraise_ctrlc=True)
         self._capsys.readouterr()  # pytester repeats pytest's output
         for message in messages:
