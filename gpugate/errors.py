@@ -37,10 +37,6 @@ class BaselineError(GpugateError):
     """A baseline file cannot be read, or must not be written."""
 
 
-class EnvironmentUnfitError(GpugateError):
-    """The machine is in no state to measure or to record."""
-
-
 class ReplayError(GpugateError):
     """Stored runs cannot be decided again, merged or compared, or have no verdict."""
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from gpugate.errors import EnvironmentUnfitError, GpugateError
+from gpugate.errors import GpugateError
 from gpugate.machine.children import run_child
 from gpugate.measurement.trace import WINDOW, Activity, Event, read_activity
 from gpugate.store.codec import from_json, to_json
@@ -295,17 +295,17 @@ def find_tool(tool: Literal["nsys", "ncu"]) -> str | None:
 
 
 def require(tool: Literal["nsys", "ncu"]) -> str:
-    """The path of nsys or ncu. Raises EnvironmentUnfitError where it is not there."""
+    """The path of nsys or ncu. Raises ProfileError where it is not there."""
     path = find_tool(tool)
     if path is None:
-        raise EnvironmentUnfitError(f"no {tool} was found: install it, put it on PATH, or try pytest --torch-trace")
+        raise ProfileError(f"no {tool} was found: install it, put it on PATH, or try pytest --torch-trace")
     return path
 
 
 def nsys_profile(environment: Mapping[str, str]) -> list[str]:
     """The beginning of a command line of `nsys profile`, with those of LEANER that this nsys knows.
 
-    Raises EnvironmentUnfitError for an nsys that is not there.
+    Raises ProfileError for an nsys that is not there.
     """
     path = require("nsys")
     known = run_child([path, "profile", "--help"], ANSWER_S, environment=environment).output
@@ -315,8 +315,8 @@ def nsys_profile(environment: Mapping[str, str]) -> list[str]:
 def export_report(path: Path, environment: Mapping[str, str] | None = None) -> Path:
     """The SQLite export beside a .nsys-rep, made anew where it is missing or older; any other file as it is.
 
-    nsys gets the variables of `environment`, by default those of this process. Raises ProfileError for a report that
-    does not exist or cannot be exported, and EnvironmentUnfitError without nsys.
+    nsys gets the variables of `environment`, by default those of this process. Raises ProfileError without nsys, and
+    for a report that does not exist or cannot be exported.
     """
     if path.suffix != REPORT:
         return path

@@ -167,7 +167,7 @@ def run_under_profiler(profiling: Profiling, arguments: Sequence[str]) -> int:
     """Runs pytest with `arguments` under nsys or ncu, keeps the reports in the folder and prints what they are; returns
     the exit status, 1 where a problem with a report is all that failed.
 
-    Raises OptionError for a folder that cannot be written and EnvironmentUnfitError for a profiler that cannot be used.
+    Raises OptionError for a folder that cannot be written and ProfileError for a profiler that cannot be used.
     """
     tool, isolating = profiling.tool, isolating_words() if profiling.tool == "nsys" else []
     if tool == "nsys":

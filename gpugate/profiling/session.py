@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def outer_run(options: Options, arguments: Sequence[str | PathLike[str]]) -> int | None:
     """The exit status of pytest run again under the profiler; None where this run is the one that takes profiles.
 
-    Raises OptionError for a folder that cannot be written, EnvironmentUnfitError for a profiler that cannot be used.
+    Raises OptionError for a folder that cannot be written, ProfileError for a profiler that cannot be used.
     """
     profiling = options.profiling
     if profiling is None or profiling.tool == "torch-trace":

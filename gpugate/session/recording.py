@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpugate import units
-from gpugate.errors import BaselineError, EnvironmentUnfitError, FreshProcessError
+from gpugate.errors import BaselineError, FreshProcessError
 from gpugate.machine.environment import machine_name
 from gpugate.machine.nvml import foreign_processes
 from gpugate.results.run import RunResult
@@ -121,7 +121,7 @@ def _files(session: PerfSession, runs: Sequence[RunResult], processes: int) -> b
 
 @contextmanager
 def lock_for_recording(session: PerfSession) -> Iterator[None]:
-    """Locks the folder of baselines for the whole session. Raises EnvironmentUnfitError on a GPU that others use."""
+    """Locks the folder of baselines for the whole session. Raises BaselineError on a GPU that others use."""
     import torch
 
     if session.device.type == "cuda":
@@ -129,6 +129,6 @@ def lock_for_recording(session: PerfSession) -> Iterator[None]:
         others = foreign_processes(session.device.index or 0)  # cuda only
         if others:
             pids = ", ".join(str(pid) for pid in others)
-            raise EnvironmentUnfitError(f"process {pids} also uses {session.device}: record when it has ended")
+            raise BaselineError(f"process {pids} also uses {session.device}: record when it has ended")
     with baseline.lock(session.records.folder):
         yield

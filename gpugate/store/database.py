@@ -102,12 +102,12 @@ class Store:
     def read_night_before(self, night: Night) -> Night | None:
         """The last night before this one that the same host measured on the same machine, with a case of this
         one; of its branch, if there is one."""
-        of_branch = sql.case((RUN.c.branch == night.provenance.branch, 1), else_=0)
+        is_of_branch = RUN.c.branch.is_not_distinct_from(night.provenance.branch)
         wanted = (
             sql.select(RUN.c.night)
             .where(RUN.c.machine == night.machine, RUN.c.host.is_not_distinct_from(night.provenance.host))
             .where(RUN.c.key != night.key, RUN.c.started <= night.started.timestamp())
-            .order_by(of_branch.desc(), RUN.c.started.desc())
+            .order_by(is_of_branch.desc(), RUN.c.started.desc())
         )
         with self._doing("read") as connection:
             before = (_read_night(text) for (text,) in connection.execute(wanted))

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gpugate.errors import EnvironmentUnfitError
 from gpugate.profiling import export
 from gpugate.profiling.export import ProfileError, export_report
 from tests.support.fake_nsys import on_path
@@ -56,7 +55,7 @@ def test_a_report_or_nsys_that_is_not_there_is_named(tmp_path: Path, monkeypatch
         export_report(tmp_path / "no.nsys-rep")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(export.PLACES, "nsys", ())
-    with pytest.raises(EnvironmentUnfitError, match="no nsys was found: install it, put it on PATH, or try"):
+    with pytest.raises(ProfileError, match="no nsys was found: install it, put it on PATH, or try"):
         export_report(report(tmp_path))
 
 
