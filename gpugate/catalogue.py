@@ -12,7 +12,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import itemgetter
 from pathlib import Path
 from types import FrameType, ModuleType
 
@@ -117,16 +116,13 @@ class Catalogue:
 
     def sweeps(self, path: Path | None = None) -> list[SweepCases]:
         """Lists every swept parameter of a workload, on every kind of device of its points."""
-        groups: dict[tuple[str, str, str], list[tuple[int, Case]]] = {}
+        groups: dict[tuple[str, str, str], dict[int, Case]] = {}
         for case in self.cases(path):
-            point = case.optimization.point
-            if point is not None:
-                key = (case.workload.name, point.sweep, case.device_kind)
-                groups.setdefault(key, []).append((point.value, case))
-        by_value = itemgetter(0)
+            if (point := case.optimization.point) is not None:
+                groups.setdefault((case.workload.name, point.sweep, case.device_kind), {})[point.value] = case
         return [
-            SweepCases(parameter, tuple(case for _, case in sorted(found, key=by_value)))
-            for (_, parameter, _), found in groups.items()
+            SweepCases(parameter, tuple(by_value[value] for value in sorted(by_value)))
+            for (_, parameter, _), by_value in groups.items()
         ]
 
 
