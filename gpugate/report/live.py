@@ -33,18 +33,17 @@ class LiveLine:
     ) -> None:
         # rich calls a log a terminal where FORCE_COLOR is set; a log cannot redraw a line.
         self.shown = console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-        self._console = console
+        self._live = Live(
+            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self._make_room = make_room
         self._describe_session = describe_session
         self._clock = clock
-        self._live: Live | None = None
         self._drawn_at = 0.0
         self._stage: tuple[object, ...] = ()
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._live.stop()
 
     def update(self, progress: Progress) -> None:
         """Draws a new stage at once, and anything else at most ten times a second."""
@@ -54,15 +53,8 @@ class LiveLine:
         if stage == self._stage and now - self._drawn_at < SECONDS_BETWEEN_DRAWINGS:
             return
         self._stage, self._drawn_at = stage, now
-        if self._live is None:
+        if not self._live.is_started:
             self._make_room()
-            self._live = Live(
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
             self._live.start()
         self._live.update(line(progress, self._describe_session()), refresh=True)
 
