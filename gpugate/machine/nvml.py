@@ -11,12 +11,6 @@ from typing import Any
 MOST_CORES = 4096  # of a host, whose mask NVML fills
 
 
-def gpu_count() -> int:
-    """Counts the GPUs that CUDA would show to this process, without importing torch; 0 where NVML is absent."""
-    names = list_visible_gpus()
-    return 1 if any(map(_is_slice, names)) else len(names)
-
-
 def list_visible_gpus() -> list[str]:
     """Lists the GPUs and MIG slices that CUDA_VISIBLE_DEVICES leaves, each as its value for a process of its own.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpugate.errors import OptionError
 from gpugate.machine import children
 from gpugate.machine.environment import Environment, describe
-from gpugate.machine.nvml import foreign_processes, gpu_count
+from gpugate.machine.nvml import foreign_processes, list_visible_gpus
 from gpugate.measurement.record import Yardstick
 from gpugate.store.codec import to_json
 
@@ -33,7 +33,7 @@ class Facts:
     environment: Environment
     load: float  # the load average of the minute before
     cores: int  # of the whole machine, as `load` is
-    driver_gpus: int  # that the driver shows; torch may see fewer
+    driver_gpus: int  # or MIG slices that the driver shows; torch may see fewer
     yardsticks: tuple[Yardstick, ...]  # two probes, one after the other
     quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
     clock_mhz: tuple[int, ...] = ()  # of the SMs, sampled during one second of matmuls
@@ -49,7 +49,7 @@ def measure(asked: str) -> Facts:
     from gpugate.session.perf_session import choose_device
 
     device = choose_device(asked)
-    environment, driver_gpus = describe(device), gpu_count()
+    environment, driver_gpus = describe(device), len(list_visible_gpus())
     loaded = _load_gpu(device) if device.type == "cuda" else {}
     with (work := OtherWork()).measure():
         yardsticks = probe(device), probe(device)
