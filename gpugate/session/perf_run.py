@@ -186,7 +186,7 @@ class PerfRun:
                 if self.options.update_baselines:
                     if perf.result.interrupted:
                         raise BaselineError(NOT_RECORDED)
-                    record(perf, self._print_line, self._lines.extend)
+                    record(perf, self._lines.extend)
         except GpugateError as error:
             self._end_unwritten(session, str(error))
         except KeyboardInterrupt:

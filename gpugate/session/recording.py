@@ -23,11 +23,10 @@ from gpugate.store.writable_folder import choose_folder
 from gpugate.units import SHORT_COMMIT
 
 DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
-PrintLine = Callable[[str], None]
 PrintLines = Callable[[Sequence[str]], object]
 
 
-def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines) -> None:
+def record(session: PerfSession, print_lines: PrintLines) -> None:
     """Runs the session's tests in fresh processes besides this one, writes the baselines and prints what changed.
 
     The runs stay in a folder that is named, for `gpugate accept`, until the next recording.
@@ -40,11 +39,11 @@ def record(session: PerfSession, print_line: PrintLine, print_lines: PrintLines)
     again = shlex.join(["gpugate", "accept", str(folder), "--baselines", str(baselines)])
     kept = f"the runs stay in {folder} until the next recording; {again} records them, and has further options"
     try:
-        runs = _runs(session, folder, print_line)
+        runs = _runs(session, folder)
         # All files are made before the first is written: a refusal leaves every one as it was.
         files, refused = _files(session, runs, planned_processes(session))
     except BaseException:
-        print_line(f"recording: {kept}")
+        session.print_line(f"recording: {kept}")
         raise
     more = [kept, *warn_about_code(session)]
     write(session.records.folder, files, refused, lambda lines: print_lines([*lines, *more]))
@@ -80,7 +79,7 @@ def planned_processes(session: PerfSession) -> int:
     return DEFAULT_ON_SEVERAL_GPUS if several else DEFAULT_PROCESSES
 
 
-def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[RunResult]:
+def _runs(session: PerfSession, folder: Path) -> list[RunResult]:
     """This process's run and those of fresh processes, also written to `folder` in place of an earlier recording."""
     processes, runs = planned_processes(session), [session.result]
     shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +89,7 @@ def _runs(session: PerfSession, folder: Path, print_line: PrintLine) -> list[Run
 
     for number in range(2, processes + 1):
         left_s = session.elapsed_s / len(runs) * (processes - len(runs))
-        print_line(f"recording: fresh process {number} of {processes}, about {units.duration(left_s)} left")
+        session.print_line(f"recording: fresh process {number} of {processes}, about {units.duration(left_s)} left")
         try:
             runs.append(
                 run_fresh(session, list(dict.fromkeys(session.node_ids.values())), folder / f"run-{number}.json")
