@@ -76,13 +76,13 @@ class OtherTree(MetaPathFinder):
         self._folders = layout.find_paths()
         self._names = {path.stem for folder in self._folders for path in Path(folder).iterdir() if _is_module(path)}
 
-    def owns(self, name: str) -> bool:
+    def find_name(self, name: str) -> str:
+        """The name by which this process imports the tree's own module of this name, or any other module."""
         top = name.partition(".")[0]
-        return top in self._names and top != ENGINE
+        return f"{self.prefix}.{name}" if top in self._names and top != ENGINE else name
 
     def import_module(self, name: str) -> ModuleType:
-        """Imports the tree's own module of this name, or any other module."""
-        return _import_module(f"{self.prefix}.{name}" if self.owns(name) else name)
+        return _import_module(self.find_name(name))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -119,10 +119,7 @@ class OtherTree(MetaPathFinder):
         """`importlib.import_module`, which imports the tree's own modules where one of them calls it."""
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         if caller.startswith(f"{self.prefix}."):
-            if package is not None and self.owns(package):
-                package = f"{self.prefix}.{package}"
-            if self.owns(name):  # no relative name
-                name = f"{self.prefix}.{name}"
+            name, package = self.find_name(name), package and self.find_name(package)
         return _import_module(name, package)
 
     def cases(self) -> dict[str, Case]:
@@ -171,8 +168,8 @@ class _OwnImports(ast.NodeTransformer):
         self._tree = tree
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        if not node.level and node.module and self._tree.owns(node.module):
-            node.module = f"{self._tree.prefix}.{node.module}"
+        if not node.level and node.module:
+            node.module = self._tree.find_name(node.module)
         return node
 
     def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
@@ -180,10 +177,9 @@ class _OwnImports(ast.NodeTransformer):
 
     def _rewrite(self, alias: ast.alias, node: ast.Import) -> Iterator[ast.stmt]:
         """`import a.b` binds `a`: it becomes `import PREFIX.a.b` and `from PREFIX import a`."""
-        own = self._tree.owns(alias.name)
-        name = f"{self._tree.prefix}.{alias.name}" if own else alias.name
+        name = self._tree.find_name(alias.name)
         yield ast.copy_location(ast.Import([ast.alias(name, alias.asname)]), node)
-        if own and alias.asname is None:
+        if name != alias.name and alias.asname is None:
             top = ast.alias(alias.name.partition(".")[0], None)
             yield ast.copy_location(ast.ImportFrom(self._tree.prefix, [top], 0), node)
 
