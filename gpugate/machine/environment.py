@@ -12,7 +12,7 @@ import shutil
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -167,13 +167,12 @@ def compare(then: Environment, now: Environment) -> Match:
     A package that only one environment has is no difference: a case that ran in both does not need it.
     """
     names = [f.name for f in fields(Environment) if f.name != "gpu_index"]
-    found = {name: tuple(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
-    differing = [name for name, texts in found.items() if texts]
-    if not differing:
+    found = {name: list(_differences(name, getattr(then, name), getattr(now, name))) for name in names}
+    texts = tuple(chain.from_iterable(found.values()))
+    if not texts:
         return Match("exact")
-    texts = tuple(text for name in differing for text in found[name])
     must_match = (*_SAME_DEVICE, *(_SAME_CPU if now.device_kind == "cpu" else ()))
-    return Match("foreign" if set(differing) & set(must_match) else "same device", texts)
+    return Match("foreign" if any(found[name] for name in must_match) else "same device", texts)
 
 
 def differences(environments: Sequence[Environment]) -> tuple[str, ...]:
