@@ -108,35 +108,28 @@ class DuetTaker:
         self._send(to_json(process))
 
     def _report_problem(self, case: Case, error: GpugateError) -> None:
+        """Reports an error of the case with the version of its side; the engine knows the sides by their roles."""
+        name = case.optimization.name
+        if isinstance(error, SideError) and error.side in (BASELINE, name):
+            version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
+            error = SideError(f"{name} of the {version}", error.doing, error.cause)
         self._report(replace(self._measured, problems={**self._measured.problems, case.id: str(error)}))
 
     def _end_hung(self, case: Case, error: SideError) -> NoReturn:
         """Reports the error of the case, and ends the process: its main thread does not return from C code."""
         try:
-            self._report_problem(case, self._name_version(case, error))
+            self._report_problem(case, error)
         finally:
             os._exit(HUNG)
 
-    def _name_version(self, case: Case, error: SideError) -> SideError:
-        """The error with the version of its side; the engine knows the sides by their roles."""
-        name = case.optimization.name
-        if error.side not in (BASELINE, name):
-            return error
-        version = "base" if (error.side == BASELINE) is not self.plan.swapped else "head"
-        return SideError(f"{name} of the {version}", error.doing, error.cause)
-
     def _measure(self, perf: PerfSession, case: Case, base: Case) -> Measurement:
-        """Raises an error that names the version and the side, where one cannot be built or run."""
         from gpugate.measurement.run import measure
 
         settings = plan_settings(self.plan, perf.records.find_current(case))
         settings = replace(settings, seed=perf.result.seed, count=self.plan.count)
         collect_garbage()
-        try:
-            duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
-            return measure(duet, perf.context(case), settings, silent)
-        except SideError as error:
-            raise self._name_version(case, error) from error
+        duet = make_duet(case, base, self.plan.swapped, self.plan.fault)
+        return measure(duet, perf.context(case), settings, silent)
 
 
 def plan_settings(orders: DuetPlan, record: Record | None) -> Settings:
