@@ -276,17 +276,14 @@ class RunView:
         `net/fast: 600 items in 1.6 s instead of 19.8 s, 12.4x; start-up 0.9 s and 0.4 s`; see
         `gpugate.measurement.derived.whole_run`.
         """
-        lines = []
-        for case in self.cases:
-            found = case.measurement
-            whole = whole_run(case.size, found) if found is not None else None
-            if found is not None and whole is not None:
-                lines.append(
-                    f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in "
-                    f"{whole.optimized_s:.1f} s instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; "
-                    f"start-up {found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
-                )
-        return lines
+        measured = ((case, case.measurement) for case in self.cases if case.measurement is not None)
+        return [
+            f"{case.workload}/{case.optimization}: {case.size.whole_run_items:,} items in {whole.optimized_s:.1f} s "
+            f"instead of {whole.reference_s:.1f} s, {units.ratio(whole.speedup)}; start-up "
+            f"{found.optimized_cost.compile_s:.1f} s and {found.reference_cost.compile_s:.1f} s"
+            for case, found in measured
+            if (whole := whole_run(case.size, found)) is not None
+        ]
 
     @cached_property
     def bounds(self) -> list[str]:

@@ -123,7 +123,7 @@ def write(path: Path, run: RunResult) -> None:
 def read(path: Path) -> RunResult:
     """Reads a run. Raises RunFileError for one that is absent, damaged, or of another format."""
     with FILE.reading(path):
-        run = FILE.decode(read_document(path))
+        run = FILE.decode(_read_document(path))
         parse_time(run.started_at)
         return run
 
@@ -140,28 +140,26 @@ def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:
         return from_json(Environment, body.get("environment")), started, body.get("interrupted") is True
 
 
-def read_document(path: Path) -> object:
+def _read_document(path: Path) -> object:
     """Reads the JSON document of a run, with the lines beside it where the session did not end.
 
     Raises OSError, UnicodeDecodeError and FormatError.
     """
-    document = parse(path.read_text(encoding="utf-8"))
+    document: Any = parse(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict) or document.get("interrupted") is not True:
         return document
     try:
         lines = _beside(path, LINES).read_bytes().splitlines()
     except FileNotFoundError:
         return document
-    whole = {**document, **{name: dict(document.get(name, ())) for name in ("cases", "source_hashes")}}
-    whole["yardsticks"] = list(document.get("yardsticks", ()))
     for line in lines:
-        with suppress(ValueError):  # of a line whose writer was killed
+        with suppress(ValueError, LookupError, TypeError):  # of a line whose writer was killed, or a damaged document
             part: Any = parse(line.decode())
-            whole["cases"] |= part["cases"]
-            whole["source_hashes"] |= part["source_hashes"]
-            whole["yardsticks"] += part["yardsticks"]
-            whole["wall_s"] = part["wall_s"]
-    return whole
+            document["cases"] |= part["cases"]
+            document["source_hashes"] |= part["source_hashes"]
+            document["yardsticks"] += part["yardsticks"]
+            document["wall_s"] = part["wall_s"]
+    return document
 
 
 def read_to_decide_again(path: Path) -> RunResult:
