@@ -9,7 +9,6 @@ from gpugate import units
 from gpugate.report.pages.rendering import render
 from gpugate.report.tables import checks_by_outcome
 from gpugate.report.view import RunView
-from gpugate.results.bill import bills_of
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.changes import Changes, Flip, Moved, find_flips
 from gpugate.results.run import RunResult, night_of
@@ -25,11 +24,10 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
     run = view.run
     changes = None if isinstance(last, str) else Changes(night_of(last[1]), night_of(run))
     flips = [] if isinstance(last, str) else list(find_flips(last[1], run))
-    decided = {case.case_id: found for case in run.cases.values() if (found := summarize_decider(case)) is not None}
     measured = [case for case in run.cases.values() if case.verdicts or case.measurement is not None]
     measured.sort(key=lambda case: not case.verdicts)  # those that nothing judged come last
-    rows = [_case_row(case, decided.get(case.case_id)) for case in measured]
-    failures = _failures(view)
+    found = {one.case_ids[0]: one for one in view.found}
+    failures = {case_id: found.get(case_id) for case_id in (*view.errors, *found)}  # the worst first
     return render(
         "night.html",
         view=view,
@@ -40,15 +38,13 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         worth=[words for words in (view.records, view.comparisons, view.proofs, view.tally) if words],
         last=last,
         changes=changes,
-        code=[*changes.describe_code()] if changes else [],
         flipped=len(flips),
         flips=_flip_rows(flips),
         moved=[_moved_cells(one) for one in changes.moved] if changes else [],
         judged=any(case.verdicts for case in run.cases.values()),
         failures=failures,
-        links={failure["case_id"]: f"f{number}" for number, failure in enumerate(failures, 1)},
-        rows=rows,
-        packages=sorted(run.environment.packages.items()),
+        links={case_id: f"f{number}" for number, case_id in enumerate(failures, 1)},
+        rows=list(map(_case_row, measured)),
     )
 
 
@@ -69,9 +65,9 @@ def _rest(view: RunView) -> str:
     return f"on {view.run.environment.device_name}, in {units.duration(view.run.wall_s)}; {worth}."
 
 
-def _case_row(case: CaseResult, now: Summary | None) -> dict[str, Any]:
+def _case_row(case: CaseResult) -> dict[str, Any]:
     """A measured case: its verdicts by outcome, and its figures against its record."""
-    allowed, detectable = case.number("time_tolerance"), case.detectable_slowdown
+    now, allowed, detectable = summarize_decider(case), case.number("time_tolerance"), case.detectable_slowdown
     then = case.remembered.current if case.remembered else None
     return {
         "case_id": case.case_id,
@@ -96,15 +92,14 @@ def _divide_step(case: CaseResult, now: Summary | None) -> list[tuple[str, float
 
     CPU time counts as far as kernels and copies leave time, and gaps are the rest.
     """
-    bills = bills_of(case.measurement) if case.measurement is not None else None
-    if bills is None or now is None:
+    if case.measurement is None or now is None:
         return []
-    found = bills.optimized.counters
+    found = case.measurement.optimized_counters
     copies_ms = sum(found.get(name, 0.0) for name in COPIES)
     cpu_ms = 0.0 if found.get("spinning") else found.get("cpu_ms", 0.0)  # threads that wait in a loop do no work
     times_ms = {"kernels": found.get("kernel_ms", 0.0), "copies": copies_ms, "CPU": cpu_ms}
     begin, parts = 0.0, []
-    for name, ms in times_ms.items() if any(times_ms.values()) else ():
+    for name, ms in times_ms.items():
         share = round(min(100 * ms / now.optimized_ms.median, 100 - begin), 1)
         parts += [(name, begin, share)] if share else []
         begin = round(begin + share, 1)
@@ -123,20 +118,6 @@ def _speedup_strip(case: CaseResult, now: Summary | None) -> dict[str, Any] | No
     change, *ends = map(units.signed_percent, (value, low, high))
     words = f"speedup against {against}: {change} ({'..'.join(ends)})"
     return {"value": value, "low": low, "high": high, "words": words}
-
-
-def _failures(view: RunView) -> list[dict[str, Any]]:
-    """The cases that failed, then those with a verdict other than PASS, the worst first."""
-    found, errors = {one.case_ids[0]: one for one in view.found}, view.errors
-    return [
-        {
-            "case_id": case_id,
-            "worst": "FAILED" if case_id in errors else found[case_id].outcome.value,
-            "error": errors.get(case_id),
-            "found": found.get(case_id),
-        }
-        for case_id in dict.fromkeys([*errors, *found])
-    ]
 
 
 def _flip_rows(flips: Sequence[Flip]) -> list[tuple[str, list[str], str, str]]:
