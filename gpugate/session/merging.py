@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -79,9 +79,12 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     shards = sorted(shards, key=lambda one: one.shard.number)
     _check_together(shards)
     runs, first = [one.run for one in shards], shards[0]
-    cases = _join_cases(shards)
+    cases, there = _join_cases(shards), {one.shard.number for one in shards}
+    absent = [case_id for case_id in first.shard.cases if case_id not in cases]
+    # A shard of few cases may have none: without an absent case no shard is missing.
+    missing = [number for number in range(1, first.shard.count + 1) if absent and number not in there]
     joined = replace(
-        join_workers(first.run, runs, incomplete=_find_missing(shards, cases) != []),
+        join_workers(first.run, runs, incomplete=missing != []),
         started_at=min((run.started_at for run in runs), key=datetime.datetime.fromisoformat),
         cases={case_id: cases[case_id] for case_id in first.shard.cases if case_id in cases},
         yardsticks=[probe for run in runs for probe in run.yardsticks],
@@ -91,7 +94,7 @@ def merge(shards: Sequence[ShardRun]) -> RunResult:
     changed = dict.fromkeys(change.case_id for change in find_changes(joined, night))
     night.problems = [
         *dict.fromkeys(problem for run in runs for problem in run.problems if problem not in run_problems(run)),
-        *_describe_missing(shards, cases),
+        *_describe_missing(shards, missing, absent),
         *([f"the whole night judges {list_names(list(changed))} otherwise"] if changed else []),
     ]
     night.problems += [] if night.interrupted else run_problems(night)
@@ -154,22 +157,14 @@ def _join_cases(shards: Sequence[ShardRun]) -> dict[str, CaseResult]:
     return {case_id: case for case_id, (_, case) in found.items()}
 
 
-def _find_missing(shards: Sequence[ShardRun], cases: Container[str]) -> list[int]:
-    """The numbers of the missing shards; none where no case is absent, since a shard of few cases may have none."""
-    there = {one.shard.number for one in shards}
-    complete = all(case_id in cases for case_id in shards[0].shard.cases)
-    return [] if complete else [number for number in range(1, shards[0].shard.count + 1) if number not in there]
-
-
-def _describe_missing(shards: Sequence[ShardRun], cases: Mapping[str, CaseResult]) -> Iterator[str]:
+def _describe_missing(shards: Sequence[ShardRun], missing: Sequence[int], absent: Sequence[str]) -> Iterator[str]:
     """Writes a sentence for each shard that is missing or was cut off, and one about the cases that no shard has."""
     count = shards[0].shard.count
-    for number in _find_missing(shards, cases):
+    for number in missing:
         yield f"shard {number} of {count} is missing: measure it with --perf-shard {number}/{count}, and merge again"
     for one in shards:
         if one.run.interrupted or one.run.exit_status is None:
             yield f"shard {one.shard} in {one.path} was cut off: measure it again, and merge again"
-    absent = [case_id for case_id in shards[0].shard.cases if case_id not in cases]
     if absent:
         yield f"no shard measured {list_names(absent)}"
 
