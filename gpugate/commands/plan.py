@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from rich.text import Text
@@ -14,7 +14,7 @@ from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
-from gpugate.results.fleet_plan import Group, divide, total_s
+from gpugate.results.fleet_plan import divide
 from gpugate.results.run import CaseNight
 from gpugate.session.options import whole_number
 from gpugate.units import duration, number_of
@@ -45,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     machine = machine_name(newest.environment)
     nights = [night for night in found if machine_name(night.environment) == machine]
     cases = {name: case for night in nights for name, case in night.cases.items()}
-    seconds = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
-    known_s = {name: taken_s for name, taken_s in seconds if taken_s}  # of the newest night that has it
+    durations_s = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
+    known_s = {name: taken_s for name, taken_s in durations_s if taken_s}  # of the newest night that has it
     usual_s = median(known_s.values()) if known_s else 1.0
-    groups = {name: Group((name,), known_s.get(name, usual_s)) for name in cases}
-    alone = [groups.pop(name) for name, case in cases.items() if _runs_alone(case)]
-    shares = divide(list(groups.values()), gpus)
+    side_by_side = {name: known_s.get(name, usual_s) for name in cases}
+    alone = {name: side_by_side.pop(name) for name, case in cases.items() if _runs_alone(case)}
+    shares = [{name: side_by_side[name] for name in share} for share in divide(side_by_side, gpus)]
     left_out = dict.fromkeys(name for night in nights for name in night.unfit if name not in cases)
     notes = [
         f"{number_of(len(cases), 'case')} of {machine}, without the start of their processes",
@@ -66,23 +66,26 @@ def _runs_alone(case: CaseNight) -> bool:
     return case.value("needs_host") == 1 or (case.value("ranks") or 1) > 1
 
 
-def _table(shares: Sequence[Sequence[Group]], alone: Sequence[Group]) -> Table:
-    """A row for each GPU, which measures its share beside the others, and one for the cases that run alone later."""
+def _table(shares: Sequence[Mapping[str, float]], alone: Mapping[str, float]) -> Table:
+    """A row for the share of each GPU, which is measured beside the others, and one for the cases that run alone later.
+
+    A share is its cases with their seconds.
+    """
     rows = [(str(number), share) for number, share in enumerate(shares, 1)]
     rows += [("alone", alone)] if alone else []
     columns = Column("GPU", left=True), Column("time"), Column("cases", left=True)
-    cells = ((name, duration(total_s(share)), "\n".join(group.cases[0] for group in share)) for name, share in rows)
+    cells = ((name, duration(sum(share.values())), "\n".join(share)) for name, share in rows)
     return Table("", columns, tuple(cells))
 
 
-def _describe(shares: Sequence[Sequence[Group]], alone: Sequence[Group], unknown: int) -> Iterator[str]:
-    makespan_s = max(map(total_s, shares))
+def _describe(shares: Sequence[Mapping[str, float]], alone: Mapping[str, float], unknown: int) -> Iterator[str]:
+    makespan_s, alone_s = max(sum(share.values()) for share in shares), sum(alone.values())
     if unknown:
         yield f"{number_of(unknown, 'case')} without a known duration: each counts as the others' median, else as 1 s"
     if makespan_s:
         yield f"side by side {duration(makespan_s)}"
     if alone:
         yield (
-            f"cases that need the host or span GPUs run alone on it, {duration(total_s(alone))}: the "
-            f"night takes {duration(makespan_s + total_s(alone))}"
+            f"cases that need the host or span GPUs run alone on it, {duration(alone_s)}: the "
+            f"night takes {duration(makespan_s + alone_s)}"
         )

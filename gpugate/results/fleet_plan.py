@@ -1,16 +1,16 @@
 """The plan of a night on several GPUs: which GPU or shard measures which cases. Pure.
 
-The longest group of cases goes first, each to the GPU that is free first (LPT: Graham, Bounds on multiprocessing timing
-anomalies, SIAM J. Appl. Math. 17, 1969). No plan for n GPUs is shorter than the larger one of the longest group and the
-sum over n. LPT is at most 4/3 - 1/(3n) times as long as the shortest plan. Where the GPU that ends last has k groups,
-its last one is its shortest, so that the plan takes at most k / (k - 1) times the bound: ten percent more from eleven
-groups on.
+A group is a single case, or all points of a sweep, since its knee needs each of them. The longest group goes first,
+each to the GPU that is free first (LPT: Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl. Math. 17,
+1969). No plan for n GPUs is shorter than the larger one of the longest group and the sum over n. LPT is at most
+4/3 - 1/(3n) times as long as the shortest plan. Where the GPU that ends last has k groups, its last one is its
+shortest, so that the plan takes at most k / (k - 1) times the bound: ten percent more from eleven groups on.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpugate.units import Natural
@@ -45,18 +45,6 @@ class Shard:
         return f"{self.number} of {self.count}"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Cases that one GPU measures: a single case, or all points of a sweep, since its knee needs each of them."""
-
-    cases: tuple[str, ...]
-    duration_s: float
-
-
-def total_s(groups: Iterable[Group]) -> float:
-    return sum(group.duration_s for group in groups)
-
-
 def group_name(case_id: str, point: Point | None) -> str:
     """The name of the sweep that a point belongs to, as its test has it; of any other case its own id."""
     if point is None:
@@ -65,12 +53,12 @@ def group_name(case_id: str, point: Point | None) -> str:
     return f"{workload}/{point.sweep}/{kind}"
 
 
-def divide(groups: Sequence[Group], count: int) -> tuple[tuple[Group, ...], ...]:
-    """Divides the groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of groups."""
-    shares: list[list[Group]] = [[] for _ in range(count)]
+def divide(durations_s: Mapping[str, float], count: int) -> list[list[str]]:
+    """Divides groups by LPT into `count` shares. Equal input gives equal shares, whatever the order of the groups."""
+    shares: list[list[str]] = [[] for _ in range(count)]
     free_at = [(0.0, number) for number in range(count)]
-    for group in sorted(groups, key=lambda group: (-group.duration_s, group.cases)):
+    for name in sorted(durations_s, key=lambda name: (-durations_s[name], name)):
         busy_s, number = heapq.heappop(free_at)
-        shares[number].append(group)
-        heapq.heappush(free_at, (busy_s + group.duration_s, number))
-    return tuple(map(tuple, shares))
+        shares[number].append(name)
+        heapq.heappush(free_at, (busy_s + durations_s[name], number))
+    return shares

@@ -13,7 +13,7 @@ import pytest
 from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.report.visible_text import show_controls
-from gpugate.results.fleet_plan import Group, Shard, divide, group_name, needs_host
+from gpugate.results.fleet_plan import Shard, divide, group_name, needs_host
 from gpugate.workload import Case, SweepCases
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set
     together: dict[str, list[str]] = {}
     for case_id, case in cases.items():
         together.setdefault(group_name(case_id, case.optimization.point), []).append(case_id)
-    groups = [Group(tuple(ids), len(ids)) for ids in together.values()]  # each case counts as equally long
-    own = {case_id for group in divide(groups, shard.count)[shard.number - 1] for case_id in group.cases}
+    shares = divide({name: len(ids) for name, ids in together.items()}, shard.count)  # each case counts as equally long
+    own = {case_id for name in shares[shard.number - 1] for case_id in together[name]}
     others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}
     return replace(shard, cases=tuple(cases)), others
 

@@ -15,7 +15,7 @@ from gpugate.machine.environment import Environment
 from gpugate.measurement.record import Counters
 from gpugate.results.case import CaseResult
 from gpugate.results.changes import Flip
-from gpugate.results.fleet_plan import Group, Shard, divide, group_name
+from gpugate.results.fleet_plan import Shard, divide, group_name
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.verdict import Outcome
 from gpugate.session.decide_again import decide_again, find_changes
@@ -49,10 +49,10 @@ def split(night: RunResult, count: int, seed: int = 0) -> list[ShardRun]:
     together: dict[str, list[str]] = {}
     for case_id, one in night.cases.items():
         together.setdefault(group_name(case_id, one.point), []).append(case_id)
-    shares = divide([Group(tuple(ids), draw.uniform(1, 9)) for ids in together.values()], count)
+    shares = divide({name: draw.uniform(1, 9) for name in together}, count)
     found = []
     for number, share in enumerate(shares, 1):
-        own = [case_id for group in share for case_id in group.cases]
+        own = [case_id for name in share for case_id in together[name]]
         run = replace(
             night,
             cases={case_id: night.cases[case_id] for case_id in own},
