@@ -60,8 +60,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """The controller of xdist collects no test: it learns of perf tests when a worker that has some ends."""
-    workers = node.config.stash[WORKERS]
-    if workers.refusal is not None or workers.measured:
+    if node.config.stash[WORKERS].measured:
         perf_run(node.config)
 
 

@@ -210,10 +210,7 @@ class PerfRun:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
         workers = self.config.stash.get(WORKERS, None)
         run = self._of_workers = None if workers is None else workers.join_runs(self.options.given_paths)
-        if workers is not None and workers.refusal is not None:
-            self._lines.append(f"ERROR: {workers.refusal}")
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        elif run is not None:
+        if run is not None:
             run.interrupted = run.interrupted or session.exitstatus not in ENDED
             problems, run.problems = run.problems, []
             self._end(session, run, [*problems, *(() if run.interrupted else run_problems(run))])

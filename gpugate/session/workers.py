@@ -20,6 +20,7 @@ from gpugate.errors import OptionError
 from gpugate.machine import nvml
 from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
+from gpugate.report.visible_text import show_controls
 from gpugate.units import format_now
 
 if TYPE_CHECKING:
@@ -147,7 +148,6 @@ class Workers:
     def __init__(self, gpus: Sequence[str], seed: int | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gpugate-workers-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
-        self.refusal: str | None = None  # the reason of a worker that has no test to run
         self._died = False
         self._places = itertools.chain(range(len(gpus)), itertools.repeat(None))  # one of several has a GPU
         usable = find_usable_cores()
@@ -184,9 +184,10 @@ class Workers:
         return GroupScheduling(config, log)
 
     def pytest_testnodedown(self, node: Any, error: object | None) -> None:
-        """Learns of perf tests when a worker that has some ends: the controller collects none."""
-
-        self.refusal = getattr(node, "workeroutput", {}).get(REFUSAL, self.refusal)
+        """Ends the session with the reason of a worker that has no test to run."""
+        refusal = getattr(node, "workeroutput", {}).get(REFUSAL)
+        if refusal is not None:
+            raise pytest.UsageError(show_controls(refusal))
         self._died = self._died or error is not None
 
     @property
