@@ -273,7 +273,7 @@ class ParallelDecoder(Decoder):  # cuda only
     def __init__(self, path: Path, device: torch.device, loop: bool = False, sessions: int = SESSIONS) -> None:
         super().__init__(path, device, loop)
         info = self.info
-        parts = segments(info)
+        self._parts = parts = segments(info)
         sessions = min(sessions, len(parts))
         frame_bytes = info.width * info.height * 3 // 2
         most = max(LEAST_AHEAD, min(max(map(len, parts)), MOST_BUFFER_BYTES // (sessions * frame_bytes)))
@@ -281,32 +281,17 @@ class ParallelDecoder(Decoder):  # cuda only
         room = threading.Semaphore(self.stock_frames)
         turns = [islice(cycle(parts) if loop else parts, first, None, sessions) for first in range(sessions)]
         self._sessions = [Session(info, device, each, most, room) for each in turns]
-        self._order = cycle(self._sessions) if loop else islice(cycle(self._sessions), len(parts))
-        self._current = next(self._order)
-        self._frames = self._turn()  # the order of segments goes round itself
+        self._order = cycle(self._sessions)  # of the segments, round and round
 
     def _turn(self) -> Iterator[Decoded]:
-        return iter(self._next_frame, None)
+        for segment, session in zip(self._parts, self._order, strict=False):
+            yield from islice(iter(session.take, None), len(segment))
 
     def _copy(self, decoded: Decoded, place: Tensor) -> None:
         (frame, arrived), current = decoded, torch.cuda.current_stream(self.device)
         current.wait_event(arrived)
         place.copy_(frame)
         frame.record_stream(current)  # a session's later frame gets this memory after the copy
-        self._current.give_room()
-
-    def _next_frame(self) -> Decoded | None:
-        while (decoded := self._current.ready.get()) is None:
-            following = next(self._order, None)
-            if following is None:
-                return None
-            self._current = following
-        if isinstance(decoded, BaseException):
-            self._current.ready.put(decoded)
-            self.close()
-            self._frames = self._turn()  # which raises it at each further read
-            raise decoded
-        return decoded
 
     def settle(self) -> None:
         """Waits until the sessions are as far ahead as they can be.
@@ -314,14 +299,16 @@ class ParallelDecoder(Decoder):  # cuda only
         Between two calls as many frames are copied as are taken, and as many decoded but for a part of a request, of
         FRAMES_AT_ONCE, in each session.
         """
-        while sum(each.frames_ahead for each in self._sessions) < self.stock_frames and not all(
+        while sum(each.ready.qsize() for each in self._sessions) < self.stock_frames and not all(
             each.is_full or not each.is_alive() for each in self._sessions
         ):
             time.sleep(POLL_S)
 
     def close(self) -> None:
         for session in self._sessions:
-            session.stop()
+            session.stopped = True
+        for session in self._sessions:
+            session.give_room()  # to each one that waits for it
         for session in self._sessions:
             session.join()
         super().close()
@@ -339,35 +326,32 @@ class Session(threading.Thread):  # cuda only
         super().__init__(name="video-session", daemon=True)
         self._file, self._device, self._turns, self._most = str(info.path.absolute()), device, turns, most
         self._own_room, self._room = threading.Semaphore(most), room
-        # An error ends the session, and None a segment.
-        self.ready: SimpleQueue[Decoded | BaseException | None] = SimpleQueue()
-        self._decoded = self._taken = 0  # each is raised by one thread
-        self._stopped = False
+        # An error ends the session, and None a segment that lacks frames.
+        self.ready: SimpleQueue[Decoded | Exception | None] = SimpleQueue()
+        self.stopped = False
         self.start()
 
     @property
-    def frames_ahead(self) -> int:
-        return self._decoded - self._taken
-
-    @property
     def is_full(self) -> bool:
-        return self.frames_ahead == self._most
+        return self.ready.qsize() >= self._most
+
+    def take(self) -> Decoded | None:
+        """Waits for the next frame; None where its segment has no more."""
+        decoded = self.ready.get()
+        if isinstance(decoded, Exception):
+            raise decoded
+        if decoded is not None:
+            self.give_room()
+        return decoded
 
     def give_room(self) -> None:
-        self._taken += 1
-        self._own_room.release()
-        self._room.release()
-
-    def stop(self) -> None:
-        self._stopped = True
         self._own_room.release()
         self._room.release()
 
     def run(self) -> None:
         try:
             self._decode_turns()
-        except BaseException as error:
-            self._room.release()  # which it may have taken for the frame that failed
+        except Exception as error:
             self.ready.put(error)
 
     def _decode_turns(self) -> None:
@@ -378,17 +362,18 @@ class Session(threading.Thread):  # cuda only
             decoder = library.SimpleDecoder(self._file, gpu_id=self._device.index, cuda_stream=stream.cuda_stream)
         for segment in self._turns:
             for first in range(0, len(segment), FRAMES_AT_ONCE):
-                for frame in self._decode(decoder, segment[first : first + FRAMES_AT_ONCE]):
+                numbers = segment[first : first + FRAMES_AT_ONCE]
+                frames = self._decode(decoder, numbers)
+                for frame in frames:
                     self._own_room.acquire()
                     self._room.acquire()  # last: a session that waits must not occupy the room of others
-                    if self._stopped:
-                        self._room.release()  # a session that was stopped later may have taken the room of this one
+                    if self.stopped:
                         stream.synchronize()
                         return
-                    copied = as_tensor(frame, stream).clone()
-                    self._decoded += 1
-                    self.ready.put((copied, stream.record_event()))
-            self.ready.put(None)
+                    self.ready.put((as_tensor(frame, stream).clone(), stream.record_event()))
+                if len(frames) < len(numbers):
+                    self.ready.put(None)
+                    break
         stream.synchronize()
 
     def _decode(self, decoder: Any, numbers: range) -> list[Any]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-import threading
 import time
 import weakref
 from contextlib import nullcontext
@@ -52,11 +51,14 @@ class FakeStream:
 class FakeFrame:
     """PyNvVideoCodec's DecodedFrame: a view of memory that its decoder will overwrite."""
 
+    copies = 0  # of any frame
+
     def __init__(self, nv12: torch.Tensor, stream: int) -> None:
         self.nv12, self._stream = nv12, stream
 
     def __dlpack__(self, stream: int) -> object:
         assert stream == self._stream, "another stream than the decoder's would have to wait"
+        FakeFrame.copies += 1
         return to_dlpack(self.nv12)
 
 
@@ -189,12 +191,13 @@ def test_events_hand_every_frame_over(
 def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
     cache_dir: Path, library: SimpleNamespace, sessions: int
 ) -> None:
+    earlier = FakeFrame.copies
     decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, sessions)
 
     def settled() -> int:
         soon(decoder.settle)
         time.sleep(0.05)  # a session with room for more would take it
-        return sum(session._decoded for session in decoder._sessions)
+        return FakeFrame.copies - earlier
 
     before = settled()
     assert before == decoder.stock_frames
@@ -208,13 +211,13 @@ def test_between_two_settled_moments_as_much_is_decoded_as_is_taken(
 def test_all_sessions_end_where_one_decodes_on_while_others_are_stopped(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = decode.Session.stop
+    give_room = decode.Session.give_room
 
-    def stop_slowly(session: decode.Session) -> None:
-        stop(session)
+    def give_room_slowly(session: decode.Session) -> None:
+        give_room(session)
         time.sleep(0.02)
 
-    monkeypatch.setattr(decode.Session, "stop", stop_slowly)
+    monkeypatch.setattr(decode.Session, "give_room", give_room_slowly)
     for _ in range(5):
         decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3)
         soon(decoder.settle)
@@ -222,7 +225,7 @@ def test_all_sessions_end_where_one_decodes_on_while_others_are_stopped(
 
 
 @pytest.mark.parametrize("at", [0, 7, 70])
-def test_the_error_of_a_session_comes_out_and_ends_all(
+def test_the_error_of_a_session_comes_out(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     whole = FakeSimpleDecoder.get_batch_frames_by_index
@@ -234,12 +237,27 @@ def test_the_error_of_a_session_comes_out_and_ends_all(
 
     monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", fails)
     decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
-    for _ in range(2):
-        with pytest.raises(VideoError, match=rf"cannot be decoded here \(frame {at} broke the decoder\): make"):
-            soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
+    with pytest.raises(VideoError, match=rf"cannot be decoded here \(frame {at} broke the decoder\): make"):
+        soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
     assert numbers == [*range(len(numbers))]
     assert len(numbers) <= at
-    assert [thread for thread in threading.enumerate() if thread.name == "video-session"] == []
+    soon(decoder.settle)
+    soon(decoder.close)
+
+
+def test_a_segment_that_lacks_frames_ends_there(
+    cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = FakeSimpleDecoder.get_batch_frames_by_index
+
+    def damaged(decoder: FakeSimpleDecoder, indices: range) -> list[FakeFrame]:
+        return whole(decoder, indices)[: 2 if 40 in indices else None]
+
+    monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", damaged)
+    decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, False, 3)
+    numbers: list[int] = []
+    soon(lambda: numbers.extend(numbers_of(decoder.read(100))))
+    assert numbers == [*range(40), *range(60, 75)]
     decoder.close()
 
 
