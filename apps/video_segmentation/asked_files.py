@@ -66,7 +66,7 @@ def refuse_unwritable(option: str, path: Path | None) -> None:
 
 def is_our_own(video: Path) -> bool:
     """True for a clip of the suite, recognized by the parameters in its name."""
-    ours = (replace(clip, codec=codec).file_name for clip in CLIPS.values() for codec in CODECS)  # type: ignore[arg-type]
+    ours = (replace(clip, codec=codec).file_name for clip in CLIPS.values() for codec in CODECS)
     return video.resolve().name in ours
 
 

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpugate.workload import DisprovedError
 from workloads.video.frames import LOST_LEVELS, Matrix, decoded_frames, luma_of_rgb, planes
 
 DATA_BITS, CHECK_BITS = 16, 4
@@ -164,6 +165,14 @@ def _grid(pixels: Any) -> Any:
     """Every n-th pixel in both directions: [..., H, W] -> [..., rows, columns], a view."""
     every = max(1, pixels.shape[-2] // GRID_ROWS)
     return pixels[..., every // 2 :: every, every // 2 :: every]
+
+
+def judge_db(found_db: list[float], least_db: float) -> str:
+    """The figures of a proof in words; raises DisprovedError where a frame is less like OpenCV's than `least_db`."""
+    words = f"{min(found_db):.1f} dB with OpenCV's over {len(found_db)} frames"
+    if min(found_db) < least_db:
+        raise DisprovedError(f"{words}: {least_db:g} dB are wanted")
+    return words
 
 
 def psnr_db(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:

@@ -7,7 +7,6 @@ finds it to be foreground, it is never blurred, and elsewhere it stays legible a
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context, DeviceKind, Needs, Size, Tolerance
+from workloads.parts.kept_files import key_of
 from workloads.video.arrivals import paint, strip_height
 from workloads.video.frames import (
     LIMITED_RANGE,
@@ -54,7 +54,8 @@ GOP_FRAMES, FRAMES_PER_SECOND = 30, 30
 # decoding cannot begin, or which are not at the expected places.
 X264 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:threads=8"
 X265 = f"keyint={GOP_FRAMES}:min-keyint={GOP_FRAMES}:scenecut=0:open-gop=0:frame-threads=4:log-level=error"
-CODECS: dict[str, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
+Codec = Literal["h264", "hevc"]
+CODECS: dict[Codec, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast", "crf": "23", "x264-params": X264}),
     "hevc": ("libx265", {"preset": "ultrafast", "crf": "26", "x265-params": X265}),
 }
@@ -67,13 +68,12 @@ class Clip:
     width: int
     height: int
     frames: int
-    codec: Literal["h264", "hevc"] = "h264"
+    codec: Codec = "h264"
 
     @property
     def file_name(self) -> str:
-        told = repr((FORMAT, CODECS[self.codec], sorted(asdict(self).items())))
-        digest = hashlib.sha256(told.encode()).hexdigest()[:12]
-        return f"clip-{self.width}x{self.height}-{self.frames}-{self.codec}-{digest}.mp4"
+        key = key_of(FORMAT, CODECS[self.codec], sorted(asdict(self).items()))
+        return f"clip-{self.width}x{self.height}-{self.frames}-{self.codec}-{key}.mp4"
 
 
 FULL = Clip(1920, 1080, 600)
@@ -91,7 +91,7 @@ def kind_of(context: Context) -> DeviceKind:
     return cast(DeviceKind, context.device.type)
 
 
-def source(context: Context, codec: Literal["h264", "hevc"] = "h264") -> VideoInfo:
+def source(context: Context, codec: Codec = "h264") -> VideoInfo:
     """The user's video, whatever its codec, where there is one; else the clip, made at its first use.
 
     Raises VideoError for a video that is not supported.

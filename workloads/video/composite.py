@@ -26,7 +26,6 @@ from gpugate.workload import (
     Context,
     Contract,
     DeviceKind,
-    DisprovedError,
     Limit,
     Needs,
     Optimization,
@@ -35,7 +34,7 @@ from gpugate.workload import (
     Tolerance,
     Workload,
 )
-from workloads.video.arrivals import luma_of_bgr, luma_of_nv12, psnr_db
+from workloads.video.arrivals import judge_db, luma_of_bgr, luma_of_nv12, psnr_db
 from workloads.video.clip import CVCUDA, GPU, ON_HOST, TRITON, VIDEO_SETTING, nv12_size, one_thread_on_cpu, source
 from workloads.video.decode import batch_numbers, bgr_frames, chosen, nv12_frames
 from workloads.video.frames import planes, rgb_from_nv12
@@ -94,15 +93,9 @@ def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
 
 
 def alpha_of(logits: Tensor) -> Tensor:
-    """float32 [n, h, w], 0..1: the probability of all classes but the first one, from logits [n, classes, h, w].
-
-    Raises ValueError for fewer than two classes.
-    """
-    classes = logits.shape[1]
-    if classes < 2:
-        raise ValueError(f"logits of {classes} class tell no foreground: give [n, 2 or more, h, w], background first")
+    """float32 [n, h, w], 0..1: the probability of all classes but the first one, from logits [n, classes, h, w]."""
     logits = logits.float()
-    if classes == 2:  # an equal formula with one exponential instead of two
+    if logits.shape[1] == 2:  # an equal formula with one exponential instead of two
         return (logits[:, 1] - logits[:, 0]).sigmoid()
     return 1 - logits.softmax(1)[:, 0]
 
@@ -299,11 +292,7 @@ def composites_agree(make: MakeStage, context: Context) -> str:
     found = rgb_from_nv12(composited_in_nv12(make, context)(numbers), source(context).matrix)
     wanted = composited_by_opencv(context)(numbers)
     pairs = zip(found.flip(1).movedim(1, 3).cpu().numpy(), wanted, strict=True)
-    worst_db = min(psnr_db(frame, other) for frame, other in pairs)
-    words = f"{worst_db:.1f} dB with OpenCV's over {len(numbers)} frames"
-    if worst_db < LEAST_COMPOSITED_DB:
-        raise DisprovedError(f"{words}: {LEAST_COMPOSITED_DB:g} dB are wanted")
-    return words
+    return judge_db([psnr_db(frame, other) for frame, other in pairs], LEAST_COMPOSITED_DB)
 
 
 # Single pixels show chroma of half the size and the rounding of levels: see `OnDevice`.

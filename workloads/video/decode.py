@@ -18,7 +18,7 @@ from functools import partial
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from gpugate.workload import (
     Context,
     Contract,
     DeviceKind,
-    DisprovedError,
     Limit,
     Optimization,
     Proof,
@@ -38,13 +37,14 @@ from gpugate.workload import (
     Workload,
 )
 from workloads.parts.random_inputs import host_generator, stamps
-from workloads.video.arrivals import Arrivals, luma_grids, psnr_db
+from workloads.video.arrivals import Arrivals, judge_db, luma_grids, psnr_db
 from workloads.video.clip import (
     BATCH,
     EXACT,
     ON_HOST,
     VIDEO_ENGINES,
     VIDEO_SETTING,
+    Codec,
     is_users,
     nv12_size,
     source,
@@ -162,13 +162,16 @@ class HostPlanesDecoder(Decoder):
         np.copyto(place.numpy(), decoded)
 
 
+MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loop over the clip
+
+
 # --- a bank of frames, decoded once, for stages that are measured without the stage before them -----------------------
 
 BANK_FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # 149 MB in NV12 at 1080p, more than fits in L2
 
 
 def nv12_frames(context: Context) -> Tensor:
-    """The first frames of the clip, whole batches of them: uint8 [n, H*3//2, W] on the context's device."""
+    """The first frames of the clip, of a shorter one round and round: uint8 [n, H*3//2, W] on the context's device."""
     nv12: Tensor = _bank(HostPlanesDecoder, context)
     return nv12.to(context.device)
 
@@ -180,13 +183,9 @@ def bgr_frames(context: Context) -> NDArray[np.uint8]:
 
 
 @functools.lru_cache(maxsize=4)
-def _bank(make: Callable[[Path], Decoder], context: Context) -> Any:
-    path = source(context).path
-    with closing(make(path)) as decoder:
-        bank = decoder.read(BANK_FRAMES[context.device.type])
-    if len(bank) < BATCH:
-        raise ValueError(f"{path} has {len(bank)} frames: give a video of {BATCH} or more")
-    return bank[: len(bank) // BATCH * BATCH]
+def _bank(make: MakeDecoder, context: Context) -> Any:
+    with closing(make(source(context).path, CPU, True)) as decoder:
+        return decoder.read(BANK_FRAMES[context.device.type])
 
 
 def batch_numbers(context: Context, index: int) -> Tensor:
@@ -417,8 +416,6 @@ def shorten(error: Exception) -> str:  # cuda only
 
 # --- the sides -------------------------------------------------------------------------------------------------------
 
-Codec = Literal["h264", "hevc"]
-MakeDecoder = Callable[[Path, torch.device, bool], Decoder]  # the last one: loop over the clip
 FRAMES: Mapping[DeviceKind, int] = {"cuda": 32, "cpu": 12}  # per step
 COMPARED_BATCHES = 32  # a frame of each: of our clip every session has decoded a part by then
 LEAST_DB = 45.0
@@ -448,11 +445,7 @@ def frames_agree(make: MakeDecoder, codec: Codec, context: Context) -> str:
             place = number % len(wanted)
             bgr = rgb_from_nv12(found[place : place + 1], clip.matrix)[0].flip(0).movedim(0, 2)
             found_db.append(psnr_db(bgr.cpu().numpy(), wanted[place]))
-    worst_db = min(found_db)
-    words = f"{worst_db:.1f} dB with OpenCV's over {len(found_db)} frames"
-    if worst_db < LEAST_DB:
-        raise DisprovedError(f"{words}: {LEAST_DB:g} dB are wanted")
-    return words
+    return judge_db(found_db, LEAST_DB)
 
 
 NO_FRAME_CROSSES = {

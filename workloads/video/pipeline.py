@@ -100,9 +100,8 @@ class Place:
         return torch.randn(shape, device=self.device, generator=random)
 
     def nv12(self) -> Tensor:
-        random = torch.Generator(self.device).manual_seed(self.context.seed)
-        shape = BATCH, self.info.height * 3 // 2, self.info.width
-        return torch.randint(256, shape, dtype=torch.uint8, device=self.device, generator=random)
+        """Frames by which a stage that has nothing to tune is captured or compiled: uint8 [BATCH, H*3//2, W]."""
+        return torch.zeros(BATCH, *self.info.nv12_shape, dtype=torch.uint8, device=self.device)
 
     def one_launch(
         self, work: Callable[..., Tensor], examples: Callable[[], Sequence[Tensor]]
@@ -479,12 +478,10 @@ def _follow(rung: Rung, grids: Tensor, place: Place) -> Callable[[Any], Tensor]:
 
 def x264_alone(rung: Rung, context: Context) -> Side:
     """libx264 alone on the rung's composites, ready in host memory: an upper bound of the rung."""
-    clip, ready = source(context), list[Tensor]()
-    with closing(Pipeline(replace(rung, decode=HostPlanesDecoder, overlapped=False), context, clip)) as pipeline:
-        while (batch := pipeline.decode()) is not None and len(batch.content) == BATCH:
-            ready.append(pipeline.compute(batch).on_stream().cpu())
-    if not ready:
-        raise ValueError(f"{clip.path} has {clip.frames} frames: give a video of {BATCH} or more")
+    clip, alone = source(context), replace(rung, decode=HostPlanesDecoder, overlapped=False)
+    with closing(Pipeline(alone, context, clip, loop=True)) as pipeline:
+        batches = (cast(Batch, pipeline.decode()) for _ in range(-(-clip.frames // BATCH)))
+        ready = [pipeline.compute(batch).on_stream().cpu() for batch in batches]
     recorder = Recorder(encoders.X264, clip, context.device, clip.frames, context.cache_dir)
     turns = cycle(ready)
 

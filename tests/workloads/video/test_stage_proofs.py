@@ -13,7 +13,7 @@ from gpugate.workload import Context, DisprovedError
 from workloads.video import composite, encode, encoders
 from workloads.video.clip import CLIPS, Clip
 
-CLIP = Clip(640, 360, 16)
+CLIP = Clip(640, 360, 24)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
     ("spoil", "words"),
     [
         (lambda frames: frames[:-1], "frames, .*: all of them are wanted"),
-        (lambda frames: frames.flip(0), "16 of 16 frames, .*: frame 0 of the file carries the number 7"),
+        (lambda frames: frames.flip(0), "24 of 24 frames, .*: frame 0 of the file carries the number 7"),
         (lambda frames: frames // 2, r"\d\.\d dB at least .*: 35 dB are wanted"),
     ],
     ids=["a frame less", "another order", "darker"],
