@@ -38,7 +38,7 @@ from workloads.parts.random_inputs import stamps
 from workloads.video.arrivals import psnr_db, read_numbers
 from workloads.video.clip import BATCH, EXACT, ON_HOST, VIDEO_SETTING, is_users, nv12_size, source
 from workloads.video.decode import bgr_frames, nv12_frames
-from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, Recorder, why_not
+from workloads.video.encoders import LEAST_ENCODED_DB, X264, Encoder, MotionJpeg, Mp4v, Nvenc, why_not
 from workloads.video.frames import LIMITED_RANGE, TAGS, VideoInfo, decoded_frames, planes, rgb_from_nv12
 
 # Bytes of a frame of the clip at 1080p, coded by libjpeg with the quality and the sampling that nvJPEG gets: the frame
@@ -51,21 +51,20 @@ ITEMS: Mapping[DeviceKind, int] = {"cuda": 64, "cpu": 24}
 
 
 def build(encoder: type[Encoder], context: Context) -> Side:
-    """The side of the encoder. Raises EncodingError or OSError where it is not available."""
-    clip = source(context)
-    frames = frames_for(encoder, context)
-    recorder = Recorder(encoder, clip, context.device, context.items, context.cache_dir)
+    """The side of the encoder. A step raises EncodingError or OSError where it is not available."""
+    clip, frames = source(context), frames_for(encoder, context)
+    folder = tempfile.TemporaryDirectory(prefix="recording-", dir=context.cache_dir)
     turns = cycle(range(0, len(frames), BATCH))
 
     def step(stamp: Tensor) -> Tensor:
-        for first in islice(turns, context.items // BATCH):
-            recorder.write(frames[first : first + BATCH])
+        with encoder(Path(folder.name, f"clip{encoder.suffix}"), clip, context.device) as file:
+            for first in islice(turns, context.items // BATCH):
+                file.write(frames[first : first + BATCH])
         taken = torch.ones(context.items, 2, device=stamp.device)
-        recorder.settle()
-        taken[:, 1] = float(recorder.latest is not None and recorder.latest.frames == context.items)
+        taken[:, 1] = float(file.frames == context.items)
         return taken * stamp[:, None]
 
-    return Side(step, finish=recorder.settle, close=recorder.close)
+    return Side(step, close=folder.cleanup)
 
 
 def frames_for(encoder: type[Encoder], context: Context) -> Any:

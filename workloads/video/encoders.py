@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -440,18 +440,17 @@ class Nvenc(Encoder):
 class Recorder:
     """Writes to one encoder after the other; each gets the batches of one clip, then it is closed.
 
-    Closing an encoder, which writes its buffered frames and the end of its file, runs beside the next one. A file is
-    removed when the next one is complete, and the last one by `close()`: `latest` names it. The next `settle` raises an
-    error of closing, or the `write` that ends the next file; `close()` drops it.
+    Closing an encoder, which writes its buffered frames and the end of its file, runs beside the next one. Files have
+    two names in turn, and `close()` removes them. The next `settle` raises an error of closing, or the `write` that
+    ends the next file; `close()` drops it.
     """
 
     def __init__(
         self, make: type[Encoder], info: VideoInfo, device: torch.device, frames_per_file: int, folder: Path
     ) -> None:
-        self.latest: Encoder | None = None
         self._make, self._info, self._device, self._most = make, info, device, frames_per_file
         self._folder = tempfile.TemporaryDirectory(prefix="recording-", dir=folder)
-        self._numbers = count()
+        self._names = cycle((f"clip-0{make.suffix}", f"clip-1{make.suffix}"))
         self._closer = ThreadPoolExecutor(1, "close recording")
         self._closing: Future[None] | None = None
         self._encoder: Encoder | None = None
@@ -459,12 +458,11 @@ class Recorder:
 
     def write(self, frames: Any) -> None:
         if self._encoder is None:
-            path = Path(self._folder.name, f"clip-{next(self._numbers)}{self._make.suffix}")
-            self._encoder = self._make(path, self._info, self._device)
+            self._encoder = self._make(Path(self._folder.name, next(self._names)), self._info, self._device)
         self._encoder.write(frames)
         self._frames += len(frames)
         if self._frames >= self._most:
-            before, self._closing = self._closing, self._closer.submit(self._close, self._encoder)
+            before, self._closing = self._closing, self._closer.submit(self._encoder.close)
             self._encoder, self._frames = None, 0
             if before is not None:
                 before.result()
@@ -483,9 +481,3 @@ class Recorder:
         if self._encoder is not None:
             self._encoder.abort()
         self._folder.cleanup()
-
-    def _close(self, encoder: Encoder) -> None:
-        encoder.close()
-        before, self.latest = self.latest, encoder
-        if before is not None:
-            before.path.unlink()

@@ -309,11 +309,11 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     recorder = Recorder(SlowToClose, SMALL, torch.device("cpu"), 4, tmp_path)
     recorder.write(batch(4))
     recorder.write(batch(2))
-    assert recorder.latest is None
+    assert [*tmp_path.glob("*/clip-*")] == []
     may_close.set()
     recorder.settle()
-    assert recorder.latest is not None
-    assert recorder.latest.frames == 4
+    (complete,) = tmp_path.glob("*/clip-*")
+    assert quality(complete, {}, SMALL, numbered=False).frames == 4
     recorder.close()
 
 
