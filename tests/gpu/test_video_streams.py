@@ -34,7 +34,7 @@ from workloads.video.preprocess import input_size
 DEVICE = torch.device("cuda", 0)
 CLIP = Clip(1152, 648, 240)  # eight segments; an exact third of it is what the network gets, as of 1080p
 VIDEO = VideoInfo(Path("clip.mp4"), CLIP.width, CLIP.height, CLIP.frames, Fraction(30), "bt601", keyframes=())
-CODED_FRAMES, STEP_FRAMES = 96, 48
+CODED_FRAMES, QUEUED_FRAMES = 96, 48
 CYCLES_PER_MS = 2_000_000  # of an H200 under load; a slower clock only makes it longer
 MIB, SEGMENT_MIB = 2**20, 20  # the latter is how much torch asks the driver for at once
 # Neighbours in the clip are 26 dB apart, frames of two batches 21 dB.
@@ -115,7 +115,7 @@ def context(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     if torch.cuda.get_device_capability(DEVICE) < (8, 0):
         pytest.skip("the pipelines' network is fused for capability 8.0: run this on an A100 or newer")
     monkeypatch.setitem(CLIPS, "cuda", CLIP)
-    return Context(DEVICE, STEP_FRAMES, 0, cache)
+    return Context(DEVICE, BATCH, 0, cache)
 
 
 def mean_squares(found: Tensor, wanted: Tensor) -> Tensor:
@@ -178,12 +178,12 @@ def test_one_launch_computes_what_torch_has_queued(
         "composite": composite.OnDevice(*size),
     }
     work = of_frames[stage]
-    batches: Sequence[tuple[Tensor, ...]] = [(each,) for each in frames[:STEP_FRAMES].split(BATCH)]
+    batches: Sequence[tuple[Tensor, ...]] = [(each,) for each in frames[:QUEUED_FRAMES].split(BATCH)]
     if stage == "composite":
         random = torch.Generator(DEVICE).manual_seed(0)
-        shape = STEP_FRAMES, 2, *input_size(CLIP.height, CLIP.width)
+        shape = QUEUED_FRAMES, 2, *input_size(CLIP.height, CLIP.width)
         logits = torch.randn(shape, generator=random, device=DEVICE)
-        batches = [*zip(frames[:STEP_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
+        batches = [*zip(frames[:QUEUED_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
     wanted = [work(*batch) for batch in batches]
     found = under_load(place.one_launch(work, lambda: batches[0]), batches, nobody_waits)
     for ours, theirs in zip(found, wanted, strict=True):
@@ -222,7 +222,7 @@ def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits:
     size = CLIP.height, CLIP.width, DEVICE
     ours, theirs = preprocess.OnDevice(*size), preprocess.by_cvcuda(*size)
     # Luma below black is black to CV-CUDA.
-    batches = [(each.clamp(min=16),) for each in frames[:STEP_FRAMES].split(BATCH)]
+    batches = [(each.clamp(min=16),) for each in frames[:QUEUED_FRAMES].split(BATCH)]
     wanted = [ours(*batch) for batch in batches]
     found = under_load(theirs, batches, nobody_waits)
     levels = (torch.cat(found) - torch.cat(wanted)) * torch.tensor(IMAGENET_STD, device=DEVICE).view(3, 1, 1) * 255
@@ -237,9 +237,9 @@ def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: C
     ours, theirs = composite.OnDevice(*size), composite.by_cvcuda(*size)
     h, w = input_size(CLIP.height, CLIP.width)
     random = torch.Generator(DEVICE).manual_seed(0)
-    blobs = torch.randn(STEP_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)
+    blobs = torch.randn(QUEUED_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)
     logits = F.interpolate(4 * blobs, (h, w), mode="bilinear", align_corners=False)
-    batches = [*zip(frames[:STEP_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
+    batches = [*zip(frames[:QUEUED_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
     wanted = [ours(*batch) for batch in batches]
     found = under_load(theirs, batches, nobody_waits)
     assert least_db([*map(mean_squares, found, wanted)]) >= LEAST_COMPOSITED_DB
@@ -341,13 +341,13 @@ def test_every_stage_waits_for_the_one_before(
         wait(stream, event)
 
     monkeypatch.setattr(torch.cuda.Stream, "wait_event", checked)
-    stamps = torch.ones(STEP_FRAMES, device=DEVICE)
+    stamps = torch.ones(BATCH, device=DEVICE)
     side = rungs.build(rung, context)
     try:
         records = [side.step(stamps)]
         side.finish()
         nobody_waits()
-        records += [side.step(stamps) for _ in range(2 * CLIP.frames // STEP_FRAMES)]
+        records += [side.step(stamps) for _ in range(2 * CLIP.frames // BATCH)]
         side.finish()
     finally:
         side.close()
@@ -368,12 +368,12 @@ def test_device_memory_is_flat(context: Context) -> None:
     torch may still reserve a segment or two when stages happen to overlap in a new way; a batch lost with every file
     would be more, and so would memory that only one file can use.
     """
-    stamps = torch.ones(STEP_FRAMES, device=DEVICE)
+    stamps = torch.ones(BATCH, device=DEVICE)
     side = rungs.build(rungs.NVJPEG, context)
     try:
         held = []
         for rounds in (4, math.ceil(10_000 / CLIP.frames)):
-            for _ in range(rounds * CLIP.frames // STEP_FRAMES):
+            for _ in range(rounds * CLIP.frames // BATCH):
                 side.step(stamps)
             side.finish()
             held.append(held_mib())

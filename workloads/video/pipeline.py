@@ -1,7 +1,7 @@
 """All stages together: from a file of video to another one, batch after batch or every stage at once on another batch.
 
-A rung of the ladder is a decoder, the network, the stages around it, and an encoder. A step takes the next frames of
-the clip, round and round, and returns the record at the encoder: float32 [frames, 2], see `Arrivals`, times the step's
+A rung of the ladder is a decoder, the network, the stages around it, and an encoder. A step takes the next batch of the
+clip, round and round, and returns the record at the encoder: float32 [BATCH, 2], see `Arrivals`, times the step's
 stamps. The record is right where each frame has its number and the luma of the reference's composite. Files are written
 all the time, one for each round.
 """
@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, cycle, islice, pairwise
+from itertools import chain, cycle, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -130,16 +130,16 @@ class Place:
 
 
 def eager(place: Place) -> Side:
-    return segment.baseline(replace(place.context, items=BATCH))
+    return segment.baseline(place.context)
 
 
 def cudnn_fused(place: Place) -> Side:
-    return segment.cudnn_fused(replace(place.context, items=BATCH), place.frames(), place.settle)
+    return segment.cudnn_fused(place.context, place.frames(), place.settle)
 
 
 def tensorrt(place: Place) -> Side:  # cuda only
     place.settle()  # an engine may be tuned now
-    return segment.tensorrt_fp16(replace(place.context, items=BATCH), place.frames())
+    return segment.tensorrt_fp16(place.context, place.frames())
 
 
 # --- the stages around the network, in three places -------------------------------------------------------------------
@@ -433,8 +433,8 @@ def build(rung: Rung, context: Context) -> Side:
 
     def step(stamp: Tensor) -> Tensor:
         with on_stream(pipeline.stream):
-            batches = [cast(Batch, pipeline.take()) for _ in range(context.items // BATCH)]  # the clip goes round
-            return torch.cat([batch.on_stream() for batch in batches]).to(stamp.device) * stamp[:, None]
+            batch = cast(Batch, pipeline.take())  # the clip goes round
+            return cast(Tensor, batch.on_stream().to(stamp.device) * stamp[:, None])
 
     def checked_step(stamp: Tensor) -> Tensor:
         """A step whose record must be right: the record of a wrong reference would equal that of a wrong side."""
@@ -486,8 +486,7 @@ def x264_alone(rung: Rung, context: Context) -> Side:
     turns = cycle(ready)
 
     def step(stamp: Tensor) -> Tensor:
-        for batch in islice(turns, context.items // BATCH):
-            recorder.write(batch)
+        recorder.write(next(turns))
         return stamp[:, None].repeat(1, 2)
 
     return Side(
