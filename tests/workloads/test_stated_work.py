@@ -85,7 +85,7 @@ def count_work(model: nn.Module, images: Tensor, backward: bool = False) -> Work
 
 def segmenter(kind: str) -> tuple[Size, nn.Module, tuple[int, int]]:
     model = Segmenter(without_weights(kind).eval())  # type: ignore[arg-type]
-    return segment.size(kind, 3), model, input_size(CLIPS[kind].height, CLIPS[kind].width)  # type: ignore[arg-type,index]
+    return segment.size(kind), model, input_size(CLIPS[kind].height, CLIPS[kind].width)  # type: ignore[arg-type,index]
 
 
 def resnet50() -> tuple[Size, nn.Module, tuple[int, int]]:
@@ -97,7 +97,7 @@ def resnet50() -> tuple[Size, nn.Module, tuple[int, int]]:
 def test_an_inference_reads_weights_and_inputs_and_writes_outputs_once(of: Callable[[], Any]) -> None:
     with torch.device("meta"):
         size, model, pixels = of()
-        work = count_work(model, torch.empty(3, 3, *pixels))
+        work = count_work(model, torch.empty(size.items, 3, *pixels))
     assert (size.flops, size.bytes) == (work.flops, 4 * (work.weights + work.read + work.written))
 
 

@@ -410,7 +410,7 @@ def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object
 
 def size(kind: DeviceKind) -> Size:
     """A step is a batch. FLOPs: those of `segment.size`. Bytes: the network's, and each frame once in and out."""
-    clip, network = CLIPS[kind], segment.size(kind, BATCH)
+    clip, network = CLIPS[kind], segment.size(kind)
     moved = network.bytes + 2.0 * BATCH * clip.width * clip.height * 3 // 2
     return Size(items=BATCH, flops=network.flops, bytes=moved, whole_run_items=clip.frames)
 

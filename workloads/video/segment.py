@@ -59,7 +59,7 @@ from workloads.parts.kept_files import key_of, read_or_make
 from workloads.parts.photographs import UNMEASURED_BATCH
 from workloads.parts.state_dicts import read_state_dict
 from workloads.parts.tensorrt_engine import TENSORRT_LIBRARY, build_engine
-from workloads.video.clip import CLIPS, VIDEO_SETTING, Clip, is_users, kind_of, rendered
+from workloads.video.clip import BATCH, CLIPS, VIDEO_SETTING, Clip, is_users, kind_of, rendered
 from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 
@@ -314,7 +314,6 @@ def ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 # --- the stage and its sides ------------------------------------------------------------------------------------------
 
-FRAMES = 8
 LEAST_IOU = 0.98  # of the masks with the baseline's
 MOST_LOST = 0.01  # of the baseline's IoU with the truth
 
@@ -327,13 +326,12 @@ WORK: Mapping[DeviceKind, tuple[int, int, int, int]] = {
 }
 
 
-def size(kind: DeviceKind, items: int = FRAMES) -> Size:
-    """FLOPs: 2 per multiply-add of the convolutions; BatchNorm, ReLU and interpolation (0.2 %) are left out.
-
-    Bytes: FP32 weights once, and the input and output of each convolution once.
+def size(kind: DeviceKind) -> Size:
+    """A step is a batch. FLOPs: 2 per multiply-add of the convolutions; BatchNorm, ReLU and interpolation (0.2 %) are
+    left out. Bytes: FP32 weights once, and the input and output of each convolution once.
     """
     multiply_adds, read, written, weights = WORK[kind]
-    return Size(items, flops=2.0 * items * multiply_adds, bytes=4.0 * (weights + items * (read + written)))
+    return Size(BATCH, flops=2.0 * BATCH * multiply_adds, bytes=4.0 * (weights + BATCH * (read + written)))
 
 
 def inputs(context: Context, index: int) -> Tensor:
