@@ -64,10 +64,9 @@ from workloads.video.decode import bgr_frames
 from workloads.video.preprocess import input_size, on_host
 
 CLASSES = 2  # background and foreground
-FORMAT = 2  # of the stored file; raise it whenever seeding, calibration or the fit change
+FORMAT = 3  # of the stored file; raise it whenever seeding, calibration or the fit change
 FITTED = "fitted.pt"
 FIT_FRAMES = 12
-FRAMES_AT_ONCE = 4
 PENALTY = 1e-2
 LOGIT = 4.0  # inside the foreground and, negative, outside: a probability of 0.9997
 RESIDUAL_SCALES = 0.05, 0.15
@@ -271,21 +270,17 @@ def fit(coarse: nn.Module, readouts: Sequence[str], frames: Tensor, masks: Tenso
     convs, inputs = [coarse.get_submodule(name) for name in readouts], list[Tensor]()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         with torch.random.fork_rng([frames.device] if frames.is_cuda else []):  # the last layers drop values meanwhile
-            update_bn([frames[:: max(1, len(frames) // FRAMES_AT_ONCE)]], coarse)
+            update_bn([frames], coarse)
         hooks = [conv.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for conv in convs]
-        features = []
-        for some in torch.split(frames, FRAMES_AT_ONCE):
-            coarse(some)
-            features.append(torch.cat(inputs, dim=1))  # [n, channels, h/8, w/8], side by side
-            inputs.clear()
+        coarse(frames)
         for hook in hooks:
             hook.remove()
-        joined = torch.cat(features)
+        features = torch.cat(inputs, dim=1)  # [n, channels, h/8, w/8], side by side
         # The target is each cell's share of foreground, as -1 (none) to 1 (all of it): interpolated between cells, the
         # targets change sign at the outline of the mask, within a fraction of a cell.
-        rows, columns = joined.shape[-2:]
+        rows, columns = features.shape[-2:]
         targets = 2 * F.adaptive_avg_pool2d(masks[:, None].double(), (rows, columns))[:, 0] - 1
-        weights, intercept = ridge(joined, targets)
+        weights, intercept = ridge(features, targets)
     parts = torch.split(LOGIT * weights.float(), [int(conv.in_channels) for conv in convs])  # type: ignore[arg-type]
     for conv, part, bias in zip(convs, parts, [LOGIT * float(intercept), *[0.0] * (len(convs) - 1)], strict=True):
         values = {"weight": torch.stack([-part, part])[:, :, None, None], "bias": torch.tensor([-bias, bias])}
@@ -327,8 +322,10 @@ WORK: Mapping[DeviceKind, tuple[int, int, int, int]] = {
 
 
 def size(kind: DeviceKind) -> Size:
-    """A step is a batch. FLOPs: 2 per multiply-add of the convolutions; BatchNorm, ReLU and interpolation (0.2 %) are
-    left out. Bytes: FP32 weights once, and the input and output of each convolution once.
+    """The work of a step, a batch.
+
+    FLOPs: 2 per multiply-add of the convolutions; BatchNorm, ReLU and interpolation (0.2 %) are left out. Bytes: FP32
+    weights once, and the input and output of each convolution once.
     """
     multiply_adds, read, written, weights = WORK[kind]
     return Size(BATCH, flops=2.0 * BATCH * multiply_adds, bytes=4.0 * (weights + BATCH * (read + written)))
