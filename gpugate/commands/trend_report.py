@@ -255,8 +255,8 @@ def site_page(histories: Sequence[MachineHistory]) -> bytes:
         limits=[(history.machine, list(_limits(history))) for history in histories],
         nights=_count_nights(histories),
         billed={name: BILL_WORDS[name] for name in BILL_TIMES},
-        first=night_name(min(nights, key=lambda night: night.started)) if nights else "",
-        last=night_name(max(nights, key=lambda night: night.started)) if nights else "",
+        first=night_name(min(nights, key=lambda night: night.started)),
+        last=night_name(max(nights, key=lambda night: night.started)),
         scripts=[*(f"{LIBRARIES}/{name}.min.js" for name in ("vega", "vega-lite", "vega-embed")), DATA, SCRIPT],
     )
 

@@ -150,11 +150,10 @@ class PerfTests:
         made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
         made += [knee for sweep, knee in self.knees if sweep is parameter_of(test)]
         if not any(verdict is one for one in made):
-            what = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
-            problem = (
-                f"{what} is no verdict that this run made for {test.name}: give `gate` one of its fixture, such as "
+            self.refused.append(
+                f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "
+                f"{test.name}: give `gate` one of its fixture, such as workload.speedup"
             )
-            self.refused.append(f"{problem}workload.speedup")
             pytest.fail(self.refused[-1], pytrace=False)
         self._replay(request, verdict.case_id)
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
