@@ -42,10 +42,8 @@ def run_fresh(
     words = [*node_ids, *repeat_options(session), "--perf-budget", str(budget_s)]
     words += [f"--perf-mutate={fault}"] if fault else []
     words += [f"--perf-json={json_path}", "--perf-report="]
-    with tempfile.TemporaryDirectory(prefix="gpugate-no-baselines-") as nothing:
-        words.append(f"--perf-baselines={nothing}")
-        log = json_path.with_suffix(".log")
-        ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
+    log = json_path.with_suffix(".log")
+    ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
     if ended.status not in (0, 1) or not json_path.exists():
         raise FreshProcessError(ended.cause, "\n".join(ended.last_lines()))
     return run_file.read(json_path)

@@ -267,7 +267,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     )
     session = PerfSession(options, device, root, result, node_ids)
     files: dict[str, baseline.BaselineFile] = {}
-    if not options.own_inputs:
+    if not (options.own_inputs or options.fresh):
         recorded = baseline.load_all(session.records.folder)
         known = {workload.name for workload in catalogue.workloads()}
         files = {name: file for name, file in recorded.items() if name in known}
