@@ -16,7 +16,7 @@ from typing import Any
 from gpugate.commands.cli import run_command
 from gpugate.commands.history import add_selection, select_nights
 from gpugate.errors import OptionError
-from gpugate.results.run import CaseNight, Night
+from gpugate.results.run import Night
 
 HUD_VERSION = "v3"
 HUD_NAME = "gpugate"
@@ -45,16 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
 def hud_records(nights: Sequence[Night]) -> Iterator[dict[str, Any]]:
     """A record for each metric of each case of each night; the workload is the model, the optimization its backend."""
     for night in nights:
-        for case in night.cases.values():
+        for case_id, case in night.cases.items():
             for name, metric in case.metrics.items():
-                yield _record(night, case, name, metric)
+                yield _record(night, case_id, name, metric)
 
 
-def _record(night: Night, case: CaseNight, name: str, metric: Sequence[float]) -> dict[str, Any]:
+def _record(night: Night, case_id: str, name: str, metric: Sequence[float]) -> dict[str, Any]:
     environment, provenance = night.environment, night.provenance
-    workload, optimization, kind = case.case_id.rsplit("/", 2)
+    workload, optimization, kind = case_id.rsplit("/", 2)
     value, *interval = metric
-    target = case.value("recorded_speedup") if name == "speedup" else None
+    target = night.cases[case_id].value("recorded_speedup") if name == "speedup" else None
     return {
         "timestamp": int(night.started.timestamp()),
         "schema_version": HUD_VERSION,
@@ -76,7 +76,7 @@ def _record(night: Night, case: CaseNight, name: str, metric: Sequence[float]) -
             "name": HUD_NAME,
             "mode": "",
             "dtype": "",
-            "extra_info": {"device": environment.device_name, "case": case.case_id, "night": night.name},
+            "extra_info": {"device": environment.device_name, "case": case_id, "night": night.name},
         },
         "model": {"name": workload, "type": "workload", "backend": optimization},
         "dependencies": {
@@ -101,8 +101,8 @@ def bencher_report(nights: Sequence[Night]) -> dict[str, Any]:
         )
     newest = next(night for night in reversed(nights) if night.cases)
     return {
-        case.case_id: {name: dict(zip(MEASURE, metric, strict=False)) for name, metric in case.metrics.items()}
-        for case in newest.cases.values()
+        case_id: {name: dict(zip(MEASURE, metric, strict=False)) for name, metric in case.metrics.items()}
+        for case_id, case in newest.cases.items()
     }
 
 

@@ -23,7 +23,7 @@ from gpugate.report.pages import rendering
 from gpugate.report.pages.rendering import render
 from gpugate.report.table import Column, Table
 from gpugate.results.reason import BILL_WORDS
-from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night
+from gpugate.results.run import BILL_TIMES, UNKNOWN, CaseNight, Night, workload_of
 from gpugate.results.verdict import Outcome, outcome_word
 from gpugate.store.json_file import with_header, write_atomically
 from gpugate.store.writable_folder import make_ignored
@@ -148,7 +148,7 @@ def _events(history: MachineHistory) -> Iterator[str]:
     """Yields other events of the nights: other software, an edited workload, a run that was cut off."""
     for night, differences in history.software_changed:
         yield f"{night_name(night)}: {'; '.join(differences)}"
-    edited = {(one.seen[0].workload, night_name(night)) for one in history.trends for night in one.source_changed}
+    edited = {(workload_of(one.case_id), night_name(night)) for one in history.trends for night in one.source_changed}
     for workload, name in sorted(edited, key=lambda pair: pair[1]):
         yield f"{name}: the source of {workload} changed"
     for night in history.nights:

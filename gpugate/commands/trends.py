@@ -100,21 +100,23 @@ def _history(machine: str, nights: Sequence[Night], last: int) -> MachineHistory
 def _trend(case_id: str, nights: Sequence[Night], since: Night, level: float) -> Trend:
     own, seen = zip(*((night, night.cases[case_id]) for night in nights if case_id in night.cases), strict=True)
     workload = workload_of(case_id)
-    changed = (now for then, now in pairwise(own) if workload in Changes(then, now).edited)
+    changed = [now for then, now in pairwise(own) if workload in Changes(then, now).edited]
     hidden = sum(night.started < since.started for night in own)
     return Trend(
         case_id=case_id,
         nights=own[hidden:],
         seen=seen[hidden:],
         measured=len(own),
-        marks=tuple(mark for mark in _marks(own, seen, level) if mark.night in own[hidden:]),
+        marks=tuple(mark for mark in _marks(own, seen, changed, level) if mark.night in own[hidden:]),
         source_changed=tuple(night for night in changed if night in own[hidden:]),
     )
 
 
-def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> Iterator[Mark]:
+def _marks(
+    nights: Sequence[Night], seen: Sequence[CaseNight], changed: Sequence[Night], level: float
+) -> Iterator[Mark]:
     """Yields the level changes of both series, those of one night in one mark, with what else was another than on the
-    night before."""
+    night before; `changed` are the nights with another source."""
     found: dict[int, list[str]] = {}
     for name, written, values in (
         ("speedup", units.ratio, [one.speedup.median for one in seen]),
@@ -126,9 +128,8 @@ def _marks(nights: Sequence[Night], seen: Sequence[CaseNight], level: float) -> 
             change = units.signed_percent(after / before - 1)
             found.setdefault(first, []).append(f"{name} {written(before)} -> {written(after)} ({change})")
     for first, words in sorted(found.items()):
-        changes = Changes(nights[first - 1], nights[first])
-        edited = [SOURCE_CHANGED] if seen[first].workload in changes.edited else []
-        others = [*changes.environment.differences, *edited]
+        edited = [SOURCE_CHANGED] if nights[first] in changed else []
+        others = [*Changes(nights[first - 1], nights[first]).environment.differences, *edited]
         causes = f"; together with {'; '.join(others)}" if others else ""
         yield Mark(nights[first], f"level changed: {', '.join(words)}{causes}")
 

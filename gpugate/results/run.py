@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from gpugate.machine.environment import Environment, machine_key
 from gpugate.measurement.record import Yardstick
@@ -82,21 +83,15 @@ BILL_TIMES = ("kernel_ms", "cpu_ms")  # that histories and comparisons show
 _COUNTERS = ("kernels", "kernel_launches", "graph_launches", "whole_run_speedup", "ranks", *BILL_TIMES)
 
 
-@dataclass(frozen=True)
-class CaseNight:
+class CaseNight(NamedTuple):
     """One case as one night measured it; times are medians per step.
 
     Each of the `metrics` is a value, and behind it the ends of its interval where it has one. The speedup and both
     times are always there.
     """
 
-    case_id: str
     outcome: Outcome | None  # the worst of its verdicts
     metrics: Mapping[str, tuple[float, ...]]
-
-    @property
-    def workload(self) -> str:
-        return workload_of(self.case_id)
 
     @property
     def speedup(self) -> Estimate:
@@ -179,7 +174,7 @@ def night_of(run: RunResult, name: str = "") -> Night:
         source_hashes=run.source_hashes,
         provenance=run.provenance or Provenance(),
         interrupted=run.interrupted,
-        cases={case.case_id: CaseNight(case.case_id, case.worst, dict(_metrics(case, run.gate))) for case in fit},
+        cases={case.case_id: CaseNight(case.worst, dict(_metrics(case, run.gate))) for case in fit},
         unfit=tuple(case.case_id for case in timed if case.environment_problem is not None),
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # pydantic's strict types take only their own instances; in JSON a dataclass is an object, a tuple a list.
-_STORED_AS_ANOTHER_TYPE = ("dataclass", "tuple", "enum")
+_STORED_AS_ANOTHER_TYPE = ("dataclass", "tuple", "enum", "datetime")
 _NAMES = {"missing": "has no field", "unexpected_keyword_argument": "has an unknown field"}
 _IN_JSON = {"dataclass_type": "an object", "dict_type": "an object", "tuple_type": "a list", "list_type": "a list"}
 

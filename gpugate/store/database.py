@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -28,10 +28,9 @@ from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
 
 from gpugate.errors import GpugateError
-from gpugate.machine.environment import Environment
-from gpugate.results.run import CaseNight, Night, Provenance
-from gpugate.results.verdict import Outcome
-from gpugate.store.run_file import parse_time
+from gpugate.results.run import Night
+from gpugate.store.codec import from_json, to_json
+from gpugate.store.json_file import parse
 from gpugate.store.store_url import EXAMPLE
 from gpugate.store.writable_folder import make_ignored
 
@@ -184,8 +183,7 @@ def _with_driver(address: URL) -> URL:
 
 def _row_of(night: Night) -> dict[str, object]:
     """The row of a night. Its host is known by the provenance, which is stored without its files."""
-    stored = asdict(replace(night, cases={}, provenance=replace(night.provenance, files=None)))
-    stored["cases"] = {case.case_id: [case.outcome, case.metrics] for case in night.cases.values()}
+    stored = to_json(replace(night, provenance=replace(night.provenance, files=None)))
     return {
         "key": night.key,
         "started": night.started.timestamp(),
@@ -199,19 +197,9 @@ def _row_of(night: Night) -> dict[str, object]:
 
 def _read_night(text: str, case: str = "") -> Night:
     """The night of a row, with the cases and the names of the unfit ones that have `case` in them."""
-    stored = json.loads(text)
-    cases = {
-        case_id: CaseNight(case_id, outcome and Outcome(outcome), {name: tuple(of) for name, of in metrics.items()})
-        for case_id, (outcome, metrics) in stored["cases"].items()
-        if case in case_id.lower()
-    }
-    changed = {
-        "started": parse_time(stored["started"]),
-        "environment": Environment(**stored["environment"]),
-        "provenance": Provenance(**stored["provenance"]),
-        "unfit": tuple(case_id for case_id in stored["unfit"] if case in case_id.lower()),
-    }
-    return Night(**{**stored, **changed, "cases": cases})
+    night = from_json(Night, parse(text))
+    cases = {case_id: one for case_id, one in night.cases.items() if case in case_id.lower()}
+    return replace(night, cases=cases, unfit=tuple(case_id for case_id in night.unfit if case in case_id.lower()))
 
 
 def _describe(address: URL) -> str:

@@ -204,4 +204,4 @@ def _drawn(draw: random.Random, number: int, case_id: str, history: History, sha
         "reference_ms": (history.reference_ms,),
         "anchor_speedup": (history.speedup,),
     }
-    return CaseNight(case_id, Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, metrics)
+    return CaseNight(Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, metrics)

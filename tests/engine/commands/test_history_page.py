@@ -33,7 +33,7 @@ def renamed(found: list[Night]) -> list[Night]:
         replace(
             night,
             machine="<b>machine</b>",
-            cases={ids[name]: replace(case, case_id=ids[name]) for name, case in night.cases.items() if name in ids},
+            cases={ids[name]: case for name, case in night.cases.items() if name in ids},
         )
         for night in found
     ]
@@ -69,7 +69,8 @@ def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anc
     anchor = found[0].cases[first].anchor_speedup
     assert anchor is not None
     newest = {"anchor_speedup": (2 * anchor,), "kernel_ms": (8.0,)}
-    last = replace(found[-1].cases[first], metrics={**found[-1].cases[first].metrics, **newest})
+    last = found[-1].cases[first]
+    last = last._replace(metrics={**last.metrics, **newest})
     found[-1] = replace(found[-1], cases={**found[-1].cases, first: last})
     found[3] = replace(found[3], cases={key: case for key, case in found[3].cases.items() if key != second})
     (machine,) = json.loads(write_document(histories(found)))["machines"]
@@ -114,7 +115,7 @@ def test_a_year_of_96_cases_has_at_most_2_7_megabytes(tmp_path: Path) -> None:
 def test_a_page_of_few_nights_says_so_and_has_the_change_of_the_newest_one() -> None:
     before, now = simulated_nights(2)
     case_id, case = next(iter(now.cases.items()))
-    slower = replace(case, metrics={**case.metrics, "speedup": (0.8 * before.cases[case_id].speedup.median,)})
+    slower = case._replace(metrics={**case.metrics, "speedup": (0.8 * before.cases[case_id].speedup.median,)})
     page = Page(site_page(histories([before, replace(now, cases={**now.cases, case_id: slower})])))
     assert "The nights are too few for level changes to be detected." in page.text
     assert "No level of any case changed." not in page.text

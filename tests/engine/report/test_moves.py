@@ -10,16 +10,16 @@ from tests.engine.store.test_database import night as any_night
 CASE = "tiny/fused/cuda"
 
 
-def case_night(speedup: float, optimized_ms: float = 10.0, case_id: str = CASE) -> CaseNight:
-    """A case whose intervals are 1 % wide on either side."""
+def case_night(speedup: float, optimized_ms: float = 10.0, case_id: str = CASE) -> tuple[str, CaseNight]:
+    """A case by its id, whose intervals are 1 % wide on either side."""
     values = {"speedup": speedup, "optimized_ms": optimized_ms, "reference_ms": speedup * optimized_ms}
-    return CaseNight(case_id, None, {name: (one, 0.99 * one, 1.01 * one) for name, one in values.items()})
+    return case_id, CaseNight(None, {name: (one, 0.99 * one, 1.01 * one) for name, one in values.items()})
 
 
-def night(*cases: CaseNight, **provenance: str) -> Night:
+def night(*cases: tuple[str, CaseNight], **provenance: str) -> Night:
     code = Provenance(commit="1a2b3c4d5e6f7890", branch="main", **provenance)
     started = datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc)
-    return replace(any_night(), started=started, provenance=code, cases={one.case_id: one for one in cases})
+    return replace(any_night(), started=started, provenance=code, cases=dict(cases))
 
 
 def test_a_case_that_moved_has_both_values_and_the_commit() -> None:

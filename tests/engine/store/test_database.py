@@ -46,7 +46,7 @@ def night(day: int = 0, cases: Sequence[str] = CASES, **changed: object) -> Nigh
         source_hashes={"tiny": "0123456789abcdef"},
         provenance=Provenance(repository="git@a:b.git", commit=f"a{day}", branch="main", host="one", gpu_uuid="GPU-1"),
         interrupted=False,
-        cases={case_id: CaseNight(case_id, Outcome.PASS, metrics) for case_id in cases},
+        cases={case_id: CaseNight(Outcome.PASS, metrics) for case_id in cases},
     )
     return replace(found, **changed)
 
@@ -151,12 +151,12 @@ def test_adding_twice_changes_nothing(url: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE run SET night = replace(night, '2030-01-01', 'new year')", "not an ISO 8601 time"),
+        ("UPDATE run SET night = replace(night, '2030-01-01', 'new year')", "started is "),
         ("UPDATE run SET night = '{'", "Expecting property name"),
-        ("UPDATE run SET night = '[1]'", "list indices"),
-        ("UPDATE run SET night = replace(night, 'PASS', 'GREEN')", "'GREEN' is not a valid Outcome"),
-        ("UPDATE run SET night = replace(night, '\"seed\"', '\"seat\"')", "seat"),
-        ("UPDATE run SET night = replace(night, '\"l2_bytes\"', '\"colour\"')", "colour"),
+        ("UPDATE run SET night = '[1]'", "the document is [1], not an object"),
+        ("UPDATE run SET night = replace(night, 'PASS', 'GREEN')", "GREEN"),
+        ("UPDATE run SET night = replace(night, '\"seed\"', '\"seat\"')", "has no field 'seed'"),
+        ("UPDATE run SET night = replace(night, '\"l2_bytes\"', '\"colour\"')", "environment has no field 'l2_bytes'"),
     ],
 )
 def test_a_row_that_another_program_changed_is_one_sentence(tmp_path: Path, change: str, words: str) -> None:
