@@ -28,7 +28,7 @@ from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import PERF_RUN, parameter_of, usage_errors
+from gpugate.session.selection import PERF_RUN, cases_of, usage_errors
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.store.baseline import Record
 from gpugate.store.codec import from_json, to_json
@@ -70,7 +70,7 @@ class DuetTaker:
                 raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
             raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
         perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
-        cases = {case.id: case for item in session.items if isinstance(case := parameter_of(item), Case)}
+        cases = {case.id: case for item in session.items for case in cases_of(item)}
         tree = OtherTree(read_layout(Path(self.plan.base), session), PREFIX)
         with usage_errors(), tree.importable():
             self._measure_all(perf, cases, tree.cases())

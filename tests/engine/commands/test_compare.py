@@ -228,6 +228,15 @@ def test_the_start_has_the_number_of_cases_and_an_interruption_keeps_the_rows(
     assert said.endswith("gpugate compare: interrupted: the table has 2 of 2 cases, by the processes until then\n")
 
 
+def test_the_test_of_a_sweep_compares_its_points(here: Here) -> None:
+    here.tiny.write("perf_tests/test_sweeps.py", "def test_the_knee(sweep, gate):\n    gate(sweep.knee)\n")
+    points = [f'Optimization("batch-{n}", quick, {{"cpu": 0.01}}, point=Point("batch", {n}))' for n in (1, 2)]
+    for step_ms in (1, 2):
+        here.commit(step_ms, ", ".join(points), f"\nfrom gpugate.workload import Point\n{QUICK}")
+    ended, said = here.compare("HEAD~1", "-k", "knee", "--processes", "1")
+    assert "2 cases: 2 UNDECIDED" in ended.text, ended.text + said
+
+
 def test_a_case_that_needs_what_this_machine_lacks_fails_no_comparison(here: Here) -> None:
     cases = 'Optimization("quick", quick, {"cpu": 0.01, "cuda": 0.01})'
     here.commit(1, cases)
