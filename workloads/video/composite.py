@@ -220,12 +220,7 @@ def in_triton(height: int, width: int, device: torch.device) -> Callable[[Tensor
     """Composites as `OnDevice` does, by a kernel in Triton for each plane: it blurs tiles, and multiplies few zeros."""
     from workloads.video import triton_stages
 
-    luma, chroma = blurs_of(height)
-    reaches = luma.pixels // 2, 2 * (chroma.pixels // 2)  # across, where U and V alternate in a row of chroma
-    planes = make_matrices(height, width, device, torch.float16)
-    blends = [
-        triton_stages.composite(rows, reach, matrices) for (rows, matrices), reach in zip(planes, reaches, strict=True)
-    ]
+    blends = [triton_stages.composite(*plane) for plane in make_matrices(height, width, device, torch.float16)]
 
     def composite(nv12: Tensor, logits: Tensor) -> Tensor:
         result, alpha = torch.empty_like(nv12), alpha_of(logits).contiguous()

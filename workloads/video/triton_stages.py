@@ -149,13 +149,14 @@ def _composite(  # type: ignore[no-untyped-def]
     tl.store(out + y * columns + x, (blended + 0.5).to(tl.uint8), inside)
 
 
-def composite(rows: slice, reach: int, matrices: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
+def composite(rows: slice, matrices: Sequence[Tensor]) -> Callable[[Tensor, Tensor, Tensor], None]:
     """Composites one plane of NV12, its `rows`, by alpha, float32 [n, h, w], into another NV12: one launch.
 
-    `matrices` are those of `composite.make_matrices` for the plane. A blur mixes pixels up to `reach` apart, so a tile
-    needs a block of each matrix, and no other zeros.
+    `matrices` are those of `composite.make_matrices` for the plane. A blur mixes pixels up to `reach` apart, across
+    further than down, so a tile needs a block of each matrix, and no other zeros.
     """
     (tall, h), (wide, w) = matrices[2].shape, matrices[3].shape
+    reach = int(matrices[1].nonzero().diff(dim=1).abs().max())
     tops, lefts = range(0, tall, TILE), range(0, wide, TILE)
     margin = triton.cdiv(reach, CHUNK // 2) * (CHUNK // 2)
     patch = triton.next_power_of_2(max(TILE * h // tall, TILE * w // wide, 12) + 4)  # a product has at least 16
