@@ -93,18 +93,14 @@ class Decoder(ABC):
                 yield decoded
             if not loop or decoded is None:
                 return
-            self._rewind()
 
     @abstractmethod
     def _turn(self) -> Iterator[Any]:
-        """The frames of the clip, each valid until the next one."""
+        """The frames of the clip from the first one on, each valid until the next one."""
 
     @abstractmethod
     def _copy(self, decoded: Any, place: Any) -> None:
         """Copies a frame to its place in a batch."""
-
-    def _rewind(self) -> None:  # noqa: B027 (not every decoder has to)
-        """Returns to the first frame, before another turn."""
 
     def settle(self) -> None:  # noqa: B027 (not every decoder decodes ahead)
         """Returns at once: it is not known how far this decoder is ahead."""
@@ -131,18 +127,16 @@ class HostDecoder(Decoder):
         return np.empty((frames, self.info.height, self.info.width, 3), np.uint8)
 
     def _turn(self) -> Iterator[Any]:
+        import cv2
+
         while self._capture.grab() or self._capture.grab():  # after a damaged packet come frames that were held back
             yield self._capture
+        self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
 
     def _copy(self, decoded: Any, place: NDArray[np.uint8]) -> None:
         _, image = decoded.retrieve(place)
         if image.shape != place.shape:
             raise VideoError(f"{self.info.path} changes the size of its pictures: convert it to one size")
-
-    def _rewind(self) -> None:
-        import cv2
-
-        self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0)
 
     def close(self) -> None:
         super().close()
@@ -248,12 +242,10 @@ class OneSession(Decoder):  # cuda only
         # A request overwrites the earlier frames: they were copied on the stream that overwrites them.
         while frames := self._decoder.get_batch_frames(FRAMES_AT_ONCE):
             yield from frames
+        self._decoder.reconfigure_decoder(self._file)
 
     def _copy(self, decoded: Any, place: Tensor) -> None:
         place.copy_(as_tensor(decoded, self._stream))
-
-    def _rewind(self) -> None:
-        self._decoder.reconfigure_decoder(self._file)
 
     def close(self) -> None:
         self._stream.synchronize()
