@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails, SchemaSerializer, SchemaValidator
 
 T = TypeVar("T")
-# pydantic's strict types take only their own instances; in JSON a dataclass is an object, a tuple a list.
+# pydantic's strict types take only their own instances; in JSON a dataclass is an object, a tuple a list, a time text.
 _STORED_AS_ANOTHER_TYPE = ("dataclass", "tuple", "enum", "datetime")
 _NAMES = {"missing": "has no field", "unexpected_keyword_argument": "has an unknown field"}
 _IN_JSON = {"dataclass_type": "an object", "dict_type": "an object", "tuple_type": "a list", "list_type": "a list"}
