@@ -55,7 +55,7 @@ def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Re
 
 def code_block(parts: Iterable[RenderableType]) -> str:
     """The parts as a block of Markdown's code, in which no words of a user's error work and which no backticks end."""
-    lines = render_text(parts, LOG_COLUMNS, colour=False)
+    lines = render_text(parts, LOG_COLUMNS, colour=False).lstrip("\n")
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", lines)), default=0))
     return f"{fence}text\n{lines}{fence}\n"
 
