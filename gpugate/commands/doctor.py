@@ -175,13 +175,12 @@ def judge_yardsticks(facts: Facts, records: Mapping[str, Record]) -> Answer:
     recorded = _highest([record.yardsticks for record in exact])
     probes, best = facts.yardsticks, _highest([probe.values for probe in facts.yardsticks])
     problems = [fallen_yardstick([probe], recorded or best) for probe in probes]
-    if recorded and None not in problems:
-        return "bad", f"{problems[-1]} recorded: repeat when the machine is idle and cool"
+    if all(problems) if recorded else any(problems):
+        against = "recorded" if recorded else "a moment apart"
+        return "bad", f"{next(filter(None, problems))} {against}: repeat when the machine is idle and cool"
     if (times := launch_slowdown(probes, recorded) or 0.0) > PROBE_RATIO:
         slow = f"slow host: launches take {times:.2g} times the recorded time"
         return "bad", f"{slow}, so that no wall time would be compared with its record: repeat when the machine is idle"
-    if not recorded and any(problems):
-        return "bad", f"{next(filter(None, problems))} a moment apart: repeat when the machine is idle and cool"
     # The higher launch latency is not the better one.
     shown = (f"{yardstick_label(n)} {yardstick_value(n, value)}" for n, value in best.items() if "latency" not in n)
     against = "as recorded" if recorded else "steady, and none recorded to compare them with"
