@@ -47,7 +47,7 @@ VARIANTS: Mapping[str, Rung] = {
     "optimized": rungs.X264,
     "optimized-x264": rungs.X264,
     "optimized-tensorrt": rungs.TENSORRT_STAGES,
-    "optimized-nvjpeg": rungs.NVJPEG,
+    "optimized-nvjpeg": rungs.OVERLAPPED,
     "optimized-nvenc": rungs.NVENC,
     "optimized-on-cpu": rungs.ON_CPU,
 }

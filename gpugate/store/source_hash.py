@@ -184,7 +184,9 @@ def _read_statements(node: ast.stmt, outside: set[str]) -> Iterator[_Statement]:
         elif any(map(_changes_more, inner)):
             binds = set()
         else:
-            binds |= {one.id for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            local = {name for one in inner if isinstance(one, ast.comprehension) for name in ast.walk(one.target)}
+            stored = {one for one in inner if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+            binds |= {one.id for one in stored - local}
             binds |= {one.asname or one.name.split(".")[0] for one in inner if isinstance(one, ast.alias)}
         for one in inner:
             if isinstance(one, _DEFINITIONS) and ast.get_docstring(one) is not None:

@@ -319,7 +319,7 @@ def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rung",
     [
-        pytest.param(rungs.NVJPEG, id="nvjpeg"),
+        pytest.param(rungs.OVERLAPPED, id="nvjpeg"),
         pytest.param(rungs.X264, id="x264"),
         pytest.param(replace(rungs.X264, compute=rungs.in_cvcuda), id="cvcuda", marks=needs("cvcuda")),
         pytest.param(rungs.TENSORRT_STAGES, id="tensorrt", marks=needs("cvcuda", "onnx", "tensorrt")),
@@ -369,7 +369,7 @@ def test_device_memory_is_flat(context: Context) -> None:
     would be more, and so would memory that only one file can use.
     """
     stamps = torch.ones(BATCH, device=DEVICE)
-    side = rungs.build(rungs.NVJPEG, context)
+    side = rungs.build(rungs.OVERLAPPED, context)
     try:
         held = []
         for rounds in (4, math.ceil(10_000 / CLIP.frames)):

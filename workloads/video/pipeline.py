@@ -222,17 +222,17 @@ class Rung:
 
 
 REFERENCE = Rung()
-SEGMENT = replace(REFERENCE, network=cudnn_fused)
-COMPOSITE = replace(SEGMENT, compute=composite_on_device)
-PREPROCESS = replace(COMPOSITE, compute=on_device)
+SEGMENT_FUSED = replace(REFERENCE, network=cudnn_fused)
+COMPOSITE_GPU = replace(SEGMENT_FUSED, compute=composite_on_device)
+PREPROCESS_GPU = replace(COMPOSITE_GPU, compute=on_device)
 # Four sessions decode more than twice what the network takes; each further one makes the start longer.
-DECODE = replace(PREPROCESS, decode=partial(ParallelDecoder, sessions=4))
-ENCODE = replace(DECODE, encoder=MotionJpeg)
-NVJPEG = replace(ENCODE, overlapped=True)
-TRITON = replace(NVJPEG, compute=in_triton)
-X264 = replace(NVJPEG, encoder=encoders.X264)
+NVDEC_SESSIONS = replace(PREPROCESS_GPU, decode=partial(ParallelDecoder, sessions=4))
+NVJPEG = replace(NVDEC_SESSIONS, encoder=MotionJpeg)
+OVERLAPPED = replace(NVJPEG, overlapped=True)
+TRITON = replace(OVERLAPPED, compute=in_triton)
+X264 = replace(OVERLAPPED, encoder=encoders.X264)
 TENSORRT_STAGES = replace(X264, network=tensorrt, compute=in_cvcuda)  # NVIDIA's library in each stage
-NVENC = replace(NVJPEG, encoder=encoders.Nvenc)
+NVENC = replace(OVERLAPPED, encoder=encoders.Nvenc)
 ON_CPU = replace(REFERENCE, overlapped=True)
 
 
@@ -666,26 +666,26 @@ TWO_CORES = (
 
 BELOW = (
     _rung(
-        *("segment-fused", SEGMENT, {"sm_90": 1.05, "cuda": 0.95}, LONGEST_FIRST),
+        *("segment-fused", SEGMENT_FUSED, {"sm_90": 1.05, "cuda": 0.95}, LONGEST_FIRST),
         *(*TENSOR_CORES, ONE_STAGE, FEW_LAUNCHES),
     ),
     _rung(
-        *("composite-gpu", COMPOSITE, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
+        *("composite-gpu", COMPOSITE_GPU, {"sm_90": 1.0, "cuda": 0.9}, UP_AND_BACK),
         *(*TENSOR_CORES, THREE_STAGES, BGR_ONLY),
         min_speedup_why=SHARED_CORES,
     ),
     _rung(
-        *("preprocess-gpu", PREPROCESS, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
+        *("preprocess-gpu", PREPROCESS_GPU, {"sm_90": 0.85, "cuda": 0.8}, WITHIN_NOISE),
         *(FOUR_STAGES, A_FRAME_GOES_UP_ONCE),
         min_speedup_why=NOISY_CPU,
     ),
-    _rung("nvdec-sessions", DECODE, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU, FOUR_STAGES),
+    _rung("nvdec-sessions", NVDEC_SESSIONS, {"sm_90": 1.0, "cuda": 0.9}, BORN_ON_GPU, FOUR_STAGES),
     _rung(
-        *("nvjpeg", ENCODE, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
+        *("nvjpeg", NVJPEG, {"sm_90": 10.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
         min_speedup_why=SHARED_CORES,
     ),
-    _rung("overlapped", NVJPEG, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP, COMPRESSED_ONLY, on_sm_90=(ALWAYS_BUSY,)),
+    _rung("overlapped", OVERLAPPED, {"sm_90": 0.95, "cuda": 0.95}, OVERLAP, COMPRESSED_ONLY, on_sm_90=(ALWAYS_BUSY,)),
 )
 LADDER = (BELOW[0], *(replace(rung, compared_with=below.name) for below, rung in pairwise(BELOW)))
 OPTIMIZED = (
@@ -718,7 +718,7 @@ OPTIMIZED = (
     ),
     _rung("optimized-nvenc", NVENC, {"cuda": 1.5}, ENCODED_APART, COMPRESSED_ONLY, needs=WITH_NVENC),
     _rung(
-        *("optimized-nvjpeg", NVJPEG, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}", COMPRESSED_ONLY),
+        *("optimized-nvjpeg", OVERLAPPED, {"sm_90": 35.0, "cuda": 3.0}, f"{MOTION_JPEG}; {OVERLAP}", COMPRESSED_ONLY),
         on_sm_90=(ALWAYS_BUSY, MOTION_JPEG_WITH_START_UP),
     ),
     _rung(

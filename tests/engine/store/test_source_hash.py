@@ -16,7 +16,7 @@ import torch
 
 from gpugate.catalogue import catalogue
 from gpugate.store import baseline
-from gpugate.store.source_hash import is_installed, proof_hash, source_hash
+from gpugate.store.source_hash import _collect, _functions, is_installed, proof_hash, source_hash
 from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof, Side, Size, Workload
 
 ROOT = Path(__file__).parents[3]
@@ -189,6 +189,16 @@ def test_an_edit_of_its_work_changes_the_hash_of_a_workload(
     assert old in text
     path.write_text(text.replace(old, new))
     assert (hash_of_sides(package) != before) is counts
+
+
+def test_no_hash_of_a_workload_of_ours_holds_promises() -> None:
+    """A value that a function uses has no workload's name: the workload's promises would then count as its work."""
+    if not catalogue.cases():
+        catalogue.register_module("workloads")
+        catalogue.load()
+    workloads = {case.workload.name: case.workload for case in catalogue.cases()}
+    texts = {name: _collect(_functions(one), {"workloads"}) for name, one in workloads.items()}
+    assert {name for name, found in texts.items() if any("func=Name(id='Workload'" in text for text in found)} == set()
 
 
 @pytest.mark.parametrize("machine", ["nvidia-h100-80gb-hbm3", "nvidia-h200"])
