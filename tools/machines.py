@@ -16,10 +16,7 @@ ROOT = Path(__file__).parents[1]
 # promises and limits are of the new sides, and the records of the old ones.
 CHANGED_AT: Mapping[str, str] = {
     **dict.fromkeys(
-        (
-            *("resnet50-inference", "resnet50-inference-batch1", "resnet18-training", "driving"),
-            "video/segment",
-        ),
+        ("resnet50-inference", "resnet50-inference-batch1", "resnet18-training", "driving"),
         "2026-11-27T16:00:00+00:00",
     ),
     **dict.fromkeys(
@@ -31,8 +28,11 @@ CHANGED_AT: Mapping[str, str] = {
     ),
     **dict.fromkeys(("low-precision", "optimizer-step", "llm-decode"), "2026-11-29T21:13:00+00:00"),
     **dict.fromkeys(
-        ("video/decode", "video/decode-hevc", "video/composite", "video/end-to-end"),
-        "2026-11-30T02:55:00+00:00",
+        (
+            *("video/decode", "video/decode-hevc", "video/preprocess", "video/segment", "video/composite"),
+            *("video/encode", "video/end-to-end"),
+        ),
+        "2026-11-30T06:30:00+00:00",
     ),
     "migration": "2026-11-30T05:03:00+00:00",
     "llm-serving": "2026-11-30T05:55:00+00:00",

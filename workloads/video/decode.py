@@ -466,7 +466,7 @@ def _variant(
 # The inputs are stamps; frames are decoded anew in every step.
 _workload = partial(Workload, inputs=stamps, cold=False, timing="pipeline", settings=VIDEO_SETTING)
 H100 = "nvidia-h100-80gb-hbm3"
-PLANES = {"sm_90": 0.5, "cuda": 0.6, "cpu": 0.6}
+PLANES = {"sm_90": 0.94, "cuda": 0.6, "cpu": 0.6}
 SESSIONS_OF_HEVC = {H100: 1.6, "sm_90": 2.5, "cuda": 0.9}
 DECODE = _workload(
     name="video/decode",
