@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -166,14 +167,10 @@ def select_shard(items: Sequence[pytest.Item], shard: Shard) -> tuple[Shard, set
     All tests of a case stay together, and so do the points of a sweep. A test without a case belongs to every shard.
     Of more shards than groups of cases, the last ones have no case.
     """
-    cases = {case.id: case for item in items for case in cases_of(item)}
-    together: dict[str, list[str]] = {}
-    for case_id, case in cases.items():
-        together.setdefault(group_name(case_id, case.optimization.point), []).append(case_id)
-    shares = divide({name: len(ids) for name, ids in together.items()}, shard.count)  # each case counts as equally long
-    own = {case_id for name in shares[shard.number - 1] for case_id in together[name]}
-    others = {item for item in items if (found := cases_of(item)) and found[0].id not in own}
-    return replace(shard, cases=tuple(cases)), others
+    groups = {case.id: group_name(case.id, case.optimization.point) for item in items for case in cases_of(item)}
+    own = divide(Counter(groups.values()), shard.count)[shard.number - 1]  # each case counts as equally long
+    others = {item for item in items if (found := cases_of(item)) and groups[found[0].id] not in own}
+    return replace(shard, cases=tuple(groups)), others
 
 
 @contextmanager
