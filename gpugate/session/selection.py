@@ -18,7 +18,6 @@ from gpugate.results.fleet_plan import Shard, divide, group_name, needs_host
 from gpugate.workload import Case, SweepCases
 
 if TYPE_CHECKING:
-    from gpugate.measurement.record import Counters
     from gpugate.store.baseline import Record
 
 NARROWING = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf", "stepwise")  # options that select
@@ -26,7 +25,6 @@ GPU_MARK = "gpu"
 PERF_RUN = "gpugate.session.perf_run"  # the name of the second plugin
 FIXTURE = "workload"
 SWEEP_FIXTURE = "sweep"
-NO_RECORD: tuple[Counters, Counters] = ({}, {})
 OF_PERF_TESTS = ("gate", "perf_report", "perf_json", "update_baselines")
 
 
@@ -153,11 +151,9 @@ def case_needs_host(case: Case, record: Record | None, cores: int) -> bool:
 
     A case that was recorded with more cores counts as one without a record.
     """
-    if record is None or record.environment.cpu_count > cores:
-        sides = NO_RECORD
-    else:
-        sides = record.reference_counters, record.optimized_counters
-    copies = (side.get("copy_fraction") for side in sides)
+    copies: list[float | None] = [None]
+    if record is not None and record.environment.cpu_count <= cores:
+        copies = [side.get("copy_fraction") for side in (record.reference_counters, record.optimized_counters)]
     return needs_host(case.device_kind == "cpu", case.workload.timing == "pipeline", copies)
 
 
