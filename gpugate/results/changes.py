@@ -29,7 +29,7 @@ class Change:
 
     @property
     def is_noise(self) -> bool:
-        return self.before.overlaps(self.after)
+        return self.before.low <= self.after.high and self.after.low <= self.before.high
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,6 @@ class Estimate:
         """Half the interval's width relative to the median: 0.005 is +-0.5 %."""
         return (self.high - self.low) / (2 * self.median) if self.median else math.inf
 
-    def overlaps(self, other: Estimate) -> bool:
-        return self.low <= other.high and other.low <= self.high
-
 
 def time_interval(samples: Sequence[float]) -> Estimate:
     """Computes the median of times with a distribution-free interval from order statistics.
@@ -113,21 +110,22 @@ def speedup_estimate(
         raise ValueError("no samples: a speedup needs at least one pair")
     median, medians = median_of(value for values in builds for value in values), [median_of(one) for one in builds]
     mean, free = fmean(medians), len(medians) - (2 if effect else 1)
-    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * _predict_variance(builds)
+    predicted = BUILD_SPREAD**2 + len(builds) * variance_of_pairs(builds)
+    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * predicted
     degrees = PRIOR_WORTH + free
     half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
     low, high = min(median, mean - half_width), max(median, mean + half_width)
     return widen(Estimate(*map(math.exp, (median, low, high))), of_machine or 0.0)
 
 
-def _predict_variance(builds: Sequence[Sequence[float]]) -> float:
-    """Predicts the variance of a build's median from the spread of the pairs within builds.
+def variance_of_pairs(builds: Sequence[Sequence[float]]) -> float:
+    """Computes the variance that the pairs alone give the median of a process, from their spread within builds.
 
     Each build has lost a degree of freedom to its median: without it, builds of four pairs had intervals that the next
     build contradicted in 4 of 100.
     """
     residuals = residuals_within(builds)
-    return BUILD_SPREAD**2 + variance_of_median(robust_spread(residuals), max(1.0, len(residuals) / len(builds) - 1))
+    return variance_of_median(robust_spread(residuals), max(len(builds), len(residuals) - len(builds)))
 
 
 def residuals_within(builds: Iterable[Sequence[float]]) -> list[float]:

@@ -32,16 +32,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from gpugate.statistics.intervals import (
-    BUILD_SPREAD,
-    CONFIDENCE,
-    PRIOR_WORTH,
-    Estimate,
-    residuals_within,
-    robust_spread,
-    t_quantile,
-    variance_of_median,
-)
+from gpugate.statistics.intervals import BUILD_SPREAD, CONFIDENCE, PRIOR_WORTH, Estimate, t_quantile, variance_of_pairs
 from gpugate.statistics.policy import DECIDING_PROCESSES, MISS
 
 ALTERNATIVE = 0.03  # a slowdown, as a share
@@ -73,10 +64,6 @@ class ProcessMeans:
     def degrees_of_freedom(self) -> float:
         return PRIOR_WORTH + self.processes - 1
 
-    @property
-    def standard_error(self) -> float:
-        return math.sqrt(self.squares / self.degrees_of_freedom / self.processes)
-
     def log_ratio(self, sign: int) -> float:
         """Computes the log of the likelihood ratio of a slowdown (`sign` 1) or of a speedup (-1) over no such one."""
         mean, exponent = sign * self.mean, (PRIOR_WORTH + self.processes) / 2
@@ -96,7 +83,8 @@ class ProcessMeans:
     @property
     def ratio(self) -> Estimate:
         """The head's time over the base's, with the interval of Student's t about the mean."""
-        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * self.standard_error
+        standard_error = math.sqrt(self.squares / self.degrees_of_freedom / self.processes)
+        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * standard_error
         return Estimate(*(math.exp(self.mean + sign * half_width) for sign in (0, -1, 1)))
 
     @property
@@ -115,15 +103,14 @@ def detectable_change(sd: float, count: int) -> float:
 
 
 def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:
-    """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small,
-    from the robust spread of the pairs about the median of their build. Each sequence has the pairs of one build.
-    Raises ValueError without any pair."""
+    """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small.
+
+    Each sequence has the pairs of one build. Raises ValueError without any pair.
+    """
     taken = [[*map(float, values)] for values in log_ratios if len(values)]
     if not taken:
         raise ValueError("no samples: a process mean needs at least one pair")
-    residuals = residuals_within(taken)
-    free = max(1, len(residuals) - len(taken))
-    return ProcessMean(float(np.median(np.concatenate(taken))), variance_of_median(robust_spread(residuals), free))
+    return ProcessMean(float(np.median(np.concatenate(taken))), variance_of_pairs(taken))
 
 
 def collect_evidence(means: Sequence[ProcessMean]) -> ProcessMeans:

@@ -76,8 +76,8 @@ def test_the_interval_is_students_t_and_what_would_have_been_seen_is_beyond_it()
     quiet, noisy = collect_evidence(means(1.0, 1.2, 0.8)), collect_evidence(means(1.0, 4.0, -2.0))
     assert quiet.ratio.low < 1.01 < quiet.ratio.high < noisy.ratio.high
     assert quiet.detectable == ALTERNATIVE < 0.1 < noisy.detectable < 0.3
-    half = math.log(quiet.ratio.high / quiet.ratio.low) / 2
-    assert half == pytest.approx(3.747 * quiet.standard_error, rel=1e-3)  # t(4) at 99 %
+    half, standard_error = math.log(quiet.ratio.high / quiet.ratio.low) / 2, math.sqrt(quiet.squares / 4 / 3)
+    assert half == pytest.approx(3.747 * standard_error, rel=1e-3)  # t(4) at 99 %
 
 
 def simulate(change: float, sd: float, cases: int, known: float = 4.0) -> Counter[str]:
