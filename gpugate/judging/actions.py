@@ -75,9 +75,7 @@ def _wants_pairs(evidence: Evidence) -> bool:
         return False
     values = (evidence.timed[0].speedup, evidence.timed[0].optimized_ms)
     widths = evidence.record.current.half_widths if evidence.record is not None else (0.0, 0.0)
-    can_narrow = any(
-        one.high / one.low > 1.0001 * math.exp(2 * (half or 0.0)) for one, half in zip(values, widths, strict=True)
-    )
+    can_narrow = any(one.high / one.low > 1.0001 * math.exp(2 * half) for one, half in zip(values, widths, strict=True))
     return can_narrow and _may_settle(evidence)
 
 

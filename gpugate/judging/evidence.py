@@ -30,17 +30,17 @@ WallStand = Literal["", "slower", "open", "as recorded", "faster"]
 CodeStand = Literal["", "slower", "not slower", "undecided"]
 
 
-def find_middle(values: Sequence[Estimate], worse_is_more: bool) -> Estimate:
+def find_middle(values: Sequence[Estimate]) -> Estimate:
     """The value of a case: the interval of a single process, else the middle median between the two middle ones.
 
-    Of an even number of processes the worse middle one is the median. An interval inside a process does not contain the
-    differences between processes, and tolerances do.
+    Of an even number of processes the higher middle one is the median. An interval inside a process does not contain
+    the differences between processes, and tolerances do.
     """
     if len(values) == 1:
         return values[0]
     medians = sorted(one.median for one in values)
     low, high = medians[(len(medians) - 1) // 2], medians[len(medians) // 2]
-    return Estimate(high if worse_is_more else low, low, high)
+    return Estimate(high, low, high)
 
 
 class Wall(NamedTuple):
@@ -52,14 +52,6 @@ class Wall(NamedTuple):
     value: Estimate
     allowed: float
     detectable: float
-
-    @property
-    def stand(self) -> WallStand:
-        if self.value.low > 1 + self.allowed:
-            return "slower"
-        if self.value.high > 1 + self.allowed:
-            return "open"
-        return "faster" if self.value.high < 1 / (1 + self.allowed) else "as recorded"
 
 
 class Confirmed(NamedTuple):
@@ -188,7 +180,13 @@ class Evidence:
 
     @property
     def wall_is(self) -> WallStand:
-        return self.wall.stand if self.wall is not None else ""
+        if self.wall is None:
+            return ""
+        if self.wall.value.low > 1 + self.wall.allowed:
+            return "slower"
+        if self.wall.value.high > 1 + self.wall.allowed:
+            return "open"
+        return "faster" if self.wall.value.high < 1 / (1 + self.wall.allowed) else "as recorded"
 
     @property
     def not_within(self) -> bool:
@@ -264,7 +262,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         times_ceiling=float(ceiling) if ceiling is not None else None,
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
-        speedup=find_middle([one.speedup for one in summaries], worse_is_more=False) if timed else None,
+        speedup=find_middle([one.speedup for one in summaries]) if timed else None,
         allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
         wall=_compare_wall(timed, record),
         bills=bills,
@@ -308,7 +306,7 @@ def _compare_wall(timed: Sequence[Measurement], record: Remembered | None) -> Wa
     if record is None or not timed or control is None or allowed is None:
         return None
     changes = [_change(one, record.current, control) for one in timed]
-    return Wall(find_middle(changes, worse_is_more=True), allowed, record.current.detectable_slowdown(allowed))
+    return Wall(find_middle(changes), allowed, record.current.detectable_slowdown(allowed))
 
 
 def _change(measurement: Measurement, then: History, control: Control) -> Estimate:

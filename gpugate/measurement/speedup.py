@@ -10,10 +10,9 @@ from gpugate.measurement.settings import FEWEST_PAIRS
 from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, residuals_within, robust_spread, speedup_estimate
 
 
-def speedup_of(builds: Sequence[TimedBuild], of_machine: float | None = None) -> Estimate:
+def speedup_of(builds: Sequence[TimedBuild]) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
-    first = [build.reference_built_first for build in builds]
-    return speedup_estimate([build.log_ratios for build in builds], first, of_machine)
+    return speedup_estimate([build.log_ratios for build in builds], [build.reference_built_first for build in builds])
 
 
 SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds

@@ -54,12 +54,12 @@ def summarize(measurement: Measurement, recorded: History | None = None) -> Summ
     Where the variation between processes is `recorded`, the intervals of the speedup and of the optimized side's time
     contain it: they speak of the machine. Without it they speak of this process alone.
     """
-    of_speedup, of_time = recorded.half_widths if recorded is not None else (None, None)
+    of_speedup, of_time = recorded.half_widths if recorded is not None else (0.0, 0.0)
     return Summary(
         case_id=measurement.case_id,
-        speedup=speedup_of(measurement.instances, of_speedup),
+        speedup=widen(speedup_of(measurement.instances), of_speedup),
         reference_ms=time_interval([pair.reference_ms for pair in measurement.pairs]),
-        optimized_ms=widen(time_interval([pair.optimized_ms for pair in measurement.pairs]), of_time or 0.0),
+        optimized_ms=widen(time_interval([pair.optimized_ms for pair in measurement.pairs]), of_time),
         pairs=len(measurement.pairs),
         discarded=sum(build.discarded for build in measurement.instances),
         instances=sum(bool(build.pairs) for build in measurement.instances),
@@ -110,11 +110,11 @@ class History:
         return self.control or Control(0.0, Variation(self.optimized_ms_cv, self.processes - 1))
 
     @property
-    def half_widths(self) -> tuple[float | None, float | None]:
+    def half_widths(self) -> tuple[float, float]:
         """The half-widths of intervals that one process gives for its machine, of the speedup and of the optimized
-        side's time; None for fewer than MIN_PROCESSES."""
+        side's time; 0 for fewer than MIN_PROCESSES."""
         if self.processes < MIN_PROCESSES or self.variation is None or self.optimized_ms_cv is None:
-            return None, None
+            return 0.0, 0.0
         return self.variation.half_width, Variation(self.optimized_ms_cv, self.processes - 1).half_width
 
     def tolerance(self, checks_per_night: int) -> float:

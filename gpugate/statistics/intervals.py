@@ -85,11 +85,7 @@ def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> f
     return effect if robust_spread(without) < robust_spread(medians) else 0.0
 
 
-def speedup_estimate(
-    log_ratios: Sequence[Sequence[float]],
-    reference_first: Sequence[bool],
-    of_machine: float | None = None,
-) -> Estimate:
+def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build: their median, and the interval of the
     mean of the builds' medians.
 
@@ -98,10 +94,8 @@ def speedup_estimate(
     t(d0 + d) * s / sqrt(n), where s^2 = (d0 s0^2 + d v) / (d0 + d): v is the variance of the medians with d degrees of
     freedom, n - 2 where the `order_effect` was removed, else n - 1; s0^2 is its prediction, BUILD_SPREAD^2 and the
     variance that the pairs alone give a median, and d0 is PRIOR_WORTH (Smyth, 2004, as in `shrink_all`). So one build
-    has an interval, too. `reference_first` is True for each build whose reference was built first.
-
-    `of_machine` is the half-width by which a process may differ from its machine, see `Variation.half_width`: the
-    interval then covers that, too. Raises ValueError without any pair.
+    has an interval, too. `reference_first` is True for each build whose reference was built first. Raises ValueError
+    without any pair.
     """
     taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
     effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
@@ -115,7 +109,7 @@ def speedup_estimate(
     degrees = PRIOR_WORTH + free
     half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
     low, high = min(median, mean - half_width), max(median, mean + half_width)
-    return widen(Estimate(*map(math.exp, (median, low, high))), of_machine or 0.0)
+    return Estimate(*map(math.exp, (median, low, high)))
 
 
 def variance_of_pairs(builds: Sequence[Sequence[float]]) -> float:
@@ -140,7 +134,8 @@ def variance_of_median(sd: float, count: float) -> float:
 
 
 def widen(estimate: Estimate, half_width: float) -> Estimate:
-    """Widens an interval to at least the median's -`half_width` to +`half_width`, as log-ratios."""
+    """Widens an interval to at least the median's -`half_width` to +`half_width`, as log-ratios: with that of
+    `Variation.half_width`, the interval of a process covers what it may differ by from its machine."""
     low, high = (estimate.median * math.exp(sign * half_width) for sign in (-1, 1))
     return Estimate(estimate.median, min(estimate.low, low), max(estimate.high, high))
 
