@@ -88,10 +88,10 @@ def judge_cases(machine: Machine = H200) -> list[CaseSharpness]:
 
 
 def _case(case_id: str, then: History, checks: int) -> CaseSharpness:
-    allowed, slope = then.wall_tolerance(checks), then.wall.slope if then.wall is not None else 0.0
-    if allowed is None:
-        return CaseSharpness(case_id, math.inf, math.inf, slope)
-    return CaseSharpness(case_id, then.detectable_slowdown(allowed), allowed, slope)
+    limits = then.wall_limits(checks)
+    if limits is None:
+        return CaseSharpness(case_id, math.inf, math.inf, 0.0)
+    return CaseSharpness(case_id, limits.detectable, limits.allowed, limits.control.slope)
 
 
 def hash_rules(machine: Machine) -> str:

@@ -17,7 +17,7 @@ from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.duet import Duet, DuetOutcome, RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
-from gpugate.results.summary import History, Summary
+from gpugate.results.summary import History, Summary, WallLimits
 from gpugate.statistics.intervals import Estimate, time_interval, widen
 from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
@@ -44,14 +44,10 @@ def find_middle(values: Sequence[Estimate]) -> Estimate:
 
 
 class Wall(NamedTuple):
-    """The time of the optimized side over its record, less what the reference's time explains: 1.05 is 5 % slower.
-
-    `allowed` and `detectable` are shares.
-    """
+    """The time of the optimized side over its record, less what the reference's time explains: 1.05 is 5 % slower."""
 
     value: Estimate
-    allowed: float
-    detectable: float
+    limits: WallLimits
 
 
 class Confirmed(NamedTuple):
@@ -182,11 +178,12 @@ class Evidence:
     def wall_is(self) -> WallStand:
         if self.wall is None:
             return ""
-        if self.wall.value.low > 1 + self.wall.allowed:
+        value, most = self.wall.value, 1 + self.wall.limits.allowed
+        if value.low > most:
             return "slower"
-        if self.wall.value.high > 1 + self.wall.allowed:
+        if value.high > most:
             return "open"
-        return "faster" if self.wall.value.high < 1 / (1 + self.wall.allowed) else "as recorded"
+        return "faster" if value.high < 1 / most else "as recorded"
 
     @property
     def not_within(self) -> bool:
@@ -302,11 +299,10 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
 
 def _compare_wall(timed: Sequence[Measurement], record: Remembered | None) -> Wall | None:
     """None without a record of enough processes."""
-    control, allowed = (record.current.wall, record.wall_tolerance) if record is not None else (None, None)
-    if record is None or not timed or control is None or allowed is None:
+    limits = record.current.wall_limits(record.checks) if record is not None else None
+    if record is None or limits is None or not timed:
         return None
-    changes = [_change(one, record.current, control) for one in timed]
-    return Wall(find_middle(changes), allowed, record.current.detectable_slowdown(allowed))
+    return Wall(find_middle([_change(one, record.current, limits.control) for one in timed]), limits)
 
 
 def _change(measurement: Measurement, then: History, control: Control) -> Estimate:

@@ -75,7 +75,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     promise = {"value": one.promise.min_speedup, "allowed": one.allowed or None, "processes": len(one.timed)}
     wall: Facts = {}
     if one.wall is not None:
-        wall = {"change": one.wall.value.median - 1, "allowed": one.wall.allowed, "processes": len(one.timed)}
+        wall = {"change": one.wall.value.median - 1, "allowed": one.wall.limits.allowed, "processes": len(one.timed)}
     duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
     if code is not None and one.duet is not None:
         duet = {"commit": code.commit, "processes": len(one.duet.processes), **_change_of(one.duet.ratio)}
@@ -136,8 +136,8 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
         wall = {"optimized_ms": shown.optimized_ms.median, "reference_ms": shown.reference_ms.median}
         wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
         if one.wall is not None:
-            wall |= {"wall_change": one.wall.value.median - 1, "time_tolerance": one.wall.allowed}
-            wall["detectable_by_time"] = one.wall.detectable
+            wall |= {"wall_change": one.wall.value.median - 1, "time_tolerance": one.wall.limits.allowed}
+            wall["detectable_by_time"] = one.wall.limits.detectable
     counters = one.first.optimized_counters
     return {"equivalence": one.outputs.numbers, "speedup": speedup, "throughput": wall, "counters": counters}
 

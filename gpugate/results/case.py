@@ -49,11 +49,6 @@ class Remembered:
     recorded_at: str = stored_unless("")  # the current record; empty in older runs
     reason: str = stored_unless("")  # why the current record was made, as its author says
 
-    @property
-    def wall_tolerance(self) -> float | None:
-        """The share by which the wall time may rise by chance; None for a record of too few processes."""
-        return self.current.wall_tolerance(self.checks)
-
 
 def describe_other_reference(recorded: Counters, now: Counters) -> str | None:
     """Returns the evidence that the reference changed since its record; None where there is none.

@@ -73,6 +73,15 @@ class ProcessSummary(NamedTuple):
     reference_ms: float
 
 
+class WallLimits(NamedTuple):
+    """The limits of a wall time, both as shares: the rise beyond its `control` that may be chance, and the smallest
+    slowdown that is then detected 95 times in 100."""
+
+    control: Control
+    allowed: float
+    detectable: float
+
+
 @dataclass(frozen=True)
 class History:
     """Medians over several fresh processes of one case, and their variation between processes.
@@ -123,20 +132,13 @@ class History:
             return UNKNOWN_TOLERANCE
         return -math.expm1(-log_tolerance(self.variation, self.processes, checks_per_night))
 
-    def wall_tolerance(self, checks_per_night: int) -> float | None:
-        """The share by which the wall time may rise beyond its control by chance; None for too few processes."""
+    def wall_limits(self, checks_per_night: int) -> WallLimits | None:
+        """The limits of the wall time in a night of so many checks of times; None for too few processes."""
         if self.wall is None:
             return None
-        return math.expm1(log_tolerance(self.wall.variation, self.processes, checks_per_night, times=WALL_FACTOR))
-
-    def detectable_slowdown(self, allowed: float) -> float:
-        """The smallest slowdown that the wall time shows where it may rise by `allowed`, both as shares.
-
-        Infinite for too few processes.
-        """
-        if self.wall is None:
-            return math.inf
-        return detectable_slowdown(self.wall.variation, self.processes, math.log1p(allowed))
+        allowed = log_tolerance(self.wall.variation, self.processes, checks_per_night, times=WALL_FACTOR)
+        detectable = detectable_slowdown(self.wall.variation, self.processes, allowed)
+        return WallLimits(self.wall, math.expm1(allowed), detectable)
 
 
 def group_by_night(started_at: Sequence[str]) -> list[list[int]]:

@@ -392,8 +392,8 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
 
 def _detectable(record: Record) -> float:
     """Computes the smallest slowdown that a gate of this case alone detects, as a share of the time per step."""
-    allowed = record.history.wall_tolerance(checks_per_night=1)
-    return UNKNOWN_TOLERANCE if allowed is None else record.history.detectable_slowdown(allowed)
+    limits = record.history.wall_limits(checks_per_night=1)
+    return UNKNOWN_TOLERANCE if limits is None else limits.detectable
 
 
 def _join(recorded: Record, added: Record) -> Record:

@@ -14,6 +14,7 @@ Two sources are judged:
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -70,9 +71,10 @@ def _record(case: Case, entry: Entry, histories: tuple[History, History]) -> Jso
 
 def _tolerances(remembered: Remembered) -> Json:
     then = remembered.current
-    allowed = remembered.wall_tolerance or 0.0
+    limits = then.wall_limits(remembered.checks)
     slope = then.control.slope if then.control is not None else None
-    found = {"wall": allowed, "slope": slope, "detectable": then.detectable_slowdown(allowed)}
+    allowed, detectable = (limits.allowed, limits.detectable) if limits is not None else (0.0, math.inf)
+    found = {"wall": allowed, "slope": slope, "detectable": detectable}
     return {"current": {name: _short(value) for name, value in found.items()}}
 
 
