@@ -115,11 +115,6 @@ class Evidence:
         return len(self.timed) < 2
 
     @property
-    def unconfirmed(self) -> bool:
-        """True where further processes were to confirm the times, and failed."""
-        return self.alone and bool(self.failures)
-
-    @property
     def inert(self) -> bool:
         """True where the optimized side did nothing, at the same speed: two identical sides may differ by 1 % for their
         whole life."""
@@ -231,8 +226,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     summaries = tuple(result.summarize(one) for one in timed)
     impossible = impossible_rate(timed[0], summaries[0], result.size) if timed else None
     no_result = impossible or slowed_reference(timed[0] if timed else first)
-    ceiling = impossible.facts["times_ceiling"] if impossible is not None else None
-    unseen = vanished_work(first, promise.contract)
+    unseen = vanished_work(first, contract)
     counted = [one for one in result.processes if _is_counted(one, contract)]
     counted = [] if unseen or first not in counted else counted
     bills = tuple(compare_bill(one, record) for one in counted)
@@ -256,7 +250,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
         slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
         no_result=(no_result,) if no_result is not None else (),
-        times_ceiling=float(ceiling) if ceiling is not None else None,
+        times_ceiling=float(impossible.facts["times_ceiling"]) if impossible is not None else None,
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,

@@ -112,13 +112,13 @@ def list_rates(measurement: Measurement, size: Size, step_ms: float) -> Iterator
             yield name, uncached / step_ms / 1e6
 
 
-def vanished_work(measurement: Measurement, contract: Contract | None) -> Reason | None:
+def vanished_work(measurement: Measurement, contract: Contract) -> Reason | None:
     """Work of the reference that was not seen of the optimized side, or None.
 
     A side that declares what it does is not questioned: by `Side.engaged`, or by a contract about kernels.
     """
     counted = measurement.counters_missing is None
-    declared = counted and contract is not None and any(one.counter in ABOUT_KERNELS for one in contract.engaged)
+    declared = counted and any(one.counter in ABOUT_KERNELS for one in contract.engaged)
     ours, theirs = measurement.optimized_profile, measurement.reference_profile
     if measurement.accounts_for_itself or declared or ours is None or theirs is None or not measurement.pairs:
         return None

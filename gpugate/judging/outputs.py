@@ -46,13 +46,12 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
     for proof in measurement.proofs:
         proved_on = {"proved_on": date_of(proof.proved_at)} if proof.proved_at else {}
         agreements.append(Reason(ReasonCode.PROVEN, {"proof": proof.name, "words": proof.words, **proved_on}))
-    worst = max(found, key=lambda one: (one.problem is not None, one.relative_l2))
     return Outputs(
         problems=tuple(problems),
         agreements=() if problems else tuple(agreements),
         comparable=bool(off) and all(one.problem is None for one in found),
         numbers={
-            "relative_l2": _finite(worst.relative_l2),
+            "relative_l2": _finite(max(one.relative_l2 for one in found)),
             "max_error": _finite(max(one.max_error for one in found)),
             "compared_outputs": float(len(found)),
         },

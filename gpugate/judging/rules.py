@@ -179,9 +179,11 @@ def _nothing(problem: str | None) -> Sequence[Reason]:
 
 def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     """An alarm of one process is none where every further process failed."""
-    return Rule(
-        lambda one: one.unconfirmed and alarms(one), ReasonCode.NOT_CONFIRMED, Outcome.UNDECIDED, NextStep.REPEAT
-    )
+
+    def is_unconfirmed(one: Evidence) -> object:
+        return one.alone and one.failures and alarms(one)
+
+    return Rule(is_unconfirmed, ReasonCode.NOT_CONFIRMED, Outcome.UNDECIDED, NextStep.REPEAT)
 
 
 NO_TIMES = (

@@ -66,12 +66,10 @@ class ProcessMeans:
 
     def log_ratio(self, sign: int) -> float:
         """Computes the log of the likelihood ratio of a slowdown (`sign` 1) or of a speedup (-1) over no such one."""
-        mean, exponent = sign * self.mean, (PRIOR_WORTH + self.processes) / 2
-        without, with_change = min(0.0, mean), max(_CHANGE, mean)
-        return exponent * (self._log_width(mean - without) - self._log_width(mean - with_change))
-
-    def _log_width(self, distance: float) -> float:
-        return math.log(self.squares + self.processes * distance**2)
+        mean = sign * self.mean
+        without = self.squares + self.processes * (mean - min(0.0, mean)) ** 2
+        with_change = self.squares + self.processes * (mean - max(_CHANGE, mean)) ** 2
+        return (PRIOR_WORTH + self.processes) / 2 * math.log(without / with_change)
 
     @property
     def decision(self) -> Decision:
