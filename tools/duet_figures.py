@@ -89,8 +89,8 @@ limit that a gate has for further processes and duets of one case whose source i
 duet. Each process of a case takes as long as in its trials, and at least {process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
-simulation is not a measurement of the rates. The spread that is assumed of builds in records of one build was chosen on
-the same trials (`PRIOR_BUILD_SD` in `gpugate/judging/duet.py`).
+simulation is not a measurement of the rates. The spread that is assumed of builds was chosen on the same trials
+(`BUILD_SD` in `gpugate/judging/duet.py`).
 
 {table}
 

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, median
-
-import numpy as np
+from statistics import median
 
 from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Measurement, Process, SideCost
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
-from gpugate.statistics.intervals import (
-    PRIOR_WORTH,
-    UNKNOWN_BUILD_SPREAD,
-    residuals_within,
-    robust_spread,
-    variance_of_median,
-)
+from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, residuals_within, robust_spread, variance_of_median
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import (
     MOST_PROCESSES,
@@ -25,14 +17,11 @@ from gpugate.statistics.sequential import (
     collect_evidence,
     decide_in_turn,
     detectable_change,
-    expected_processes,
     mean_of_pairs,
 )
 
 PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
-# Two builds of one side differ by 0.03 to 8 % in the trials of GPUs, and records of one build do not show it. Worth
-# PRIOR_WORTH builds of the record.
-PRIOR_BUILD_SD = 0.02
+BUILD_SD = 0.02  # between builds of one side, as a log-ratio: 0.03 to 8 % in the trials of GPUs
 
 
 def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
@@ -87,45 +76,36 @@ def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str
 
 
 def read_noise(processes: Sequence[Process]) -> Noise | None:
-    """The noise of a recorded case; None where no build has two pairs.
+    """The noise of the pairs of a recorded case; None where no build has two pairs.
 
     The differences between recorded processes are left out, since they are of two different sides, and those of a duet
     are one: their rank correlation with the differences of a duet is 0.17 over 85 cases of an H200 and 0.21 over 55 of
-    an H100; that of the spreads of pairs is 0.59 and 0.49.
+    an H100; that of the spreads of pairs is 0.59 and 0.49. So are those between recorded builds: sizes by one spread of
+    builds for all cases find as many slowdowns.
     """
-    builds = [[build for build in process if len(build.pairs) > 1] for process in processes]
-    residuals = residuals_within(one.log_ratios for process in builds for one in process)
-    count = sum(map(len, builds))
-    if not count:
+    builds = [build for process in processes for build in process if len(build.pairs) > 1]
+    if not builds:
         return None
-    pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - count))
-    beyond, known = PRIOR_WORTH * PRIOR_BUILD_SD**2, float(PRIOR_WORTH)
-    for process in builds:
-        if len(process) > 1:
-            of_pairs = fmean(variance_of_median(pair_sd, len(build.pairs)) for build in process)
-            own = float(np.var([median(build.log_ratios) for build in process], ddof=1))
-            beyond, known = beyond + (len(process) - 1) * (own - of_pairs), known + len(process) - 1
+    residuals = residuals_within(build.log_ratios for build in builds)
+    pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - len(builds)))
     # Both sides of a duet take the time of the optimized one.
-    pairs_ms = [
-        2 * pair.optimized_ms * one.optimized_steps_per_block for some in builds for one in some for pair in one.pairs
-    ]
-    return Noise(pair_sd, math.sqrt(max(0.0, beyond) / known), median(pairs_ms) / 1e3)
+    pairs_ms = [2 * pair.optimized_ms * build.optimized_steps_per_block for build in builds for pair in build.pairs]
+    return Noise(pair_sd, median(pairs_ms) / 1e3)
 
 
 def plan(noise: Noise) -> DuetSize:
-    """The size with which a duet finds a slowdown of SHARP with a probability of 1 - MISS in the least time, where
-    nothing changed; where no size finds it, the one that is most precise for its time. `noise` is that of the record.
+    """The size that is most precise for its time, of those with which a duet finds a slowdown of SHARP with a
+    probability of 1 - MISS; of all, where none finds it. `noise` is that of the record.
 
-    The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, and of the median of pairs
-    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6).
+    The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, each BUILD_SD^2, and of the
+    median of pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6).
     """
-    sizes: dict[tuple[bool, float], DuetSize] = {}  # by lack of power and cost
+    sizes: dict[tuple[bool, float], DuetSize] = {}  # by lack of power, and variance times seconds
     for builds in (1, 2, 4):
         for pairs in (8, 16, 32, 64, 128):  # of a build
             of_pairs = variance_of_median(noise.pair_sd, builds * pairs)
-            sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + noise.build_sd**2 / builds + of_pairs)
+            sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + BUILD_SD**2 / builds + of_pairs)
             sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
             is_blunt = detectable_change(sd, MOST_PROCESSES) > SHARP
-            cost = (PROCESS_S + sampling_s) * (sd**2 if is_blunt else expected_processes(sd))
-            sizes.setdefault((is_blunt, cost), DuetSize(pairs, builds, sampling_s))
+            sizes.setdefault((is_blunt, sd**2 * (PROCESS_S + sampling_s)), DuetSize(pairs, builds, sampling_s))
     return sizes[min(sizes)]

@@ -23,11 +23,10 @@ class DuetOutcome(str, Enum):
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a recorded case: standard deviations of the log-ratio between pairs and between builds, and the
+    """The noise of a recorded case: the standard deviation of the log-ratio between the pairs of a build, and the
     seconds of a pair."""
 
     pair_sd: NotNegative
-    build_sd: NotNegative
     pair_s: NotNegative
 
 

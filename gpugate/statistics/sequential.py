@@ -129,9 +129,3 @@ def decide_in_turn(means: Sequence[ProcessMean]) -> ProcessMeans:
             break
         found = collect_evidence(means[:count])
     return found
-
-
-def expected_processes(sd: float) -> float:
-    """Computes the mean number of processes where nothing changed and process means have this standard deviation:
-    1 + 2 log(1 / MISS) (sd / log(1 + ALTERNATIVE))^2, Wald's approximation, and one more for the unknown variance."""
-    return min(MOST_PROCESSES, 1 - 2 * _ACQUITTAL * (sd / _CHANGE) ** 2)

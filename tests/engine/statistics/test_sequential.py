@@ -18,7 +18,6 @@ from gpugate.statistics.sequential import (
     ProcessMean,
     collect_evidence,
     decide_in_turn,
-    expected_processes,
     mean_of_pairs,
 )
 
@@ -47,10 +46,6 @@ def means(*percents: float, sd_percent: float = 0.5) -> list[ProcessMean]:
 def test_the_decision_and_when_it_is_taken(found: Sequence[ProcessMean], decision: str, processes: int) -> None:
     evidence = decide_in_turn(found)
     assert (evidence.decision, evidence.processes) == (decision, processes)
-
-
-def test_the_expected_processes_of_a_duet_are_those_of_walds_approximation() -> None:
-    assert [round(expected_processes(sd), 2) for sd in (0.0, 0.01, 0.02, 1.0)] == [1, 1.69, 3.74, 12]
 
 
 def test_the_likelihood_ratio_is_that_of_students_t() -> None:
