@@ -303,10 +303,10 @@ class PerfRun:
         if self.run is not None and self.run.cases:
             terminalreporter.section("gpugate")
             width, describe = terminal_columns(), details if self.config.get_verbosity() > 0 else screen
-            parts = describe(RunView(self.run), width)
-            terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
-        commands = RunView(self.run).next_command if self.run is not None else ()
-        for line in (*self._lines, *(f"next: {command}" for command in commands)):
+            view = RunView(self.run)
+            terminalreporter.write(render_text(describe(view, width), width, terminalreporter._tw.hasmarkup))
+            self._lines.extend(f"next: {command}" for command in view.next_command)
+        for line in self._lines:
             terminalreporter.write_line(show_controls(line))
 
     def pytest_unconfigure(self) -> None:

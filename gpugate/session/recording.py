@@ -86,14 +86,12 @@ def _runs(session: PerfSession, folder: Path) -> list[RunResult]:
     with baseline.FILE.writing(folder):
         folder.mkdir(parents=True)
     run_file.write(folder / "run-1.json", session.result)
-
+    node_ids = list(dict.fromkeys(session.node_ids.values()))
     for number in range(2, processes + 1):
         left_s = session.elapsed_s / len(runs) * (processes - len(runs))
         session.print_line(f"recording: fresh process {number} of {processes}, about {units.duration(left_s)} left")
         try:
-            runs.append(
-                run_fresh(session, list(dict.fromkeys(session.node_ids.values())), folder / f"run-{number}.json")
-            )
+            runs.append(run_fresh(session, node_ids, folder / f"run-{number}.json"))
         except FreshProcessError as error:
             raise BaselineError(f"{error}; nothing was written; its output ended with:\n{error.printed}") from error
     return runs
