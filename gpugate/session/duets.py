@@ -16,6 +16,7 @@ from gpugate.faults.fault import Fault
 from gpugate.judging.duet import judge_duets
 from gpugate.machine.children import run_module
 from gpugate.results.duet import DuetOutcome, DuetProcess
+from gpugate.session.options import device_name
 from gpugate.statistics.sequential import MOST_PROCESSES
 from gpugate.store.codec import from_json, to_json
 from gpugate.store.version import Version
@@ -114,7 +115,5 @@ def run_process(
 def pytest_words(given: Sequence[str] | None, device: str) -> list[str]:
     """The arguments of pytest in a process of duets: first the perf tests, relative to this folder, so that each
     version has its own; none where pytest is to find them. Raises OptionError for what names no device."""
-    from gpugate.session.options import device_name
-
     paths = [os.path.relpath(path) for path in given or filter(os.path.exists, ["perf_tests"])]
     return [*paths, "--perf-device", device_name(device), "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
