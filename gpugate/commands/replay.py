@@ -50,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _decide(path: Path) -> tuple[RunResult, tuple[Flip, ...]]:
     """A stored run, judged again, and its changed verdicts."""
-    stored = run_file.read_to_decide_again(path)
+    stored = run_file.read(path)
+    run_file.refuse_other_version(path, stored)
     try:
         decided = decide_again(stored)
     except ReplayError as error:

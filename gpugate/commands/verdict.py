@@ -77,7 +77,8 @@ def _describe_other_verdicts(path: Path, stored: RunResult) -> list[str]:
     """A sentence about cases whose stored verdicts are not those that their measurements give; none for a run of
     another version of gpugate, whose rules may differ."""
     with suppress(RunFileError):
-        changes = find_changes(stored, decide_again(run_file.read_to_decide_again(path)))
+        run_file.refuse_other_version(path, stored)
+        changes = find_changes(stored, decide_again(stored))
         cases = list(dict.fromkeys(change.case_id for change in changes))
         return [f"the measurements of {list_names(cases, MOST_PRINTED)} give other verdicts"] if cases else []
     return []
@@ -103,6 +104,7 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
 
 
 def _read_shard(path: Path) -> ShardRun:
-    shard = run_file.read_to_decide_again(path)
+    shard = run_file.read(path)
+    run_file.refuse_other_version(path, shard)
     run_file.refuse_no_night(path, shard)
     return check_shard(path, shard)

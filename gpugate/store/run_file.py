@@ -162,16 +162,14 @@ def _read_document(path: Path) -> object:
     return document
 
 
-def read_to_decide_again(path: Path) -> RunResult:
-    """Reads a run. Raises RunFileError also for a run of another version of gpugate, whose rules may differ."""
-    run = read(path)
+def refuse_other_version(path: Path, run: RunResult) -> None:
+    """Raises RunFileError for a run of another version of gpugate, whose rules may differ: it is not decided again."""
     version = run.environment.packages.get("gpugate", "of no known version")
     if version != __version__:
         raise RunFileError(
             f"{path} was decided by gpugate {version} and this is gpugate {__version__}, whose rules may be others: "
             "decide it again with the same version, or measure again"
         )
-    return run
 
 
 def parse_time(text: object) -> datetime.datetime:
