@@ -38,7 +38,7 @@ _DEVICE_CLASS = re.compile(r"cpu|cuda|sm_\d+|nvidia(-[a-z0-9]+)+")
 class Catalogue:
     """The workloads of a session, each with the folder whose tests it serves.
 
-    `load` imports the named modules by `import_module` and checks all workloads: none serves a test before.
+    `load` imports the named modules by `import_module` and checks all workloads: before that, none serves a test.
     """
 
     def __init__(self, import_module: Callable[[str], ModuleType] = importlib.import_module) -> None:

@@ -80,8 +80,8 @@ def read_noise(processes: Sequence[Process]) -> Noise | None:
 
     The differences between recorded processes are left out, since they are of two different sides, and those of a duet
     are one: their rank correlation with the differences of a duet is 0.17 over 85 cases of an H200 and 0.21 over 55 of
-    an H100; that of the spreads of pairs is 0.59 and 0.49. So are those between recorded builds: sizes by one spread of
-    builds for all cases find as many slowdowns.
+    an H100; that of the spreads of pairs is 0.59 and 0.49. The differences between recorded builds are left out, too:
+    sizes by one spread of builds for all cases find as many slowdowns.
     """
     builds = [build for process in processes for build in process if len(build.pairs) > 1]
     if not builds:

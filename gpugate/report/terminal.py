@@ -54,7 +54,7 @@ def render_text(parts: Iterable[RenderableType], width: int, colour: bool) -> Re
 
 
 def code_block(parts: Iterable[RenderableType]) -> str:
-    """The parts as a block of Markdown's code, in which no words of a user's error work and which no backticks end."""
+    """The parts as a block of Markdown's code: the Markdown of a user's error has no effect in it."""
     lines = render_text(parts, LOG_COLUMNS, colour=False).lstrip("\n")
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", lines)), default=0))
     return f"{fence}text\n{lines}{fence}\n"

@@ -56,6 +56,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "unchanged": "bill unchanged",
         "grown": "bill grown",
         "not compared": "bill not compared",
+        "not recorded": "no bill recorded",  # in runs before 2026-11-30
     },
     "code": {"not slower": "not slower than the recorded code", "unchanged": "the recorded code itself"},
 }

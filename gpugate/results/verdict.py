@@ -32,7 +32,10 @@ class Outcome(str, Enum):
 
 
 class NextStep(str, Enum):
-    """The action that a verdict advises. A report words it, with the cases and the command of the session."""
+    """The action that a verdict advises. A report words it, with the cases and the command of the session.
+
+    A step of an older run that no rule advises any more is read as another one.
+    """
 
     REPEAT = "repeat"
     MEASURE_LONGER = "measure-longer"
@@ -47,7 +50,17 @@ class NextStep(str, Enum):
     CHECK_SIZE = "check-size"
     DECLARE_ENGAGEMENT = "declare-engagement"
 
+    @classmethod
+    def _missing_(cls, value: object) -> NextStep | None:
+        is_old = isinstance(value, str) and value.startswith("record-")
+        return cls.REPEAT if is_old else _SAME_AS.get(value)
 
+
+_SAME_AS: Mapping[object, NextStep] = {
+    "trace-both-sides": NextStep.TRACE,
+    "raise-budget": NextStep.MEASURE_LONGER,
+    "keep-apart": NextStep.FREE_CORES,
+}
 SEVERITY = tuple(Outcome)
 GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]

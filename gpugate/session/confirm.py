@@ -41,7 +41,7 @@ def run_fresh(
     fault, budget_s = session.options.fault, session.plan_settings().budget_s
     words = [*node_ids, *repeat_options(session), "--perf-budget", str(budget_s)]
     words += [f"--perf-mutate={fault}"] if fault else []
-    words += [f"--perf-json={json_path}", "--perf-report="]
+    words += [f"--perf-json={json_path}", "--perf-report=", f"--perf-baselines={session.options.baselines_path}"]
     log = json_path.with_suffix(".log")
     ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
     if ended.status not in (0, 1) or not json_path.exists():
@@ -113,7 +113,7 @@ def compare_code(session: PerfSession, case: Case, result: CaseResult, report: R
             case_ids = [case.id, *_find_alike(session, provenance)][: doubt.count_duets(measured_s, left_s)]
             with doubt.spend():
                 session.duets |= _measure_code(session, case_ids, ref, report, left_s)
-            code = session.duets[case.id]
+            code = session.duets.get(case.id) or RecordedCode("", problem="no process of the duet measured it")
     except (CompareError, OSError) as error:
         code = RecordedCode("", problem=str(error))
         if doubt.spent_s - spent_s >= left_s:  # cut off

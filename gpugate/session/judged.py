@@ -25,7 +25,7 @@ from gpugate.results.series import sweeps
 from gpugate.results.verdict import Check, Verdict
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import cases_of, parameter_of
+from gpugate.session.selection import cases_of
 from gpugate.workload import Case, SweepCases
 
 Gate = Callable[[Verdict], None]  # the fixture `gate`
@@ -148,7 +148,8 @@ class PerfTests:
         __tracebackhide__ = True
         test = request.node
         made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
-        made += [knee for sweep, knee in self.knees if sweep is parameter_of(test)]
+        given = test.callspec.params.values() if hasattr(test, "callspec") else ()
+        made += [knee for sweep, knee in self.knees if sweep in given]
         if not any(verdict is one for one in made):
             self.refused.append(
                 f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "

@@ -33,7 +33,7 @@ class Facts:
     environment: Environment
     load: float  # the load average of the minute before
     cores: int  # of the whole machine, as `load` is
-    driver_gpus: int  # or MIG slices that the driver shows; torch may see fewer
+    driver_gpus: int  # the GPUs or MIG slices that the driver shows; torch may see fewer
     yardsticks: tuple[Yardstick, ...]  # two probes, one after the other
     quota_throttled: float | None = None  # the share of the periods of a quota of CPU time, meanwhile
     clock_mhz: tuple[int, ...] = ()  # of the SMs, sampled during one second of matmuls

@@ -239,8 +239,9 @@ def read_options(config: pytest.Config) -> Options:
     budget, processes = value("perf_budget"), config.getini("perf_processes")
     budget_name = "perf_budget" if budget is None else "--perf-budget"
     budget = config.getini("perf_budget") if budget is None else budget
-    # A fresh process has the case of its parent, whose shard may stand in the project's own settings.
-    shard = None if fresh or value("perf_shard") is None else parse_shard(value("perf_shard"))
+    # A child has the cases of its parent, whose shard may stand in the project's own settings.
+    is_child, given = children.task is not None, value("perf_shard")
+    shard = None if is_child or given is None else parse_shard(given)
     own_store, seed = config.getini("perf_store"), config.getini("perf_seed")
     store_url = None if fresh else choose_url(value("perf_store"), config.rootpath, setting=own_store)
     return Options(

@@ -292,7 +292,7 @@ def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, 
 
 def _load(folder: Path, workload: str) -> BaselineFile:
     """Loads one file. Raises BaselineError for a file that is damaged, newer, of another machine or workload."""
-    path, machine = _path(folder, workload), folder.resolve().name
+    path, machine = _path(folder, workload), folder.absolute().name
     file = FILE.read(path)
     if file.machine != machine:
         raise BaselineError(
@@ -413,7 +413,8 @@ def _join(recorded: Record, added: Record) -> Record:
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
         differences=_largest([difference for one in both for difference in one.differences]),
-        started_at=(*recorded.started_at, *added.started_at),
+        # A record without times does not show which of its processes shared a night.
+        started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
     )
 
 

@@ -87,9 +87,14 @@ def on_host(bgr: NDArray[np.uint8], logits: Tensor) -> NDArray[np.uint8]:
 
 
 def alpha_of(logits: Tensor) -> Tensor:
-    """float32 [n, h, w], 0..1: the probability of all classes but the first one, from logits [n, classes, h, w]."""
-    logits = logits.float()
-    if logits.shape[1] == 2:  # an equal formula with one exponential instead of two
+    """float32 [n, h, w], 0..1: the probability of all classes but the first one, from logits [n, classes, h, w].
+
+    Raises ValueError for fewer than two classes.
+    """
+    logits, classes = logits.float(), logits.shape[1]
+    if classes < 2:
+        raise ValueError(f"logits of {classes} class tell no foreground: give [n, 2 or more, h, w], background first")
+    if classes == 2:  # an equal formula with one exponential instead of two
         return (logits[:, 1] - logits[:, 0]).sigmoid()
     return 1 - logits.softmax(1)[:, 0]
 

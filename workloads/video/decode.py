@@ -165,7 +165,7 @@ BANK_FRAMES: Mapping[str, int] = {"cuda": 48, "cpu": 24}  # 149 MB in NV12 at 10
 
 
 def nv12_frames(context: Context) -> Tensor:
-    """The first frames of the clip, of a shorter one round and round: uint8 [n, H*3//2, W] on the context's device."""
+    """The first frames of the clip, and a shorter clip is repeated: uint8 [n, H*3//2, W] on the context's device."""
     nv12: Tensor = _bank(HostPlanesDecoder, context)
     return nv12.to(context.device)
 

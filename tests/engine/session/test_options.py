@@ -214,6 +214,8 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_proje
     assert options.allow_missing == {"nvenc"}
     assert options.shard is None  # its one case is of the shard of its parent
     assert (options.store_url, options.proofs_path) == (None, None)
+    monkeypatch.setattr(children, "task", "a plan of duets")
+    assert read_options(config).shard is None
 
 
 @pytest.mark.parametrize("word", ["--perf-store=off", "--perf-set=video=mine", "--perf-mutate=slow:1", ""])

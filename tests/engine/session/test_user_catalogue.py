@@ -100,6 +100,8 @@ def swept(tiny: TinyProject) -> TinyProject:
 
 
 def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) -> None:
+    both = "def test_knee_beside_a_case(workload, sweep, gate):\n    gate(workload.equivalence)\n    gate(sweep.knee)\n"
+    tiny.write("perf_tests/test_both.py", both)
     result = swept(tiny).run("--perf-device=cpu", "--perf-json=run.json", "-k", "outputs or knee", "-v")
     assert result.status == 0, result.text
     assert "ladder of tiny/cpu" in result.text

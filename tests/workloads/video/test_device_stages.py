@@ -81,6 +81,8 @@ def test_alpha_is_what_is_not_background() -> None:
         logits = torch.randn(2, classes, 5, 7, generator=random())
         torch.testing.assert_close(alpha_of(logits), 1 - logits.softmax(1)[:, 0])
         assert alpha_of(logits.half()).dtype == torch.float32
+    with pytest.raises(ValueError, match="logits of 1 class tell no foreground"):
+        alpha_of(torch.zeros(1, 1, 4, 4))
 
 
 @pytest.mark.parametrize(
