@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpugate.catalogue import catalogue
 from gpugate.store import baseline
 from gpugate.store.source_hash import _collect, _functions, is_installed, proof_hash, source_hash
 from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof, Side, Size, Workload
+from tools.machines import list_cases
 
 ROOT = Path(__file__).parents[3]
 # Every record before this time has the hash of an earlier gpugate. A workload that changes without being recorded anew
@@ -193,10 +193,7 @@ def test_an_edit_of_its_work_changes_the_hash_of_a_workload(
 
 def test_no_hash_of_a_workload_of_ours_holds_promises() -> None:
     """A value that a function uses has no workload's name: the workload's promises would then count as its work."""
-    if not catalogue.cases():
-        catalogue.register_module("workloads")
-        catalogue.load()
-    workloads = {case.workload.name: case.workload for case in catalogue.cases()}
+    workloads = {case.workload.name: case.workload for case in list_cases("cuda")}
     texts = {name: _collect(_functions(one), {"workloads"}) for name, one in workloads.items()}
     assert {name for name, found in texts.items() if any("func=Name(id='Workload'" in text for text in found)} == set()
 
@@ -204,10 +201,7 @@ def test_no_hash_of_a_workload_of_ours_holds_promises() -> None:
 @pytest.mark.parametrize("machine", ["nvidia-h100-80gb-hbm3", "nvidia-h200"])
 def test_every_record_is_of_the_source_as_it_is(machine: str) -> None:
     """Also where another version of Python recorded it: no address, and no order of a hash table, is in a hash."""
-    if not catalogue.cases():
-        catalogue.register_module("workloads")
-        catalogue.load()
-    workloads = {case.workload.name: case.workload for case in catalogue.cases()}
+    workloads = {case.workload.name: case.workload for case in list_cases("cuda")}
     files = baseline.load_all(ROOT / "baselines" / machine)
     records = [(name, entry.current) for name, file in files.items() for entry in file.cases.values()]
     recorded = {(name, one.source_hash) for name, one in records if one.recorded_at >= HASHED_ANEW}
