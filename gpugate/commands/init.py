@@ -34,8 +34,7 @@ register(Workload("projection", three_projections, tokens, {"cpu": size, "cuda":
 TEST = """\
 # test_my_workload.py
 def test_it_is_right_and_pays(workload, gate):
-    for check in (workload.equivalence, workload.speedup, workload.throughput, workload.counters):
-        gate(check)
+    gate(workload.equivalence, workload.speedup, workload.throughput, workload.counters)
 """
 WORKLOAD = "projection"
 FILES = {"conftest.py": CONFTEST, "test_my_workload.py": TEST}

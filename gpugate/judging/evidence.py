@@ -284,11 +284,13 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
     """The share by which a speedup may fall short of its promise: a fall that the record allows is chance.
 
     0 where the record allows no such fall, where it is itself below the promise, and where it is of too few processes.
+    A promise of a gain is kept by no loss, however much the record varies.
     """
     then = record.current
     if then.speedup < minimum or then.processes < MIN_PROCESSES:
         return 0.0
-    return max(0.0, 1 - then.speedup * (1 - then.tolerance(record.checks)) / minimum)
+    least = max(then.speedup * (1 - then.tolerance(record.checks)), 1.0 if minimum > 1 else 0.0)
+    return max(0.0, 1 - least / minimum)
 
 
 def _compare_wall(timed: Sequence[Measurement], record: Remembered | None) -> Wall | None:

@@ -22,13 +22,13 @@ from gpugate.report.visible_text import show_controls
 from gpugate.results.case import CaseResult
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import Check, Verdict
+from gpugate.results.verdict import SEVERITY, Check, Verdict
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
 from gpugate.session.selection import cases_of
 from gpugate.workload import Case, SweepCases
 
-Gate = Callable[[Verdict], None]  # the fixture `gate`
+Gate = Callable[..., None]  # the fixture `gate`, which takes verdicts
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,19 @@ class PerfTests:
             # What `pytest.fail` raises: its own raise would show what led to the error, one message for each.
             raise pytest.fail.Exception(show_controls(str(error)), pytrace=False) from None
 
-    def gate(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
-        """Fails where the verdict is bad, and under --gate where it is not good; the report lists all others."""
+    def gate(self, request: pytest.FixtureRequest, *verdicts: Verdict) -> None:
+        """Fails by the worst verdict that is bad, or under --gate not good; the report lists all others."""
+        __tracebackhide__ = True
+        for verdict in verdicts:
+            self._hold(request, verdict)
+        failing = [one for one in verdicts if one.bad or (self.session.options.gate and not one.good)]
+        if failing:
+            worst = min(failing, key=lambda one: SEVERITY.index(one.outcome))
+            before = [one for held in self.held.values() for one in held]
+            pytest.fail(show_controls(sentence(worst, self.session.result, before)), pytrace=False)
+
+    def _hold(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
+        """Notes that a test decides by the verdict. Fails where this run made no such verdict for the test."""
         __tracebackhide__ = True
         test = request.node
         made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
@@ -160,9 +171,6 @@ class PerfTests:
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())
         self.held.setdefault(test.nodeid, []).append(verdict)
-        if verdict.bad or (self.session.options.gate and not verdict.good):
-            before = [one for held in self.held.values() for one in held]
-            pytest.fail(show_controls(sentence(verdict, self.session.result, before)), pytrace=False)
 
     def problems(self, items: Iterable[pytest.Item]) -> Iterator[str]:
         """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict.

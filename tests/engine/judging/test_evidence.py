@@ -53,6 +53,7 @@ def test_a_record_of_an_older_run_has_no_control_and_the_middle_process_decides(
         (3.0, 0.01, 1.5, 0.0),
         (2.8, 0.01, 2.9, 0.0),  # the record itself is below
         (3.0, 0.0, 2.99, 0.0066),
+        (3.0, 0.5, 1.5, 1 / 3),  # a promise of a gain is kept by no loss
     ],
 )
 def test_a_speedup_may_fall_short_of_its_promise_by_what_the_record_allows(

@@ -116,6 +116,12 @@ def gate(tiny: TinyProject, *options: str) -> tuple[int, list[str]]:
     return result.status, [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
 
 
+def test_a_test_that_holds_several_verdicts_fails_by_the_worst(tiny: TinyProject) -> None:
+    tiny.workload(QUICK, REGRESSED)
+    promises(tiny, "gate(workload.throughput, workload.speedup)")
+    assert "Failed: REGRESSED speedup of tiny/quick/cpu" in tiny.run("--gate", "--perf-device=cpu").text
+
+
 @pytest.mark.parametrize(
     ("build", "body", "conftest", "words"),
     [
