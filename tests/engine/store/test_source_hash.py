@@ -20,7 +20,7 @@ from gpugate.workload import Case, Context, Contract, Limit, Optimization, Proof
 from tools.machines import list_cases
 
 ROOT = Path(__file__).parents[3]
-# Every record before this time has the hash of an earlier gpugate. The workloads whose names begin with RECORDED_EARLIER
+# Every record before this time has the hash of an earlier gpugate. Workloads whose names begin with RECORDED_EARLIER
 # changed and are not recorded anew: the stages of the video pipeline were made shorter.
 HASHED_ANEW = "2026-11-28T18:00"
 RECORDED_EARLIER = "video/"
