@@ -118,7 +118,7 @@ class DoubtTime:
     def describe(self) -> list[str]:
         """A line with the cases that were left out, and one with those that were not measured, where there are some."""
         found = {
-            "without further processes and duets": (self.left_out, "no time was left for them"),
+            "without more processes or duets": (self.left_out, "no time was left for them"),
             "not measured in two minutes": (self.unmeasured, f"--perf-budget {LEAST_S:g} measures all, -k selects"),
         }
         return [

@@ -93,6 +93,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
         (["--perf-shard=1/1", "--update-baselines"], "--perf-shard 1/1 divides a workload, and"),
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),
         (["--perf-store=me:secret@host"], "--perf-store is '***': give an SQLAlchemy URL"),
+        (["--perf-store=bogus://me:secret@host"], "--perf-store is '***': give an SQLAlchemy URL"),
         (
             ["--perf-store=/tmp/x.sqlite"],
             "--perf-store is '/tmp/x.sqlite': give an SQLAlchemy URL such as sqlite:////tmp/x",
