@@ -112,7 +112,7 @@ def test_an_error_that_nobody_expected_is_a_warning_too(project: TinyProject, mo
         raise RuntimeError(f"of the driver\nand more of {url}")
 
     monkeypatch.setattr(database, "open_store", fail)
-    ended = project.run("--perf-store", "nonsense://me@host/a?password=driver")
+    ended = project.run("--perf-store", "postgresql://me@host/a?password=driver")
     assert ended.status == 0
     said = "warning: this run is not in the store (RuntimeError): give another --perf-store, or --perf-store off"
     assert said in ended.text.splitlines()
