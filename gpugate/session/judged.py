@@ -25,7 +25,7 @@ from gpugate.results.series import sweeps
 from gpugate.results.verdict import SEVERITY, Check, Verdict
 from gpugate.session.measure_case import measure_case
 from gpugate.session.perf_session import PerfSession
-from gpugate.session.selection import cases_of
+from gpugate.session.selection import cases_of, list_parameters
 from gpugate.workload import Case, SweepCases
 
 Gate = Callable[..., None]  # the fixture `gate`, which takes verdicts
@@ -159,8 +159,7 @@ class PerfTests:
         __tracebackhide__ = True
         test = request.node
         made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
-        given = test.callspec.params.values() if hasattr(test, "callspec") else ()
-        made += [knee for sweep, knee in self.knees if sweep in given]
+        made += [knee for sweep, knee in self.knees if sweep in list_parameters(test)]
         if not any(verdict is one for one in made):
             self.refused.append(
                 f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "

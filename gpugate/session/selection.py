@@ -72,9 +72,14 @@ def _asks_for_ours(metafunc: pytest.Metafunc, name: str) -> bool:
 
 def parameter_of(item: pytest.Item) -> Case | SweepCases | None:
     """The case that a test measures, or the sweep that it judges; None for another test."""
+    return next(iter(list_parameters(item)), None)
+
+
+def list_parameters(item: pytest.Item) -> list[Case | SweepCases]:
+    """The case that a test measures and the sweep that it judges; a test may have both."""
     callspec = getattr(item, "callspec", None)
-    found = () if callspec is None else (callspec.params.get(name) for name in (FIXTURE, SWEEP_FIXTURE))
-    return next((one for one in found if isinstance(one, (Case, SweepCases))), None)
+    found = [] if callspec is None else [callspec.params.get(name) for name in (FIXTURE, SWEEP_FIXTURE)]
+    return [one for one in found if isinstance(one, (Case, SweepCases))]
 
 
 def cases_of(item: pytest.Item) -> tuple[Case, ...]:

@@ -14,8 +14,8 @@ VARIABLE = "GPUGATE_STORE"
 NO_STORE = "off"
 FILE_NAME, PROOFS = "store.sqlite", "proofs"
 EXAMPLE = "postgresql://user@host/gpugate"
-DATABASES = ("sqlite:", "sqlite+", "postgres:", "postgresql:", "postgresql+")
 _NAME = re.compile(r"[\w./+-]+")  # in which no secret is
+_ADDRESS = re.compile(r"(sqlite|postgres|postgresql)(\+\w+)?://")  # of the databases that a store may be in
 
 
 def choose_url(given: str | None, root: Path, setting: str) -> str | None:
@@ -29,7 +29,7 @@ def choose_url(given: str | None, root: Path, setting: str) -> str | None:
         return url_of(root)
     if url == NO_STORE:
         return None
-    if not url.startswith(DATABASES) or "://" not in url:
+    if not _ADDRESS.match(url):
         shown, example = (url, f"sqlite:///{Path(url).absolute()}") if _NAME.fullmatch(url) else ("***", EXAMPLE)
         raise OptionError(f"{name} is {shown!r}: give an SQLAlchemy URL such as {example}, or {NO_STORE}")
     return url
