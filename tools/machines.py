@@ -26,7 +26,7 @@ CHANGED_AT: Mapping[str, str] = {
         ),
         "2026-11-29T02:00:00+00:00",
     ),
-    **dict.fromkeys(("low-precision", "optimizer-step", "llm-decode"), "2026-11-29T21:13:00+00:00"),
+    **dict.fromkeys(("low-precision", "optimizer-step"), "2026-11-29T21:13:00+00:00"),
     **dict.fromkeys(
         (
             *("video/decode", "video/decode-hevc", "video/preprocess", "video/segment", "video/composite"),
@@ -36,6 +36,7 @@ CHANGED_AT: Mapping[str, str] = {
     ),
     "migration": "2026-11-30T05:03:00+00:00",
     "llm-serving": "2026-11-30T05:55:00+00:00",
+    "llm-decode": "2026-11-30T08:20:00+00:00",
 }
 
 
