@@ -144,7 +144,7 @@ def collect(
     return {**trace.counters(activity), **unprofiled, **autotuned, **peak_bytes, **cached}
 
 
-FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 5, 1000, 300.0
+FEWEST_ENQUEUED, MOST_ENQUEUED, ENQUEUE_MS = 3, 1000, 300.0
 CACHED_BLOCKS = 3
 ROUNDS, STEPS = 3, 5  # steps of a round, or as many as one block has where that is fewer
 ROUND_MS = 300.0  # where STEPS steps would take longer, a round has fewer steps
@@ -155,7 +155,7 @@ LASTING = 0.5  # memory that leaks goes on to rise by at least this share of its
 def enqueue_ms(side: BuiltSide, inputs: Sequence[Any]) -> float:
     """Measures the median host time until `step` returns, from an idle device and without a profiler.
 
-    The median is of 5 to 1000 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
+    The median is of 3 to 1000 steps, as many as begin within 0.3 s. Few short steps would all lie in one slow moment of
     the host.
     """
     side.flags.apply()

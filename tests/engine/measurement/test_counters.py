@@ -208,8 +208,8 @@ def test_what_a_library_keeps_for_a_while_is_no_growth_and_hides_none(
 
 ENQUEUED = {  # ms of each step and of its join; the median, and the number of steps
     "a slow moment": ([3.0] * 50 + [1.0] * 150, 0.1, 1.0, 182),
-    "joining takes longer": ([2.0, 1.0, 1.0, 2.0, 1.0], 100.0, 1.0, 5),
-    "slow steps": ([200.0] * 9, 0.0, 200.0, 5),
+    "joining takes longer": ([2.0, 1.0, 1.0], 100.0, 1.0, 3),
+    "slow steps": ([200.0] * 9, 0.0, 200.0, 3),
     "short steps": ([0.01] * 1100, 0.0, 0.01, 1000),
 }
 
