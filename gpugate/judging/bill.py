@@ -45,14 +45,13 @@ Found = Mapping[str, Reason]  # by item or counter
 
 @dataclass(frozen=True)
 class BillChange:
-    """The bill of one process against the record: the items that grew, and those that grew as the reference's did.
+    """The bill of one process against the record: the items that grew.
 
     `compared`: the record has times of the items, not counts alone. `fell`: some time fell.
     """
 
     compared: bool = False
     grown: Found = field(default_factory=dict)
-    alike: Found = field(default_factory=dict)
     fell: bool = False
 
 
@@ -72,12 +71,7 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
         least_ms = max(SAME * record.current.optimized_ms, ROOM[name][1]) if name != "kernel_ms" else 0.0
         if float(facts["now"]) - float(facts["then"]) >= least_ms:
             grown[name] = Reason(ReasonCode.ITEM_GREW, facts)
-    alike = {
-        name: Reason(ReasonCode.BOTH_SIDES_GREW, _describe_rise(name, now, then))
-        for name, stand in stands.items()
-        if stand == "alike"
-    }
-    return BillChange(bool(stands), grown, alike, "fell" in stands.values())
+    return BillChange(bool(stands), grown, "fell" in stands.values())
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
@@ -97,18 +91,18 @@ def _most(name: str, recorded: float, now: float) -> float:
     return recorded if recorded == int(recorded) and now == int(now) else 1.1 * recorded + 1
 
 
-def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Literal["grew", "alike", "fell", "as recorded"] | None:
-    """The change of a time by itself, and beside the reference's where enough processes have that: a time that grew
-    `alike` is explained by the reference's. None where this process or too few recorded ones have the time."""
+def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Literal["grew", "fell", "as recorded"] | None:
+    """The change of a time by itself, and beside the reference's where enough processes have that. None where this
+    process or too few recorded ones have the time."""
     logs = [(_log_time(one.optimized, name), _log_time(one.reference, name)) for one in (now, *then)]
     room = CHOSEN_ANEW if name == "kernel_ms" and now.optimized.counters.get("autotuned") else ROOM[name][0]
     own = _find_change([ours for ours, _ in logs], room)
     beside = _find_change([ours - theirs for ours, theirs in logs], room)
     if own is None:
         return None
-    if own and beside in (None, own):
-        return "grew" if own > 0 else "fell"
-    return "alike" if own > 0 else "as recorded"
+    if not own or beside not in (None, own):
+        return "as recorded"
+    return "grew" if own > 0 else "fell"
 
 
 def _find_change(logs: Sequence[float], same: float) -> int | None:

@@ -99,7 +99,6 @@ class Evidence:
     allowed: float  # the share by which the speedup may fall short of its promise by chance
     wall: Wall | None
     bills: tuple[BillChange, ...]
-    alike: Found  # items that grew as the reference's did
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
     lagging: Confirmed  # the same of times, which a slow host can break, too
@@ -257,7 +256,6 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
         wall=_compare_wall(timed, record),
         bills=bills,
-        alike={name: reason for bill in bills for name, reason in bill.alike.items()},
         grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
         lagging=confirm([broken_limits(of_times, one) for one in counted]),

@@ -19,7 +19,6 @@ from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
-from gpugate.units import date_of
 
 Facts = Mapping[str, Fact | None]  # None is left out
 Numbers = dict[str, float | str | None]
@@ -107,9 +106,6 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         },
         **dict.fromkeys(OF_CODE, duet),
         ReasonCode.NO_BILL: {"problem": one.bill_problem},
-        ReasonCode.RECORDED_BECAUSE: (
-            {"recorded_on": date_of(record.recorded_at), "why": record.reason} if record is not None else {}
-        ),
         ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
         ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
         ReasonCode.COUNTED: {
@@ -247,7 +243,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.code_is == "not slower", ReasonCode.CODE_NOT_SLOWER),
         Rule(lambda one: one.code_is == "undecided", ReasonCode.CODE_UNDECIDED),
         Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
-        Rule(lambda one: one.record and one.record.reason, ReasonCode.RECORDED_BECAUSE),
         Rule(lambda one: one.differences, ReasonCode.RECORD_DIFFERS),
         Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),
@@ -270,7 +265,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
         Rule(lambda one: one.doubted, lambda one: one.doubted),
-        Rule(lambda one: one.alike, lambda one: list(one.alike.values())),
         Rule(lambda one: one.has_no_bill, ReasonCode.NO_BILL),
     ),
 }

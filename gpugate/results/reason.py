@@ -150,12 +150,6 @@ def _shorten(name: str) -> str:
     return f"`{name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}`"
 
 
-def _both_sides_grew(facts: Facts) -> str:
-    change = units.signed_percent(facts["now"] / facts["then"] - 1)
-    item = BILL_WORDS[facts["item"]]
-    return f"{item} {change}, and the reference's alike: the card, its clock, or what both sides share"
-
-
 def _wall(before: str = "", change: str = "{change:change}") -> Words:
     """Words such as `10.00 ms per step, wall +1.2 % against the record, +2.1 % tolerated, in the middle one of 3
     processes`."""
@@ -172,16 +166,6 @@ def _wall(before: str = "", change: str = "{change:change}") -> Words:
 def _knee(facts: Facts) -> str:
     now, then = facts["knee"], facts["recorded_knee"]
     return f"the knee is at {now:.0f}, " + ("as recorded" if now == then else f"recorded at {then:.0f}")
-
-
-def _throughput_curve(facts: Facts) -> str:
-    numbers = ("knee", "recorded_knee", "others")
-    shares = (
-        f"{one} at {value}" if isinstance(one, str) else f"{100 * one:.0f} % at {value}"
-        for value, one in facts.items()
-        if value not in numbers
-    )
-    return f"of the best throughput, {', '.join(shares)}"
 
 
 _EARLIER = "an earlier gpugate decided this by other rules: gpugate replay decides it again"
@@ -275,7 +259,6 @@ class ReasonCode(str, Enum):
     )
     LIMIT_BROKEN = ("limit_broken", _LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured")
     ITEM_GREW = ("item_grew", _item_grew)
-    BOTH_SIDES_GREW = ("both_sides_grew", _both_sides_grew)
     NO_BILL = ("no_bill", "no time of the bill is compared: {problem}", "the record has no bill")
     # The wall time against the record, and the recorded code.
     NO_RECORD = (
@@ -316,11 +299,9 @@ class ReasonCode(str, Enum):
         f"{_IN_TURNS}, which decides nothing",
         "no duet was measured",
     )
-    RECORDED_BECAUSE = ("recorded_because", "the record is of {recorded_on} ({why})")
     RECORD_DIFFERS = ("record_differs", "since the record: {differences}")
     # Sweeps.
     KNEE = ("knee", _knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with")
-    THROUGHPUT_CURVE = ("throughput_curve", _throughput_curve)
 
     @classmethod
     def _missing_(cls, value: object) -> ReasonCode | None:

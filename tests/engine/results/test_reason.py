@@ -22,8 +22,7 @@ def test_every_code_has_words() -> None:
 @pytest.mark.parametrize(("code", "facts", "words"), SENTENCES)
 def test_a_code_and_its_facts_make_a_sentence(code: str, facts: dict[str, Fact], words: str) -> None:
     stored = {name: fact if isinstance(fact, str) else float(fact) for name, fact in facts.items()}
-    numbers = {} if code == "throughput_curve" else NUMBERS
-    assert describe((Reason(ReasonCode(code), stored),), numbers) == [words] * bool(words)
+    assert describe((Reason(ReasonCode(code), stored),), NUMBERS) == [words] * bool(words)
     assert len(words.split()) <= 25
 
 

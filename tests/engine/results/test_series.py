@@ -135,7 +135,6 @@ def test_a_point_without_memory_is_a_result_and_the_sweep_goes_on() -> None:
     found = sweeps(points)[0]
     assert (found.knee, found.recorded_knee) == (16, 16)
     assert judge_knee(found).outcome is Outcome.PASS
-    assert judge_knee(found).reasons[1].facts == {"8": pytest.approx(0.5, rel=1e-3), "16": 1.0, "32": "none"}
     run = RunResult(MACHINE, STARTED, seed=1, cases=points)
     assert series_tables(run)[0].rows[-1] == ("32", "", "out of memory")
 
