@@ -15,7 +15,6 @@ from gpugate.judging.evidence import Evidence, gather
 from gpugate.results.case import CaseResult, find_decider
 from gpugate.results.reason import Fact, Reason, ReasonCode
 from gpugate.results.run import Mode
-from gpugate.results.summary import Summary
 from gpugate.results.verdict import Check, NextStep, Outcome, Verdict
 from gpugate.statistics.intervals import Estimate
 from gpugate.statistics.policy import MIN_PROCESSES
@@ -120,15 +119,15 @@ def _change_of(ratio: Estimate) -> Facts:
 
 
 def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | None]]:
-    """The evidence of each check in numbers."""
+    """The evidence of each check in numbers; the times are those of the process whose speedup decides, as in tables."""
     speedup: Numbers = {}
     wall: Numbers = {}
     if one.timed:
-        here, record = one.timed[0], one.record.current if one.record is not None else None
-        promised = {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
-        beyond = {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
-        speedup = {**_of_speedup(here), **promised, **beyond}
-        shown = find_decider(one.timed)  # as tables do
+        shown, record = find_decider(one.timed), one.record.current if one.record is not None else None
+        found = shown.speedup
+        speedup = {"speedup": found.median, "speedup_low": found.low, "speedup_high": found.high}
+        speedup |= {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
+        speedup |= {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
         wall = {"optimized_ms": shown.optimized_ms.median, "reference_ms": shown.reference_ms.median}
         wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
         if one.wall is not None:
@@ -136,11 +135,6 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
             wall["detectable_by_time"] = one.wall.limits.detectable
     counters = one.first.optimized_counters
     return {"equivalence": one.outputs.numbers, "speedup": speedup, "throughput": wall, "counters": counters}
-
-
-def _of_speedup(process: Summary) -> dict[str, float]:
-    found = process.speedup
-    return {"speedup": found.median, "speedup_low": found.low, "speedup_high": found.high}
 
 
 # What several rules have.
@@ -212,10 +206,6 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
         Rule(lambda one: one.promise_is == "open", ReasonCode.PROMISE_OPEN, Outcome.UNDECIDED, _longer),
         Rule(lambda one: one.promise_is == "kept", ReasonCode.PROMISE_KEPT, Outcome.PASS),
-        Rule(
-            lambda one: one.timed[1:],
-            lambda one: [Reason(ReasonCode.FRESH_PROCESS, _of_speedup(each)) for each in one.timed[1:]],
-        ),
         Rule(lambda one: one.busy and one.promise_is == "open", ReasonCode.OTHER_WORK),
         Rule(lambda one: one.timed, ReasonCode.PAIRS),
     ),

@@ -88,25 +88,22 @@ def _impossible_rate(facts: Facts) -> str:
     return f"no result: {facts['side']} would reach {rate}, {share} of {units.yardstick_label(name)} {most}"
 
 
-def _promise(one: str, several: str) -> Words:
-    """Words such as `2.50x (2.49..2.51) is below the promised 3.00x`, or with the values of fresh processes.
+def _which(facts: Facts) -> str:
+    """The process whose times a reason has: empty for a single one."""
+    count = int(facts["processes"])
+    return {1: "", 2: "in the slower one of 2 processes"}.get(count, f"in the middle one of {count} processes")
 
-    `one` and `several` are the verbs for one process and for several.
-    """
+
+def _promise(verb: str) -> Words:
+    """Words such as `2.50x (2.49..2.51) in the middle one of 3 processes is below the promised 3.00x`."""
 
     def words(facts: Facts) -> str:
-        others = facts["others"]
-        here = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
+        value = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
+        speedup = f"{value} {_which(facts)}".rstrip()
         if "value" not in facts:
-            return f"{here}; nothing is promised for this kind of device"
+            return f"{speedup}; nothing is promised for this kind of device"
         allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
-        bound = f"the promised {units.ratio(facts['value'])}{allowed}"
-        if not others:
-            return f"{here} {one} {bound}"
-        elsewhere = " and ".join(units.ratio(each["speedup"]) for each in others)
-        count = 1 + len(others)
-        subject = f"the middle one of {count} {one}" if count % 2 else f"the middle two of {count} {several}"
-        return f"{here}, in fresh processes {elsewhere}: {'both ' + several if count == 2 else subject} {bound}"
+        return f"{speedup} {verb} the promised {units.ratio(facts['value'])}{allowed}"
 
     return words
 
@@ -155,10 +152,8 @@ def _wall(before: str = "", change: str = "{change:change}") -> Words:
     processes`."""
 
     def words(facts: Facts) -> str:
-        count = int(facts["processes"])
-        which = {1: "", 2: ", in the slower one of 2 processes"}.get(count, f", in the middle one of {count} processes")
         wall = f"{{optimized_ms:ms}} per step, wall {change} against the record, +{{allowed:percent}} tolerated"
-        return before + _format(wall, facts) + which
+        return ", ".join(filter(None, (before + _format(wall, facts), _which(facts))))
 
     return words
 
@@ -239,14 +234,13 @@ class ReasonCode(str, Enum):
         "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built",
     )
     # The speedup against its promise.
-    PROMISE_KEPT = ("promise_kept", _promise("holds", "hold"))
-    SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below", "are below"))
-    PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of", "disagree about"))
+    PROMISE_KEPT = ("promise_kept", _promise("holds"))
+    SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below"))
+    PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of"))
     DID_NOTHING = (
         "did_nothing",
         "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed",
     )
-    FRESH_PROCESS = "fresh_process", ""  # its value stands in the sentence about the promise
     PAIRS = ("pairs", _pairs)
     # The bill and the contract.
     COUNTED = ("counted", "engaged by its own account; not measured: {problem}", _counted)
@@ -320,11 +314,9 @@ class Reason:
 
 
 def describe(reasons: Sequence[Reason], numbers: Mapping[str, Any]) -> list[str]:
-    """A sentence for each of the reasons that has words, in their order; the first one has at most 25 words."""
-    others = [reason.facts for reason in reasons if reason.code is ReasonCode.FRESH_PROCESS]
+    """A sentence for each of the reasons, in their order; the first one has at most 25 words."""
     known = {name: value for name, value in numbers.items() if value is not None}
-    parts = [_describe_one(reason, {**known, **reason.facts, "others": others}) for reason in reasons]
-    return [part for part in parts if part]
+    return [_describe_one(reason, {**known, **reason.facts}) for reason in reasons]
 
 
 def _describe_one(reason: Reason, facts: Facts) -> str:

@@ -190,7 +190,6 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, tuple[float, .
     optional: dict[str, float | None] = {
         "anchor_speedup": remembered.anchor.speedup if remembered else None,
         "recorded_speedup": remembered.current.speedup if remembered else None,
-        "speedup_tolerance": case.number("speedup_tolerance"),
         "peak_bytes": cost.peak_bytes,
         "start_up_s": cost.build_s + cost.first_step_s,
         "duration_s": case.duration_s or None,

@@ -199,7 +199,7 @@ def test_a_case_without_a_record_passes_but_in_a_gate() -> None:
             case(SLOW, launch_slowdown=1.5, recorded_code=code(10.0)),
             "the_machine slow_host slower_than_record code_not_slower no_bill",
         ),
-        ("speedup", case(FAST, FAST), "promise_kept fresh_process pairs"),
+        ("speedup", case(FAST, FAST), "promise_kept pairs"),
         ("speedup", case(TOO_SLOW, environment_problem="hot"), "machine_unfit speedup_below_promise pairs"),
         ("counters", case(GREW, BILL, remembered=billed()), "counted item_grew in_some_processes"),
         ("counters", case(BILL, remembered=billed()), "counted"),
