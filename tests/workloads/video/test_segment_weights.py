@@ -18,6 +18,7 @@ from torchvision.models.segmentation import fcn_resnet101
 
 from gpugate.workload import Context
 from tests.support.hostile_value import Touches
+from tests.support.masks import foreground, intersection_over_union
 from workloads.video import segment as fitting
 from workloads.video.clip import FULL, SMALL, Clip
 from workloads.video.segment import (
@@ -27,9 +28,7 @@ from workloads.video.segment import (
     checkpoint,
     fit_numbers,
     fitted_weights,
-    foreground,
     frames_with_truth,
-    intersection_over_union,
     seeded_network,
     segmenter,
     unseen_numbers,
