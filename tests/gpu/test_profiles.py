@@ -44,7 +44,7 @@ EXACT = (
     "synchronizing_calls",
 )
 # Frames that a side's native thread may have ahead: so many more or fewer are converted, by a kernel each, in either of
-# two passes. Of a step of 32 frames that forgives three eighths in four steps: a loss of every other frame is seen.
+# two passes. Of a step of 16 frames that forgives three quarters in four steps; the record of a step misses no frame.
 AHEAD = {"nvdec": BUFFERED_FRAMES}
 CONVERSION, DRIVER_COPY, COPIES_A_FRAME = "ConvertNV12", re.compile(r"cuMemcpy2DAsync"), 2
 START_S, LONGEST_S = 60.0, 60.0  # of the command, and of a case on average

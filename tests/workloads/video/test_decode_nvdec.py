@@ -178,7 +178,7 @@ def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, librar
 def test_events_hand_every_frame_over(
     cache_dir: Path, library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "MOST_BUFFER_BYTES", 0)  # the fewest frames ahead
+    monkeypatch.setattr(decode, "MOST_AHEAD", 4)
     decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 2)
     numbers = [number for _ in range(25) for number in numbers_of(decoder.read(8))]
     assert numbers == [number % 75 for number in range(200)]
