@@ -19,8 +19,7 @@ CLIP = Clip(640, 360, 24)
 @pytest.fixture
 def context(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
     monkeypatch.setitem(CLIPS, "cpu", CLIP)  # type: ignore[arg-type]
-    encode._by_baseline.cache_clear()
-    return Context(torch.device("cpu"), 4, 0, cache_dir)
+    return Context(torch.device("cpu"), encode.FRAMES, 0, cache_dir)
 
 
 def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +36,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
         return spoiled
 
     monkeypatch.setattr(composite, "composited_in_nv12", darker)
-    with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 4 frames: 40 dB are wanted$"):
+    with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 16 frames: 40 dB are wanted$"):
         composite.composites_agree(composite.OnDevice, context)
 
 
@@ -45,7 +44,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
     ("spoil", "words"),
     [
         (lambda frames: frames[:-1], "frames, .*: all of them are wanted"),
-        (lambda frames: frames.flip(0), "24 of 24 frames, .*: frame 0 of the file carries the number 7"),
+        (lambda frames: frames.flip(0), "16 of 16 frames, .*: frame 0 of the file carries the number 7"),
         (lambda frames: frames // 2, r"\d\.\d dB at least .*: 35 dB are wanted"),
     ],
     ids=["a frame less", "another order", "darker"],
