@@ -1,7 +1,8 @@
 """Prints the nights of a store or of folders as PyTorch HUD's benchmark JSON v3, or as a Bencher report.
 
-`python -m tools.history_exports hud` or `bencher` takes the options of `gpugate history` that select nights. The HUD's
-records are those that `upload-benchmark-results` of pytorch/test-infra adds to its database; a record has one metric.
+`python -m tools.history_exports hud` or `bencher` takes the options of `gpugate history` that select nights, and
+`--repo`, the name of the repository in the records of the HUD. They are those that `upload-benchmark-results` of
+pytorch/test-infra adds to its database; a record has one metric.
 A Bencher report is of one testbed at one moment, so that its document has one night.
 """
 
@@ -27,6 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit status: 0 printed, 2 no night can be used or an option is wrong."""
     parser = argparse.ArgumentParser(prog="history_exports", description=__doc__)
     parser.add_argument("format", choices=("hud", "bencher"))
+    parser.add_argument("--repo", metavar="NAME", default="", help="the repository that the records of the HUD name")
     add_selection(parser)
     parser.set_defaults(run=run, program=parser.prog)
     return run_command(parser, words)
@@ -37,17 +39,17 @@ def run(arguments: argparse.Namespace) -> int:
     nights, refused = select_nights(arguments)
     for sentence in refused:
         print(f"history_exports: {sentence}", file=sys.stderr)
-    document = list(hud_records(nights)) if arguments.format == "hud" else bencher_report(nights)
+    document = list(hud_records(nights, arguments.repo)) if arguments.format == "hud" else bencher_report(nights)
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
     return 0
 
 
-def hud_records(nights: Sequence[Night]) -> Iterator[dict[str, Any]]:
+def hud_records(nights: Sequence[Night], repository: str) -> Iterator[dict[str, Any]]:
     """A record for each metric of each case of each night; the workload is the model, the optimization its backend."""
     for night in nights:
         for case_id, case in night.cases.items():
             for name, metric in case.metrics.items():
-                yield _record(night, case_id, name, metric)
+                yield {**_record(night, case_id, name, metric), "repo": repository}
 
 
 def _record(night: Night, case_id: str, name: str, metric: Sequence[float]) -> dict[str, Any]:
@@ -59,7 +61,6 @@ def _record(night: Night, case_id: str, name: str, metric: Sequence[float]) -> d
         "timestamp": int(night.started.timestamp()),
         "schema_version": HUD_VERSION,
         "name": HUD_NAME,
-        "repo": provenance.repository or "",
         "head_branch": provenance.branch or "",
         "head_sha": provenance.commit or "",
         "runners": [

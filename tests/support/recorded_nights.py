@@ -30,7 +30,7 @@ from gpugate.store.baseline import Entry, Record
 from gpugate.workload import Case
 from tools.machines import H200
 
-FOLDER, REPOSITORY = H200.baselines, "https://example.org/team/gpugate"
+FOLDER = H200.baselines
 FIRST = datetime.datetime(2026, 11, 22, 3, 0, tzinfo=datetime.timezone.utc)
 
 
@@ -60,7 +60,7 @@ def recorded_night(number: int, faults: Faults = Faults(), commit: str = "7b0b51
     run.yardsticks = [Yardstick(entry.current.yardsticks) for entry in list(entries.values())[::12]]
     run.source_hashes = {case.workload: entries[case.case_id].current.source_hash for case in found.values()}
     run.wall_s = sum(case.measurement.wall_s for case in found.values() if case.measurement)
-    run.provenance = Provenance(REPOSITORY, commit, None, "main")
+    run.provenance = Provenance(commit=commit, branch="main")
     run.exit_status = int(any(not verdict.good for case in found.values() for verdict in case.verdicts))
     run.command = "pytest perf_tests -m gpu"
     return run
@@ -186,7 +186,7 @@ def _simulated(draw: random.Random, number: int, machine: str, share: float) -> 
         machine=machine,
         environment=replace(environment, driver=driver),
         source_hashes={},
-        provenance=Provenance(REPOSITORY, commit, branch="main", host=machine),
+        provenance=Provenance(commit=commit, branch="main", host=machine),
         interrupted=False,
         cases={case_id: _drawn(draw, number, case_id, current, share) for case_id, (current, _) in histories.items()},
     )

@@ -152,7 +152,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("project")
     for number, commit in enumerate(COMMITS):
         branch = "topic" if commit == "bbbb2222" else "main"
-        code = Provenance(repository="https://example.org/a.git", commit=commit, branch=branch, host="one")
+        code = Provenance(commit=commit, branch=branch, host="one")
         cases = [timed("fused", 3.0 + number), timed("graph", 1.5)]
         changed = {"provenance": code, "environment": OTHER if number == 3 else MACHINE}
         night(path / "nights", number, cases, **changed)

@@ -44,7 +44,7 @@ def night(day: int = 0, cases: Sequence[str] = CASES, **changed: object) -> Nigh
         machine="nvidia-h200-140-gib-700-w",
         environment=H200,
         source_hashes={"tiny": "0123456789abcdef"},
-        provenance=Provenance(repository="git@a:b.git", commit=f"a{day}", branch="main", host="one", gpu_uuid="GPU-1"),
+        provenance=Provenance(commit=f"a{day}", branch="main", host="one", gpu_uuid="GPU-1"),
         interrupted=False,
         cases={case_id: CaseNight(Outcome.PASS, metrics) for case_id in cases},
     )

@@ -1,4 +1,4 @@
-"""The provenance of a run: its commit, its uncommitted changes, its CI job and its host, and no credential."""
+"""The provenance of a run: its commit, its uncommitted changes, its branch and its host."""
 
 import subprocess
 from importlib.machinery import ModuleSpec
@@ -8,17 +8,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from gpugate.store import provenance
-from gpugate.store.provenance import (
-    find_commit_with,
-    is_unchanged,
-    list_code,
-    read_provenance,
-    remote_address,
-)
+from gpugate.store.provenance import find_commit_with, is_unchanged, list_code, read_provenance
 from gpugate.store.version import git
 from tests.engine.store.test_version import commit
-
-GITHUB = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"}
 
 
 @pytest.fixture
@@ -28,57 +20,30 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_commit_with_its_branch_and_its_remote(repository: Path) -> None:
+def test_a_commit_with_its_branch(repository: Path) -> None:
     first = commit(repository, "first")
-    git(repository, "remote", "add", "origin", "https://me:secret@example.org/a/b.git?token=secret")
     found = read_provenance(repository, variables={})
     assert (found.commit, found.changes, found.branch) == (first, None, "main")
-    assert found.repository == "https://example.org/a/b.git"
-    assert (found.ci_url, found.container, found.gpu_uuid) == (None, None, None)
+    assert (found.container, found.gpu_uuid) == (None, None)
     (repository / "new.json").write_text("{}")
     runs = [read_provenance(repository, ignored, variables={}) for ignored in ([repository / "new.json"], [])]
     assert [run.changes is None for run in runs] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("variables", "ci_url", "branch"),
+    ("variables", "branch"),
     [
-        (
-            {**GITHUB, "GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"},
-            "https://github.com/a/b/actions/runs/7",
-            "main",
-        ),
-        ({"CI_JOB_URL": "https://x:y@ci.example/1", "CI_COMMIT_REF_NAME": "topic"}, "https://ci.example/1", "topic"),
-        ({"BUILD_URL": "https://ci.example/job/2/"}, "https://ci.example/job/2/", None),
-        ({}, None, None),
+        ({"GITHUB_HEAD_REF": "", "GITHUB_REF_NAME": "main"}, "main"),
+        ({"CI_COMMIT_REF_NAME": "topic"}, "topic"),
+        ({}, None),
     ],
 )
-def test_the_job_of_a_ci_service_and_a_folder_without_git(
-    tmp_path: Path, variables: dict[str, str], ci_url: str | None, branch: str | None
+def test_the_branch_of_a_ci_service_and_a_folder_without_git(
+    tmp_path: Path, variables: dict[str, str], branch: str | None
 ) -> None:
     found = read_provenance(tmp_path, gpu_uuid="GPU-1", variables={**variables, "GPUGATE_IMAGE_DIGEST": "sha256:1"})
-    assert (found.ci_url, found.branch) == (ci_url, branch)
-    assert (found.commit, found.changes, found.repository) == (None, None, None)
+    assert (found.commit, found.changes, found.branch) == (None, None, branch)
     assert (found.container, found.gpu_uuid) == ("sha256:1", "GPU-1")
-
-
-@pytest.mark.parametrize(
-    ("remote", "kept"),
-    [
-        ("git@example.org:a/b.git", "git@example.org:a/b.git"),
-        ("example.org:a/b.git", "example.org:a/b.git"),
-        ("/srv/a.git", None),
-        ("file:///srv/a.git", None),
-        ("C:/Users/ada/a.git", None),
-        ("user:token@example.org:a.git", None),
-        ("ext::sh -c /home/ada/x", None),
-        ("https://[x/a", None),
-        ("ssh://git@example.org/a.git", "ssh://example.org/a.git"),
-        ("https://token@example.org/a.git", "https://example.org/a.git"),
-    ],
-)
-def test_an_address_loses_its_credentials_and_a_folder_is_none(remote: str, kept: str | None) -> None:
-    assert remote_address(remote) == kept
 
 
 def test_the_host_is_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
