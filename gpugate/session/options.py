@@ -49,10 +49,6 @@ SETTINGS = {
         "the project's own --perf-baselines, also for the commands of gpugate; relative to pytest's rootdir",
     ),
     "perf_against": (AUTO, "the --against of each run with --gate"),
-    "perf_proof_days": (
-        "7",
-        "days for which a proof that succeeded is not shown again; with 0 every run shows its proofs",
-    ),
     "perf_processes": (
         "",
         f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
@@ -106,7 +102,6 @@ class Options:
     report_path: Path | None = None  # the directory of this night
     store_url: str | None = None  # None: this process adds no run to a store
     proofs_path: Path | None = None  # the folder of remembered proofs; None: none is remembered
-    proof_days: int = 7  # for which a proof is remembered
     against: str = OFF  # the version to compare with: off, auto or a git ref
     step_timeout_s: float = time_limit.DEFAULT_S  # of what a side does without an end
     fresh: bool = False  # measures for the process that started it, which judges and shows the proofs
@@ -258,7 +253,6 @@ def read_options(config: pytest.Config) -> Options:
         report_path=_path(config, value("perf_report")),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
-        proof_days=whole_number("perf_proof_days", config.getini("perf_proof_days"), example=7, least=0, most=9999),
         baselines_path=_baselines(config),
         settings=_settings(config),
         own_inputs=bool(value("perf_set")) and _are_the_default(config),

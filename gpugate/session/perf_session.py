@@ -72,7 +72,7 @@ class PerfSession:
 
     def __post_init__(self) -> None:
         self.records = Records(self.options, self.device, self.result, self.notes)
-        self.proofs = RememberedProofs(self.options.proofs_path, self.result, self.options.proof_days)
+        self.proofs = RememberedProofs(self.options.proofs_path, self.result)
         self.doubt = DoubtTime(cases=max(1, len(self.node_ids)))
 
     @property

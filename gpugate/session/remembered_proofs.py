@@ -25,6 +25,7 @@ from gpugate.store.writable_folder import make_ignored
 from gpugate.workload import Case
 
 _LOG = logging.getLogger(__name__)
+REMEMBERED = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class RememberedProofs:
 
     folder: Path | None
     run: RunResult
-    days: int = 7  # for which a proof is remembered
     keys: dict[str, str] = field(default_factory=dict)
 
     def compute_keys(self, cases: Iterable[Case]) -> None:
@@ -109,7 +109,7 @@ class RememberedProofs:
             return False
         with suppress(ValueError, TypeError):  # no time, or one without its offset
             age = datetime.fromisoformat(self.run.started_at) - datetime.fromisoformat(proof.proved_at)
-            return timedelta() <= age < timedelta(self.days)
+            return timedelta() <= age < REMEMBERED
         return False
 
     def _key(self, case: Case) -> str:

@@ -63,7 +63,6 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
         ),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
         ("-operf_budget", "soon", "give seconds above 0"),
-        *(("-operf_proof_days", value, "give a whole number from 0 to 9999") for value in ("-1", "1.5", TOO_LONG)),
         *(("-operf_seed", value, "give a whole number from 0 to 1") for value in ("-1", "x", TOO_LONG)),
         *(("--perf-shard", value, "give I/N with I from 1 to N") for value in ("5/4", "0/4", "1/0", "half")),
         *(("--perf-json", value, "give a file name in a folder that can") for value in ("no/run.json", "perf_tests")),
@@ -161,18 +160,17 @@ perf_budget = 2
 perf_store = off
 perf_baselines = records
 perf_against = main
-perf_proof_days = 0
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["--gate"], (2.0, "main", "records", 0, None)),
-        ([], (2.0, "off", "records", 0, None)),  # nothing is judged, so nothing is compared
+        (["--gate"], (2.0, "main", "records", None)),
+        ([], (2.0, "off", "records", None)),  # nothing is judged, so nothing is compared
         (
             ["--gate", "--perf-budget=3", "--against=auto", "--perf-baselines=b", "--perf-store=sqlite:///a"],
-            (3.0, "auto", "b", 0, "sqlite:///a"),
+            (3.0, "auto", "b", "sqlite:///a"),
         ),
     ],
 )
@@ -182,7 +180,7 @@ def test_a_projects_settings_are_those_of_each_run_that_gives_no_option(
     pytester.makeini(PROJECT)
     options = read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments))
     folder = options.baselines_path.relative_to(pytester.path)
-    assert (options.budget_s, options.against, str(folder), options.proof_days, options.store_url) == found
+    assert (options.budget_s, options.against, str(folder), options.store_url) == found
     assert options.budget_given
 
 
