@@ -15,7 +15,7 @@ from pathlib import Path
 from gpugate.errors import BaselineError
 from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult
-from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, whole_number
+from gpugate.session.options import DEFAULT_PROCESSES, find_baselines, find_project, whole_number
 from gpugate.session.recording import write
 from gpugate.store import baseline, nights, run_file
 from gpugate.store.night_files import find_runs
@@ -104,7 +104,7 @@ def _delete(baselines: Path, case_id: str) -> None:
 
 
 def _runs(path: Path | None) -> list[RunResult]:
-    paths = nights.find_newest(Path.cwd()) if path is None else find_runs(path)
+    paths = nights.find_newest(find_project()) if path is None else find_runs(path)
     if not paths:
         raise BaselineError(f"{KEPT} contains no run: run the tests, each in a process of its own")
     seen: dict[tuple[str, int], Path] = {}

@@ -25,7 +25,7 @@ from gpugate.results.fleet_plan import Shard
 from gpugate.session.workers import Worker, read_worker
 from gpugate.statistics.policy import DECIDING_PROCESSES
 from gpugate.store.night_files import RUN
-from gpugate.store.store_url import VARIABLE, choose_url, find_file, find_root, proofs_folder
+from gpugate.store.store_url import VARIABLE, choose_url, find_file, proofs_folder
 from gpugate.store.version import STORE_FOLDER
 from gpugate.units import MOST_PROCESSES, MOST_SECONDS
 
@@ -206,10 +206,18 @@ def add_settings(parser: pytest.Parser) -> None:
 def find_url(given: str | None) -> str:
     """The URL of the store that a console command was given, else that of the project. Raises OptionError where it is
     off."""
-    found = given or choose_url(None, find_root(Path.cwd()), setting=_read_project().getini("perf_store"))
+    if given:
+        return given
+    project = _read_project()
+    found = choose_url(None, project.rootpath, setting=project.getini("perf_store"))
     if found is None:
         raise OptionError("the store is off: give --store URL")
     return found
+
+
+def find_project() -> Path:
+    """The root folder of the project around the working folder."""
+    return _read_project().rootpath
 
 
 def find_baselines(given: Path | None) -> Path:

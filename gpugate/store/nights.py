@@ -13,7 +13,6 @@ from gpugate.machine.environment import machine_name
 from gpugate.results.run import RunResult, night_of
 from gpugate.store import run_file
 from gpugate.store.night_files import RUN, find_runs
-from gpugate.store.store_url import find_root
 from gpugate.store.version import STORE_FOLDER
 from gpugate.store.writable_folder import choose_folder, make_ignored
 
@@ -61,9 +60,9 @@ def keep(run: RunResult, root: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def find_newest(start: Path) -> list[Path]:
-    """The files of the newest kept run of the project around `start`, and of all with the same code and machine."""
-    paths = sorted(_find_kept(find_root(start)).glob("*.json"))
+def find_newest(root: Path) -> list[Path]:
+    """The files of the newest kept run of the project `root`, and of all with the same code and machine."""
+    paths = sorted(_find_kept(root).glob("*.json"))
     runs = {path: run_file.read(path) for path in paths}
     return [path for path, run in runs.items() if _is_alike(run, runs[paths[-1]])]
 

@@ -50,8 +50,3 @@ def proofs_folder(url: str, root: Path) -> Path:
     """The folder of remembered proofs: beside the file of a store; for another database, in the project `root`."""
     file = find_file(url)
     return (choose_folder(root / STORE_FOLDER) if file is None else file.parent) / PROOFS
-
-
-def find_root(start: Path) -> Path:
-    """The nearest folder, from `start` upwards, that has a store; `start` where there is none."""
-    return next((folder for folder in (start, *start.resolve().parents) if (folder / STORE_FOLDER).is_dir()), start)

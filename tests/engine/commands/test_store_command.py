@@ -21,7 +21,7 @@ def count(url: str) -> int:
         return store.count_runs()
 
 
-def test_folders_are_added_once_to_the_nearest_store_upwards(
+def test_folders_are_added_once_to_the_store_of_the_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(VARIABLE)
@@ -29,7 +29,7 @@ def test_folders_are_added_once_to_the_nearest_store_upwards(
     first, *_ = nights(folder, SERIES)
     (tmp_path / "runs").mkdir()
     shutil.copy(first / "run.json", tmp_path / "runs/copy.json")
-    open_store(url).close()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "deep/down").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/down")
     assert main(["store", "add", str(first)]) == 0
