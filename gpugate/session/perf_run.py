@@ -135,8 +135,6 @@ class PerfRun:
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.closing.close)
         self.tests.opened = opened
-        if not self.options.gate:
-            self._lines.extend(opened.records.describe_unused())
 
     def _order(self, items: list[pytest.Item]) -> None:
         """Lets the cases of a gate come first whose source changed since their record: the time for duets may not
@@ -253,24 +251,24 @@ class PerfRun:
         if self.options.gate:
             ran = [item for item in session.items if item.nodeid in self.tests.failed]
             items = ran if self._is_worker else session.items
-            found += [*self.tests.problems(items), *perf.records.describe_unused()]
+            found += self.tests.problems(items)
         if not self._is_worker:
             found += run_problems(perf.result)
         return found
 
     def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted;
-        none for a developer who selects cases."""
+        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted,
+        also those that the catalogue no longer has; none for a developer who selects cases."""
         if not (self.options.gate or selects_all(self.config)):
             return []
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
-        others = [case for case in catalogue.cases() if case.id not in selected and perf.records.find_current(case)]
-        if self.config.option.markexpr == GPU_MARK:
-            others = [case for case in others if case.device_kind == "cuda"]
-        names = list_names([case.id for case in others if not perf.accepts_absence(case)])
+        kind = "/cuda" if self.config.option.markexpr == GPU_MARK else ""
+        others = {name for name in perf.records.recorded if name not in selected and name.endswith(kind)}
+        others -= {case.id for case in catalogue.cases() if case.id in others and perf.accepts_absence(case)}
         step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
-        return [f"no selected test measures {names}, which this machine has recorded: {step}"] if names else []
+        names = list_names(sorted(others))
+        return [f"no selected test measures {names}, which this machine has recorded: {step}"] if others else []
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""

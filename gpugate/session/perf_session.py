@@ -272,7 +272,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         known = {workload.name for workload in catalogue.workloads()}
         files = {name: file for name, file in recorded.items() if name in known}
         whole = files if recorded.keys() <= known or catalogue.is_partial(root) else recorded
-        session.records.unused = baseline.find_unused(whole, {case.id for case in catalogue.cases()})
+        session.records.recorded = [f"{name}/{key}" for name, file in whole.items() for key in file.cases]
     session.records.files = {} if options.update_baselines else files
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))

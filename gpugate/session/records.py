@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +32,7 @@ class Records:
     result: RunResult
     notes: set[str]
     files: dict[str, baseline.BaselineFile] = field(default_factory=dict)
-    unused: tuple[str, ...] = ()  # recorded cases that the catalogue no longer has
+    recorded: Sequence[str] = ()  # the cases of this suite that this machine has recorded
 
     @property
     def folder(self) -> Path:
@@ -123,13 +122,6 @@ class Records:
             return None
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
-
-    def describe_unused(self) -> Iterator[str]:
-        """Writes a sentence for every record whose optimization the catalogue no longer has: a gate is red by it."""
-        folder = self.options.baselines_path
-        for case_id in self.unused:
-            delete = shlex.join(["gpugate", "accept", "--delete", case_id, "--baselines", str(folder)])
-            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
 
 def _key(case: Case) -> str:

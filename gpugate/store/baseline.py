@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -270,12 +270,6 @@ def find_other_cores(baselines: Path, environment: Environment, workload: str, k
     entries = [_load(folder, workload).cases.get(key) for folder in others]
     records = [entry.current for entry in entries if entry is not None]
     return max(records, key=lambda record: record.environment.cpu_count, default=None)
-
-
-def find_unused(files: Mapping[str, BaselineFile], case_ids: Collection[str]) -> tuple[str, ...]:
-    """Lists the ids of the cases in `files` that the catalogue no longer has."""
-    ids = (f"{file.workload}/{key}" for file in files.values() for key in file.cases)
-    return tuple(case_id for case_id in ids if case_id not in case_ids)
 
 
 def histories_of(files: Mapping[str, BaselineFile]) -> dict[str, tuple[History, History]]:

@@ -18,7 +18,7 @@ from gpugate.results.summary import history
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.store import baseline
-from gpugate.store.baseline import BaselineFile, Recording, find_unused, load_all, write
+from gpugate.store.baseline import BaselineFile, Recording, load_all, write
 from gpugate.store.codec import to_json
 from gpugate.store.json_file import parse
 from gpugate.workload import Size
@@ -389,12 +389,6 @@ def test_what_is_perhaps_slower_than_recorded_is_not_added_to_the_record(
     slower = run(replace(case("tf32", 1.5), verdicts=[Verdict("speedup", "net/tf32/cuda", outcome, (Reason(code),))]))
     with pytest.raises(BaselineError, match=f"net/tf32/cuda is {outcome.value} in the check of speedup "):
         record_runs(load_all(folder)["net"], "net", [slower], replace(FIRST, adding=True), min_processes=1)
-
-
-def test_unused_cases_are_reported(folder: Path, recorded: Path) -> None:
-    files = load_all(folder)
-    assert find_unused(files, ["net/tf32/cuda"]) == ()
-    assert find_unused(files, ["net/tf32/cpu", "net/fp16/cuda"]) == ("net/tf32/cuda",)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "baselines").rglob("*.json")), ids=lambda path: path.stem)
