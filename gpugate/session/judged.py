@@ -151,8 +151,7 @@ class PerfTests:
         failing = [one for one in verdicts if one.bad or (self.session.options.gate and not one.good)]
         if failing:
             worst = min(failing, key=lambda one: SEVERITY.index(one.outcome))
-            before = [one for held in self.held.values() for one in held]
-            pytest.fail(show_controls(sentence(worst, self.session.result, before)), pytrace=False)
+            pytest.fail(show_controls(sentence(worst, self.session.result)), pytrace=False)
 
     def _hold(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
         """Notes that a test decides by the verdict. Fails where this run made no such verdict for the test."""
@@ -230,15 +229,10 @@ def properties(verdict: Verdict) -> dict[str, Any]:
     return {"verdict": verdict.outcome.value, "reason_code": verdict.code.value, **words, **numbers}
 
 
-def sentence(verdict: Verdict, run: RunResult, before: Iterable[Verdict]) -> str:
-    """Writes the verdict with its reason in one sentence, and the command to run next; a reason that another verdict of
-    the case had `before` is not said again."""
-    head = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
-    same = (one for one in before if one.case_id == verdict.case_id and one.check != verdict.check)
-    alike = next((one.check for one in same if (one.outcome, one.reason) == (verdict.outcome, verdict.reason)), None)
-    if alike is not None:
-        return f"{head}, as its {alike}"
+def sentence(verdict: Verdict, run: RunResult) -> str:
+    """Writes the verdict with its reason in one sentence, and the command to run next."""
     step = describe_next_step(verdict, run)
+    head = f"{verdict.outcome.value} {verdict.check} of {verdict.case_id}"
     return f"{head}: {verdict.reason}" + (f"\n  next: {step}" if step else "")
 
 
