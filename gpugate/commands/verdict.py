@@ -17,7 +17,7 @@ from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
 from gpugate.session.decide_again import decide_again, find_changes
 from gpugate.session.merging import ShardRun, check_shard, list_red, merge
-from gpugate.session.night_report import prepare_night, write_night
+from gpugate.session.night_report import prepare_night, write_pages
 from gpugate.store import run_file
 from gpugate.store.night_files import run_path
 from gpugate.store.run_file import RunFileError
@@ -97,7 +97,8 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
         raise ReplayError(f"none of the {len(paths)} shards has a run: {step}")
     night = merge(shards)
     prepare_night(output)
-    write_night(output, night)
+    write_pages(output, night)
+    run_file.write(run_path(output), night)
     print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}; {RunView(night).tally}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN

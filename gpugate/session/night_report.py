@@ -1,4 +1,4 @@
-"""The files of `--perf-report DIR`: the whole run as JSON, its screen as Markdown, and a page.
+"""The files of `--perf-report DIR` beside the run: its screen as Markdown, and a page.
 
 The page compares the night with the newest earlier one of the same machine beside it. pytest writes `DIR/junit.xml`,
 where its `--junitxml` points.
@@ -33,18 +33,14 @@ def prepare_night(folder: Path) -> None:
         write_atomically(folder / SUMMARY, "**No result**: no case was selected, or the run was cut off.\n")
 
 
-def write_night(folder: Path, run: RunResult) -> None:
-    """Replaces `summary.md`, `night.html` and at last `run.json`, each in one step.
-
-    Raises OptionError or RunFileError where one cannot be written, and FormatError as `run_file.write` does.
-    """
+def write_pages(folder: Path, run: RunResult) -> None:
+    """Replaces `summary.md` and `night.html`, each in one step. Raises OptionError where one cannot be written."""
     from gpugate.report.pages.night import night_page  # with jinja2, which a session imports at its end
 
     view = RunView(run)
     with _writing(folder):
         write_atomically(folder / SUMMARY, night_summary(view))
         write_atomically(folder / PAGE, night_page(view, find_last_night(folder, run)))
-    run_file.write(folder / RUN, run)
 
 
 def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:

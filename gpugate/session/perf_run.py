@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from gpugate.results.series import sweeps
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import end_hung
 from gpugate.session.merging import CAUGHT, NOTHING_MEASURED, fault_status, run_problems
-from gpugate.session.night_report import prepare_night, write_night
+from gpugate.session.night_report import prepare_night, write_pages
 from gpugate.session.options import Options
 from gpugate.session.perf_session import PerfSession, open_session
 from gpugate.session.recording import lock_for_recording, record, warn_about_code
@@ -186,7 +186,7 @@ class PerfRun:
                         raise BaselineError(NOT_RECORDED)
                     record(perf, self._lines.extend)
         except GpugateError as error:
-            self._end_unwritten(session, str(error))
+            self._end_red(session, [str(error)])
         except KeyboardInterrupt:
             if perf is not None:
                 perf.finish(interrupted=True)
@@ -218,32 +218,21 @@ class PerfRun:
             self._end_red(session, [NOTHING_MEASURED])
 
     def _end(self, session: pytest.Session, run: RunResult, problems: Sequence[str]) -> None:
-        """Decides the exit status, and writes the run with it, its night, and its line in the store."""
+        """Decides the exit status, and writes the pages of the night, at last the run, and its line in the store."""
         self._end_red(session, problems)
         if not run.interrupted:
             self._end_with_fault(session, run)
         run.exit_status = None if run.recording else int(session.exitstatus)
         try:
-            self._write_files(run)
             if self.options.report_path is not None and not self._is_worker:
-                write_night(self.options.report_path, run)
+                write_pages(self.options.report_path, run)
+            self._write_files(run)
         finally:  # where no file can be written, the store may have room
             self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
 
     def _write_files(self, run: RunResult) -> None:
         for path in self.options.run_paths:
             run_file.write(path, run)
-
-    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
-        """Ends the session red, also in the files of its run that can be written."""
-        self._end_red(session, [problem])
-        run = self.run
-        if run is None or run.recording:
-            return
-        run.exit_status = int(session.exitstatus)
-        for path in self.options.run_paths:
-            with suppress(GpugateError):
-                run_file.write(path, run)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""

@@ -26,8 +26,8 @@ from gpugate.results.case import CaseResult, Confirmation, Promise, Remembered
 from gpugate.results.run import RunResult
 from gpugate.results.summary import History, summarize
 from gpugate.session.decide_again import decide_again
-from gpugate.session.night_report import write_night
 from gpugate.store import run_file
+from gpugate.store.night_files import RUN
 from gpugate.workload import Contract, Limit, Size, Tolerance
 from tests.conftest import H200
 
@@ -183,7 +183,7 @@ def night(folder: Path, number: int, cases: Sequence[CaseResult], **changed: Any
     run = RunResult(MACHINE, started, seed=number, gate=True, cases=by_id, source_hashes=HASHES)
     path = folder / f"night-{number:02d}"
     path.mkdir(parents=True)
-    write_night(path, replace(run, **changed))
+    run_file.write(path / RUN, replace(run, **changed))
     return path
 
 

@@ -261,7 +261,7 @@ def test_a_full_disk_is_one_sentence_before_anything_is_measured_and_leaves_no_h
 
 
 @pytest.mark.parametrize("name", ["summary.md", "run.json"])
-def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
+def test_a_file_of_a_gate_that_finds_no_room_leaves_no_green_file_of_its_run(
     tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     replace_file = Path.replace
@@ -283,9 +283,6 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
     assert "INTERNALERROR" not in result.text
     assert main(["verdict", str(tiny.path / "run.json")]) != 0
     assert main(["verdict", str(tiny.path / "night")]) != 0
-    if name != "run.json":  # which has no room in either folder
-        run = run_file.read(tiny.path / "run.json")
-        assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
 
 
 def test_what_is_the_users_own_is_not_held_against_what_ships(tiny: TinyProject) -> None:

@@ -18,8 +18,9 @@ from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.verdict import CASE_CHECKS, Outcome, Verdict
-from gpugate.session.night_report import write_night
-from gpugate.store.night_files import PAGE
+from gpugate.session.night_report import write_pages
+from gpugate.store import run_file
+from gpugate.store.night_files import PAGE, RUN
 from tests.engine.commands.test_history_page import HOSTILE
 from tests.support.read_pages import Page, squeeze
 from tests.support.recorded_nights import recorded_night
@@ -93,7 +94,9 @@ def test_a_night_is_compared_with_the_newest_one_beside_it(tmp_path: Path) -> No
     for number in range(2):
         folder = tmp_path / f"night-{number}"
         folder.mkdir()
-        write_night(folder, recorded_night(number, commit=f"commit-{number}"))
+        run = recorded_night(number, commit=f"commit-{number}")
+        write_pages(folder, run)
+        run_file.write(folder / RUN, run)
     assert "Compared with night-0" in Page((tmp_path / "night-1" / PAGE).read_bytes()).text
 
 
