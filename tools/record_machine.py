@@ -2,11 +2,11 @@
 
 `python -m tools.record_machine RUNS --gpus 4 --minutes 25` measures every CUDA case in fresh processes, a few cases in
 each, with one process on each GPU at a time. The cases with the fewest processes come first: those of the records in
-`baselines/` count, and those in RUNS. So a call after a lost machine goes on where the last one ended. The runs then
-become records by `gpugate accept RUNS --add`, or without `--add` where the sides changed.
+`baselines/` count, those of the runs in `results/`, and those in RUNS. So a call after a lost machine goes on where the
+last one ended. The runs then become records by `gpugate accept RUNS --add`, or without `--add` where the sides changed.
 
-A case that needs the host or several GPUs runs when no other case does. The estimates of time are the durations of the
-runs in RUNS; a case without one counts as UNKNOWN_S.
+A case that needs the host or several GPUs runs when no other case does. The estimates of time are the durations in
+these runs; a case without one counts as UNKNOWN_S.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from gpugate.store.baseline import Record
 from gpugate.store.source_hash import source_hash
 from gpugate.units import number_of
 from gpugate.workload import Case
-from tools.machines import ROOT, Machine, list_cases
+from tools.archive import list_files
+from tools.machines import MACHINES, ROOT, Machine, list_cases
 from tools.simulated_nights import load_entries
 
 START_S = 25.0  # of a process: imports, the probes of the machine, the first use of the device
@@ -192,13 +193,21 @@ def _read_seconds(path: Path) -> dict[str, float]:
     return {name: case.duration_s for name, case in run_file.read(path).cases.items() if case.measurement is not None}
 
 
-def _find_records(cases: Iterable[Case], machine: Machine) -> dict[str, Record]:
+def _find_records(cases: Iterable[Case], machine: Machine, hashes: Mapping[str, str]) -> dict[str, Record]:
     """The machine's record of each case, where the sources of its workload are still those that were recorded."""
     recorded = {case_id: entry.current for case_id, entry in load_entries(machine).items()}
-    known = [case for case in cases if case.id in recorded]
-    workloads = {case.workload.name: case.workload for case in known}
-    hashes = {name: source_hash(workload) for name, workload in workloads.items()}  # one for all cases of a workload
+    known = (case for case in cases if case.id in recorded)
     return {case.id: recorded[case.id] for case in known if recorded[case.id].source_hash == hashes[case.workload.name]}
+
+
+def find_stored(cases: Sequence[Case], machine: Machine, hashes: Mapping[str, str]) -> list[dict[str, float]]:
+    """The seconds of each case of the machine's stored runs, where the sources of its workload are still the same."""
+    found = []
+    for path in list_files(machine.results / "runs", "catalogue*.json"):
+        sources, seconds = run_file.read(path).source_hashes, _read_seconds(path)
+        same = {case.id for case in cases if sources.get(case.workload.name) == hashes[case.workload.name]}
+        found.append({case_id: seconds[case_id] for case_id in seconds.keys() & same})
+    return found
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -220,11 +229,16 @@ def main(words: Sequence[str] | None = None) -> int:
     known.folder.mkdir(parents=True, exist_ok=True)
     parts = known.cases.split(",")
     cases = [case for case in list_cases(known.kind) if any(part in case.id for part in parts)]
+    machine = next((one for one in MACHINES if one.name == known.machine), Machine("", known.machine, ""))
+    workloads = {case.workload.name: case.workload for case in cases}
+    hashes = {name: source_hash(workload) for name, workload in workloads.items()}
+    stored = find_stored(cases, machine, hashes)
     measured = [_read_seconds(path) for path in sorted(known.folder.glob("*.json"))]
     done = Counter(itertools.chain.from_iterable(measured))
-    known_s = {name: seconds for run in measured for name, seconds in run.items()}
-    records = _find_records(cases, Machine("", known.machine, ""))
-    recorded = {case_id: len(record.processes) for case_id, record in records.items()}
+    known_s = {name: seconds for run in (*stored, *measured) for name, seconds in run.items()}
+    records = _find_records(cases, machine, hashes)
+    recorded = Counter({case_id: len(record.processes) for case_id, record in records.items()})
+    recorded.update(itertools.chain.from_iterable(stored))
     cores = len(os.sched_getaffinity(0)) // known.gpus
     planned = [
         PlannedCase(case.id, case_needs_host(case, records.get(case.id), cores), case.optimization.needs.gpus)

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.stored_runs import case, measured, stored
-from tools.record_machine import GROUP_S, MOST_IN_VAIN, START_S, TRIES, PlannedCase, Queue, main, measure_all
+from tools.machines import Machine, list_cases
+from tools.record_machine import (
+    GROUP_S,
+    MOST_IN_VAIN,
+    START_S,
+    TRIES,
+    PlannedCase,
+    Queue,
+    find_stored,
+    main,
+    measure_all,
+)
 
 SIDE_BY_SIDE = [PlannedCase(f"w/{number}/cuda") for number in range(12)]
 ALONE = [
@@ -112,3 +123,14 @@ def test_a_call_goes_on_where_the_last_one_ended(
     assert len(list(runs.glob("*.json"))) == 1
     assert main([*words, "--processes", "2"]) == 0
     assert len(list(runs.glob("*.json"))) == 2
+
+
+def test_a_stored_run_counts_where_the_sources_of_its_workload_are_the_same(tmp_path: Path) -> None:
+    result = case("inductor", kind="cpu", measurement=measured(MEASURED, 3.0, wall_s=7.0))
+    result = replace(result, case_id=MEASURED, workload="two-layer-net")
+    (tmp_path / "runs").mkdir()
+    stored(tmp_path / "runs" / "catalogue.json", result, source_hashes={"two-layer-net": "same"})
+    cases, machine = list_cases("cpu"), Machine("", "none", str(tmp_path))
+    hashes = dict.fromkeys((one.workload.name for one in cases), "same")
+    assert find_stored(cases, machine, hashes) == [{MEASURED: 7.0}]
+    assert find_stored(cases, machine, {**hashes, "two-layer-net": "another"}) == [{}]
