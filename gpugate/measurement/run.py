@@ -352,10 +352,12 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         pairing.take(_more_pairs(run, pairing, round_s), go_on)
         estimate = _estimate([*run.builds, pairing.result()])
         run.half_widths.append(estimate.half_width if estimate else math.inf)
-        # Where building is dear (compilation), the budget allows only more pairs of the same build.
-        affordable = run.rebuild_s + round_s < run.seconds_left
-        missing = settings.min_builds - len(run.builds) - 1 if affordable else 0
         pairs = run.pairs + len(pairing.pairs)
+        # Where building is dear (compilation), the budget allows only more pairs of the same build. The fewest pairs
+        # are of two builds, unless one takes the whole budget: eight of one build leave an interval half as wide again.
+        in_budget = run.rebuild_s + round_s < run.seconds_left
+        affordable = in_budget or (pairs < FEWEST_PAIRS and run.rebuild_s < settings.budget_s)
+        missing = settings.min_builds - len(run.builds) - 1 if affordable else 0
         wanted = math.inf if settings.planned else settings.half_width
         stopped = stop_reason(run.half_widths, pairs, missing, run.seconds_left, wanted)
         if stopped is not None or affordable:

@@ -99,13 +99,15 @@ def test_a_duet_that_counts_no_step_has_the_counters_of_its_timed_blocks(bench: 
     assert "minor_faults" in found.optimized_counters
 
 
-@pytest.mark.parametrize(("budget_s", "pairs"), [(0.001, 8), (2.0, None)])
-def test_a_spent_budget_stops_but_never_before_eight_pairs(bench: Bench, budget_s: float, pairs: int | None) -> None:
+@pytest.mark.parametrize(("budget_s", "pairs"), [(0.001, [8]), (0.5, [4, 4]), (2.0, None)])
+def test_a_spent_budget_stops_but_never_before_eight_pairs_of_two_builds_where_it_pays_for_one(
+    bench: Bench, budget_s: float, pairs: list[int] | None
+) -> None:
     drift = itertools.count(1)
     case = bench.case(bench.side("fast", lambda: 30.0 + 0.05 * next(drift)))
     found = bench.measure(case, half_width=1e-9, budget_s=budget_s)
     assert found.stopped_because == "budget"
-    assert len(found.pairs) == pairs if pairs else len(found.pairs) > 8
+    assert [len(one.pairs) for one in found.instances] == pairs if pairs else len(found.pairs) > 8
     if not pairs:
         began_s = next(told.seconds_left for told in bench.told if told.seconds_left is not None)
         assert 1.5 < began_s <= 2.0
