@@ -163,6 +163,16 @@ def _cool(one: Evidence) -> NextStep:
     return NextStep.RAISE_QUOTA if "throttled_periods" in one.first.optimized_counters else NextStep.COOL_MACHINE
 
 
+def _trace(one: Evidence) -> NextStep | None:
+    """Nothing takes a profile of a case of several ranks."""
+    return None if "ranks" in one.first.optimized_counters else NextStep.TRACE
+
+
+def _check_size(one: Evidence) -> NextStep:
+    """A busy machine has slow yardsticks, beside which a right size looks wrong."""
+    return NextStep.FREE_CORES if one.times_ceiling is None or one.busy is not None else NextStep.CHECK_SIZE
+
+
 def _nothing(problem: str | None) -> Sequence[Reason]:
     return [Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem} if problem is not None else {})]
 
@@ -180,12 +190,7 @@ NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
     Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
     Rule(lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.UNDECIDED, NextStep.USE_CUDA),
-    Rule(
-        lambda one: one.no_result,
-        lambda one: one.no_result,
-        Outcome.UNDECIDED,
-        lambda one: NextStep.FREE_CORES if one.times_ceiling is None else NextStep.CHECK_SIZE,
-    ),
+    Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, _check_size),
     Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
@@ -194,13 +199,13 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
             lambda one: one.outputs.problems,
             lambda one: one.outputs.problems[:1],
             Outcome.WRONG,
-            lambda one: NextStep.TRACE if one.outputs.comparable else NextStep.REPEAT,
+            lambda one: _trace(one) if one.outputs.comparable else NextStep.REPEAT,
         ),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
         Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.UNDECIDED),
     ),
     "speedup": (
-        Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.inert, ReasonCode.DID_NOTHING, Outcome.NOT_ENGAGED, _trace),
         *NO_TIMES,
         _unless_confirmed(lambda one: one.promise_is == "missed"),
         Rule(lambda one: one.promise_is == "missed", ReasonCode.SPEEDUP_BELOW_PROMISE, Outcome.REGRESSED, _longer),
@@ -237,8 +242,8 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.busy and one.wall_is == "open", ReasonCode.OTHER_WORK),
     ),
     "counters": (
-        Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, NextStep.TRACE),
-        Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.not_engaged, ReasonCode.NOT_ENGAGED, Outcome.NOT_ENGAGED, _trace),
+        Rule(lambda one: one.idle.sure, lambda one: one.idle.reasons, Outcome.NOT_ENGAGED, _trace),
         Rule(
             lambda one: not one.first.optimized_counters and one.first.counters_missing is None,
             lambda one: _nothing(one.not_comparable),
@@ -251,7 +256,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
         Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE),
-        Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, NextStep.TRACE),
+        Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, _trace),
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),
         Rule(lambda one: not one.costs_more and not one.broken_by_machine, ReasonCode.COUNTED, Outcome.PASS),
         Rule(lambda one: one.doubted, lambda one: one.doubted),

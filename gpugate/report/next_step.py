@@ -41,9 +41,9 @@ _WORDS: Mapping[NextStep, str] = {  # one command or one action
 
 def describe_next_step(verdict: Verdict, run: RunResult, case_ids: Sequence[str] = ()) -> str:
     """The next step of a verdict, for `case_ids` or its own case, with the command that its session was started by;
-    empty for no step."""
-    step = advised_step(verdict, run)
-    if step is None:
+    empty for no step. No baseline may hold a fault: a session that put one in advises no recording."""
+    step = verdict.next_step
+    if step is None or (run.mutated and step is NextStep.RECORD):
         return ""
     # The ids of a sweep's points begin as its own does.
     case_ids = case_ids or [verdict.case_id.rpartition("/")[0] if verdict.check == "knee" else verdict.case_id]
@@ -68,21 +68,6 @@ def describe_recording(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def _describe_rerun(run: RunResult, case_ids: Sequence[str]) -> str:
     return run.command + _selection(run, list(dict.fromkeys(case_ids)))
-
-
-def advised_step(verdict: Verdict, run: RunResult) -> NextStep | None:
-    """The verdict's step. No baseline may hold a fault: a session that put one in advises no recording. A busy machine
-    has slow yardsticks, beside which a right size looks wrong. Nothing takes a profile of a case of several ranks."""
-    from gpugate.judging.machine_state import busy_cores
-
-    step, case = verdict.next_step, run.cases.get(verdict.case_id)
-    measurement = case.measurement if case is not None else None
-    if run.mutated and step is NextStep.RECORD:
-        step = None
-    if step is NextStep.CHECK_SIZE and measurement is not None and busy_cores(measurement):
-        step = NextStep.FREE_CORES
-    spans_gpus = measurement is not None and "ranks" in measurement.optimized_counters
-    return None if step is NextStep.TRACE and spans_gpus else step
 
 
 def _selection(run: RunResult, case_ids: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from gpugate.judging.evidence import duet_of
 from gpugate.measurement.derived import whole_run
 from gpugate.report.bottleneck import bottleneck
 from gpugate.report.machine import load, yardsticks
-from gpugate.report.next_step import advised_step, describe_next_step, describe_recording
+from gpugate.report.next_step import describe_next_step, describe_recording
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, summarize_decider
@@ -222,8 +222,7 @@ class RunView:
         """The findings of the cases; those with equal checks, steps and keys as one, with one command for all."""
         merged: dict[Hashable, list[Finding]] = {}
         for one in self.found:
-            step = advised_step(one.verdicts[0], self.run)
-            merged.setdefault((one.outcome, one.checks, step, key(one)), []).append(one)
+            merged.setdefault((one.outcome, one.checks, one.verdicts[0].next_step, key(one)), []).append(one)
         whole = [(alike[0].verdicts, tuple(one.case_ids[0] for one in alike)) for alike in merged.values()]
         return [Finding(some, ids, describe_next_step(some[0], self.run, ids)) for some, ids in whole]
 
@@ -263,7 +262,7 @@ class RunView:
             return ""
         verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
         words = f"; {len(found)} {verb} UNDECIDED: {which} on both sides of the promise"
-        steps = {advised_step(verdict, run) for verdict in found}
+        steps = {verdict.next_step for verdict in found}
         command = describe_next_step(found[0], run, [one.case_id for one in found])
         if steps == {NextStep.FREE_CORES}:
             return f"{words}: {command}"

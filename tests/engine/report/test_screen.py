@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.record import Measurement
-from gpugate.report.next_step import describe_next_step
 from gpugate.report.screen import details, screen
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import DuetProcess, RecordedCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import NextStep, Outcome, Verdict
+from gpugate.results.verdict import Outcome
 from gpugate.statistics.variation import Control, Variation
 from gpugate.units import number_of
 from tests.conftest import TWO_CORES
@@ -50,17 +49,6 @@ def test_an_open_promise_is_bad_in_a_gate_alone(tmp_path: Path) -> None:
 def test_a_run_with_a_fault_advises_no_recording(tmp_path: Path) -> None:
     new = stored_runs.case("new", remembered=None)
     assert RunView(stored_runs.stored(tmp_path / "run.json", new, mutated="stale")).next_command == []
-
-
-@pytest.mark.parametrize(
-    ("other_cores", "step"), [(0.0, "compare Size.flops and Size.bytes"), (1.2, "end the other work on this machine")]
-)
-def test_beside_other_work_an_impossible_rate_blames_the_work_first(other_cores: float, step: str) -> None:
-    busy = stored_runs.measured("tiny/fused/cpu", 3.0, optimized_counters={"other_cores": other_cores})
-    one = stored_runs.case("fused", kind="cpu", measurement=busy)
-    verdict = Verdict("speedup", one.case_id, Outcome.UNDECIDED, next_step=NextStep.CHECK_SIZE)
-    run = RunResult(stored_runs.MACHINE, stored_runs.STARTED, seed=0, cases={one.case_id: one})
-    assert describe_next_step(verdict, run).startswith(step)
 
 
 # --- the details ------------------------------------------------------------------------------------------------------
