@@ -19,7 +19,7 @@ from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.summary import History, Summary, WallLimits
 from gpugate.statistics.intervals import Estimate, time_interval, widen
-from gpugate.statistics.policy import DECIDING_PROCESSES, MIN_PROCESSES
+from gpugate.statistics.policy import MIN_PROCESSES
 from gpugate.statistics.sequential import ALTERNATIVE
 from gpugate.statistics.variation import Control
 from gpugate.workload import Contract
@@ -150,17 +150,6 @@ class Evidence:
     def has_no_bill(self) -> bool:
         """True where no time of a bill is compared with the record, but counts alone."""
         return self.record is not None and not any(one.compared for one in self.bills)
-
-    @property
-    def bill_problem(self) -> str | None:
-        """Why no time of a recorded bill can be compared; None for a record with too few bills."""
-        now, then = self.first, self.record.current.bills if self.record is not None else ()
-        counted = [one.optimized.counters for one in then if one is not None]
-        if len(counted) < DECIDING_PROCESSES:
-            return None
-        if any(one.get("spinning") for one in (now.optimized_counters, *counted)):
-            return "threads wait in a loop, so that CPU time says little of the work"
-        return now.counters_missing or now.cpu_missing or "no process has times that the record has"
 
     @property
     def bill_holds(self) -> bool:

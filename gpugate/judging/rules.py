@@ -104,7 +104,6 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
             "code": not_slower if one.code_is == "not slower" else None,
         },
         **dict.fromkeys(OF_CODE, duet),
-        ReasonCode.NO_BILL: {"problem": one.bill_problem},
         ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
         ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
         ReasonCode.COUNTED: {

@@ -18,7 +18,7 @@ from gpugate.report.next_step import describe_next_step, describe_recording
 from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, summarize_decider
-from gpugate.results.reason import ReasonCode, describe
+from gpugate.results.reason import ReasonCode
 from gpugate.results.run import RunResult
 from gpugate.results.series import sweeps
 from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
@@ -362,19 +362,10 @@ class RunView:
 
     @cached_property
     def unbilled(self) -> str | None:
-        """The cases of which no time of a bill was compared with the record, by the reason; None where there are none.
-
-        `bill: counts alone were compared in 73 cases (the record has no bill)`.
-        """
-        found = Counter(
-            words
-            for case in self.cases
-            for verdict in case.verdicts
-            if verdict.check == "counters"
-            for words in describe([one for one in verdict.reasons if one.code is ReasonCode.NO_BILL], {})
-        )
-        groups = [f"{number_of(count, 'case')} ({words})" for words, count in found.items()]
-        return f"bill: counts alone were compared in {', '.join(groups)}" if groups else None
+        """The number of cases of which no time of a bill was compared with the record; None where there are none."""
+        codes = [{reason.code for verdict in case.verdicts for reason in verdict.reasons} for case in self.cases]
+        found = sum(ReasonCode.NO_BILL in one for one in codes)
+        return f"bill: counts alone were compared in {number_of(found, 'case')}" if found else None
 
     @cached_property
     def comparisons(self) -> str | None:

@@ -253,7 +253,7 @@ class ReasonCode(str, Enum):
     )
     LIMIT_BROKEN = ("limit_broken", _LIMIT + ", {share:g} of the reference's", _LIMIT, "{counter} was not measured")
     ITEM_GREW = ("item_grew", _item_grew)
-    NO_BILL = ("no_bill", "no time of the bill is compared: {problem}", "the record has no bill")
+    NO_BILL = ("no_bill", "no time of the bill is compared with the record")
     # The wall time against the record, and the recorded code.
     NO_RECORD = (
         "no_record",

@@ -36,7 +36,7 @@ def test_every_kind_of_wrong_output_has_words(resembles: str) -> None:
 
 def test_the_sentences_are_in_the_order_of_the_reasons() -> None:
     reasons = (Reason(ReasonCode.NOT_ENGAGED, {"problem": "it fell back"}), Reason(ReasonCode.NO_BILL))
-    assert describe(reasons, {}) == ["it fell back", "the record has no bill"]
+    assert describe(reasons, {}) == ["it fell back", "no time of the bill is compared with the record"]
 
 
 def test_a_word_of_an_older_run_is_read_and_one_that_never_was_is_refused() -> None:
