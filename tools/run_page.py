@@ -31,7 +31,7 @@ def results_page(view: RunView) -> str:
 def describe_reference(started_at: str) -> str:
     """A line on what the speedups of a run are over, by its time."""
     defaults = "without TF32 in convolutions" if is_strict(started_at) else "with its own defaults"
-    return f"the side that a row names after vs, else the baseline: eager PyTorch {defaults}, or a library of the host"
+    return f"the side in the column of that name, else the baseline: eager PyTorch {defaults}, or a library of the host"
 
 
 def main(paths: Sequence[str]) -> None:

@@ -20,35 +20,29 @@ DETAILS = "-v lists all"
 _LABEL_COLUMNS = len("yardsticks") + 2
 
 
-def screen(view: RunView, width: int) -> list[RenderableType]:
-    """One screen of rich renderables for `width` columns: the machine, one table, what needs attention, the gains."""
-    skips = (f"{units.number_of(len(ids), 'case')}: {reason}" for reason, ids in view.skips.items())
+def screen(view: RunView, width: int, detailed: bool = False) -> list[RenderableType]:
+    """A run as rich renderables for `width` columns, in the order of reading: on one screen, or `detailed` with every
+    figure and reason."""
+    table = view.results if detailed else view.overview
     return [
-        *_first_lines(view, width),
-        *([Text(), *view.overview.rich(width)] if view.overview.rows else []),
-        *section("needs attention", _attention(view)),
-        *section("autopsy", ([indent(name, 2), indent(lines[0], 6)] for name, lines in view.autopsies.items())),
-        *section("not measured", ([indent(words, 2)] for words in skips)),
-        *_last_lines(view, view.gains),
+        *_fault(view),
+        *(_label(label, parts, width) for label, parts in view.machine.items() if parts),
+        *([Text(), *table.rich(width)] if table.rows else []),
+        *(_figures(view, width) if detailed else []),
+        *section("needs attention", _attention(view, detailed)),
+        *section("autopsy", (_under(name, lines if detailed else lines[:1]) for name, lines in view.autopsies.items())),
+        *section("not measured", (_skip(reason, ids, detailed) for reason, ids in view.skips.items())),
+        *_last_lines(view),
     ]
 
 
-def details(view: RunView, width: int) -> list[RenderableType]:
-    """Every figure and reason as rich renderables for `width` columns, in the order of reading."""
+def _figures(view: RunView, width: int) -> list[RenderableType]:
     return [
-        *_first_lines(view, width),
-        *(part for table in (view.results, *view.series) if table.rows for part in table.rich(width)),
+        *(part for table in view.series for part in table.rich(width)),
         *section("bill", [view.bill.rich(width - 2)] if view.bill.rows else []),
         *section("start-up included", ([indent(words, 2)] for words in view.whole_runs)),
         *section("bounded by", ([indent(words, 2)] for words in view.bounds)),
         *section("why", ([indent(words, 2)] for words in view.reasons)),
-        *section("not PASS", (_finding(one, ", ".join(one.case_ids), one.sentences) for one in view.findings)),
-        *section("autopsy", (_under(case_id, lines) for case_id, lines in view.autopsies.items())),
-        *section("skipped", (_under(reason, ids) for reason, ids in view.skips.items())),
-        *section(
-            "failed", ([_head(case_id, "", "bold red"), indent(error, 6)] for case_id, error in view.errors.items())
-        ),
-        *_last_lines(view, []),
     ]
 
 
@@ -58,12 +52,8 @@ def night_summary(view: RunView) -> str:
     return f"### {view.headline}\n\n{view.run.started_at}\n\n{code_block(parts)}"
 
 
-def _first_lines(view: RunView, width: int) -> list[RenderableType]:
-    """The fault that the session put in on purpose, which no reader may miss, and the machine."""
-    return [*_fault(view), *(_label(label, parts, width) for label, parts in view.machine.items() if parts)]
-
-
 def _fault(view: RunView) -> list[RenderableType]:
+    """The fault that the session put in on purpose, which no reader may miss."""
     return [Text(view.fault, style="bold red", overflow="fold")] if view.fault else []
 
 
@@ -75,22 +65,24 @@ def _label(label: str, parts: Sequence[str], width: int) -> RenderableType:
     return grid
 
 
-def _last_lines(view: RunView, gains: Sequence[str]) -> list[RenderableType]:
+def _last_lines(view: RunView) -> list[RenderableType]:
     """The warnings, the fault once more, the gains of optimizations, the worth of verdicts, the cost of a gate, and
     the tally."""
     warned = (Text(words, style="yellow", overflow="fold") for words in view.warnings)
-    lines = [*gains, *view.worth, *(view.cost if view.run.gate else []), view.tally]
+    lines = [*view.gains, *view.worth, *(view.cost if view.run.gate else []), view.tally]
     return [Text(), *warned, *_fault(view), *(Text(line, overflow="fold") for line in lines)]
 
 
-def _attention(view: RunView) -> Iterator[list[RenderableType]]:
-    failed = list(view.errors.items())
-    for case_id, error in failed[:MOST_PARAGRAPHS]:
+def _attention(view: RunView, detailed: bool) -> Iterator[list[RenderableType]]:
+    failed, found = list(view.errors.items()), view.findings if detailed else view.attention
+    most = len(failed) + len(found) if detailed else MOST_PARAGRAPHS
+    for case_id, error in failed[:most]:
         yield [_head("FAILED", f"  {case_id}", "bold red"), indent(error, 4)]
-    for found in view.attention[:MOST_PARAGRAPHS]:
-        such_as = "such as: " if len(found.case_ids) > 1 else ""
-        yield _finding(found, units.list_names(found.case_ids, MOST_NAMED), [f"{such_as}{found.reason}"])
-    left_out = len(failed[MOST_PARAGRAPHS:]) + len(view.attention[MOST_PARAGRAPHS:])
+    for one in found[:most]:
+        such_as = "such as: " if len(one.case_ids) > 1 else ""
+        words = one.sentences if detailed else [f"{such_as}{one.reason}"]
+        yield _finding(one, units.list_names(one.case_ids, len(one.case_ids) if detailed else MOST_NAMED), words)
+    left_out = len(failed[most:]) + len(found[most:])
     if left_out:
         yield [indent(f"and {left_out} more: {DETAILS}", 2)]
 
@@ -106,6 +98,10 @@ def _finding(found: Finding, cases: str, words: Sequence[str]) -> list[Renderabl
 
 def _head(word: str, words: str, style: str) -> RenderableType:
     return Padding(Text.assemble((word, style), words, overflow="fold"), (0, 0, 0, 2))
+
+
+def _skip(reason: str, case_ids: Sequence[str], detailed: bool) -> list[RenderableType]:
+    return _under(f"{units.number_of(len(case_ids), 'case')}: {reason}", case_ids if detailed else [])
 
 
 def _under(head: str, lines: Sequence[str]) -> list[RenderableType]:

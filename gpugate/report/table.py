@@ -78,7 +78,12 @@ class Table:
 
     def drop_empty(self) -> Table:
         """The table without the columns in which no row has a word."""
-        kept = [number for number, cells in enumerate(zip(*self.rows, strict=True)) if any(cells)]
+        cells = zip(self.columns, zip(*self.rows, strict=True), strict=True) if self.rows else ()
+        return self.drop(*(column.heading for column, words in cells if not any(words)))
+
+    def drop(self, *headings: str) -> Table:
+        """The table without these columns."""
+        kept = [number for number, column in enumerate(self.columns) if column.heading not in headings]
         rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
 

@@ -5,10 +5,9 @@ A bill is what a step of each side costs, beside the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
 
 from gpugate import units
 from gpugate.judging.machine_state import list_rates
@@ -20,7 +19,7 @@ from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import RunResult
 from gpugate.results.series import Ladder, Sweep, SweepPoint, ladders, sweeps
 from gpugate.results.summary import Summary
-from gpugate.results.verdict import NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.intervals import Estimate
 from gpugate.workload import BASELINE
 from gpugate.workload.counter_names import COMPILER_COUNTERS
@@ -28,6 +27,20 @@ from gpugate.workload.counter_names import COMPILER_COUNTERS
 UNDETECTABLE = "none"
 ROUNDING = 0.01  # by which the ratio of two times of three digits may miss the speedup that is shown
 ALIKE = 0.03  # however wide the interval is: by more they contradict each other
+COLUMNS = (
+    Column("case", left=True),
+    Column("reference", left=True, rank=4),
+    Column("time per step"),
+    Column("items", rank=3),
+    Column("speedup"),
+    Column("interval", rank=5),
+    Column("ladder", note="ladder: the product of the gains up to this rung"),
+    Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=6),
+    Column("ceiling", rank=2, note="ceiling: FLOP/s over this machine's matmul, or bytes/s over its copy (copy)"),
+    Column("start-up", rank=1, note="start-up: building the optimized side, and its first step"),
+    Column("verdict", left=True),
+)
+DETAILS = ("reference", "items", "ceiling", "start-up")  # that one screen has no place for
 ITEMS: Mapping[str, str] = {
     **BILL_WORDS,
     "workers_cpu_ms": "CPU time of workers",
@@ -48,13 +61,6 @@ NOTES: Mapping[str, str] = {
 }
 
 
-class Row(NamedTuple):
-    """One measured case: its cells by the keys of `_columns`."""
-
-    case: CaseResult
-    cells: Mapping[str, str]
-
-
 def checks_by_outcome(verdicts: Iterable[Verdict]) -> dict[str, str]:
     """`speedup, throughput` by the outcome that these checks have, the most severe outcome first."""
     named: dict[Outcome, list[str]] = {}
@@ -63,56 +69,46 @@ def checks_by_outcome(verdicts: Iterable[Verdict]) -> dict[str, str]:
     return {outcome.value: ", ".join(checks) for outcome, checks in named.items()}
 
 
-def verdict_words(case: CaseResult) -> str:
-    """`REGRESSED throughput`: the worst outcome and the checks that it is of. An outcome of all checks names none, and
-    NO_BASELINE is of both times."""
-    checks = checks_by_outcome(case.verdicts)
-    if not checks:
-        return NOT_JUDGED
-    outcome, named = next(iter(checks.items()))
-    return f"{outcome} {named}" if len(checks) > 1 and outcome != Outcome.NO_BASELINE else outcome
-
-
-def rows(run: RunResult) -> list[Row]:
-    """The rows of all measured cases, those of one workload next to each other."""
+def results_table(run: RunResult) -> Table:
+    """All figures: a row for each case with times, those of one workload next to each other. A column in which no row
+    has a value is left out."""
     found = [
-        Row(case, _cells(case, case.measurement, decided))
+        (case, case.measurement, decided)
         for case in run.cases.values()
         if case.measurement and (decided := summarize_decider(case))
     ]
-    groups = list(dict.fromkeys(row.cells["group"] for row in found))
-    return sorted(found, key=lambda row: groups.index(row.cells["group"]))
-
-
-def results_table(run: RunResult) -> Table:
-    """All figures: a row for each measured case. A column in which no row has a value is left out."""
-    found = rows(run)
-    columns, notes = _columns(found), tuple(filter(None, (_describe_compiled(row.case) for row in found)))
-    cells = tuple(tuple(row.cells[key] for key in columns) for row in found)
-    return Table("", tuple(columns.values()), cells, notes, grouped=True).drop_empty()
-
-
-def _columns(found: Sequence[Row]) -> dict[str, Column]:
-    """The columns by the keys of a row's cells."""
-    unbounded = any(row.cells["detectable"] == UNDETECTABLE for row in found)
-    none = f"; {UNDETECTABLE}: the record varies so much that only a promise is a sure bound" if unbounded else ""
-    mde = f"MDE: minimum detectable effect, the smallest slowdown that a gate catches 95 times in 100{none}"
-    paired = "speedup: reference time over optimized time, from pairs; each end of the interval holds at 99 %"
-    share = "ceiling: achieved FLOP/s over this machine's matmul, or bytes/s over its copy (copy), the larger share"
-    start_up = "start-up: building the optimized side, and its first step: compilation, workers, buffers"
-    return {
-        "group": Column("workload", left=True),
-        "optimization": Column("optimization", left=True),
-        "reference": Column("reference", rank=6),
-        "optimized": Column("optimized"),
-        "items": Column("items", rank=5),
-        "speedup": Column("speedup", note=paired),
-        "interval": Column("interval", rank=7),
-        "detectable": Column("MDE", note=mde),
-        "verdict": Column("verdict", left=True),
-        "of_ceiling": Column("ceiling", rank=2, note=share),
-        "compiling": Column("start-up", rank=1, note=start_up),
+    workloads = list(dict.fromkeys(case.workload for case, *_ in found))
+    found.sort(key=lambda one: workloads.index(one[0].workload))
+    kinds = {case.device_kind for case, *_ in found}
+    totals = {
+        f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
+        for ladder in ladders(run.cases)
+        for rung in ladder.rungs
+        if rung.total is not None
     }
+    rows = tuple(
+        (
+            case.case_id if len(kinds) > 1 else case.case_id.removesuffix(f"/{case.device_kind}"),
+            "" if case.compared_with == BASELINE else case.compared_with,
+            _step_times(summary),
+            units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
+            units.ratio(summary.speedup.median),
+            units.interval(summary.speedup.low, summary.speedup.high),
+            totals.get(case.case_id, ""),
+            _detectable(case),
+            _share(case, measurement, summary),
+            f"{measurement.optimized_cost.compile_s:.1f} s",
+            outcome_word(case.worst),
+        )
+        for case, measurement, summary in found
+    )
+    notes = tuple(filter(None, (_describe_compiled(case) for case, *_ in found)))
+    return Table("", COLUMNS, rows, notes).drop_empty()
+
+
+def overview_table(run: RunResult) -> Table:
+    """The figures for one screen."""
+    return replace(results_table(run), notes=()).drop(*DETAILS)
 
 
 def _describe_compiled(case: CaseResult) -> str:
@@ -122,21 +118,10 @@ def _describe_compiled(case: CaseResult) -> str:
     return f"{case.case_id}: torch.compile: {', '.join(counts)}" if counts else ""
 
 
-def _cells(case: CaseResult, measurement: Measurement, summary: Summary) -> Mapping[str, str]:
-    versus = "" if case.compared_with == BASELINE else f"\n  vs {case.compared_with}"
-    return {
-        "group": f"{case.workload}/{case.device_kind}, {units.number_of(case.size.items, 'item')} per step",
-        "optimization": f"{case.optimization}{versus}",
-        "reference": units.milliseconds(summary.reference_ms.median) if _agree(summary) else "",
-        "optimized": units.milliseconds(summary.optimized_ms.median),
-        "items": units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
-        "speedup": units.ratio(summary.speedup.median),
-        "interval": units.interval(summary.speedup.low, summary.speedup.high),
-        "detectable": _detectable(case),
-        "verdict": verdict_words(case),
-        "of_ceiling": _share(case, measurement, summary),
-        "compiling": f"{measurement.optimized_cost.compile_s:.1f} s",
-    }
+def _step_times(summary: Summary) -> str:
+    """`30.00 -> 10.00 ms`, or the time of the optimized side alone."""
+    reference, optimized = map(units.milliseconds, (summary.reference_ms.median, summary.optimized_ms.median))
+    return f"{reference.removesuffix(' ms')} -> {optimized}" if _agree(summary) else optimized
 
 
 def _agree(summary: Summary) -> bool:
@@ -160,48 +145,6 @@ def _share(case: CaseResult, measurement: Measurement, summary: Summary) -> str:
     shares = [(rate / measurement.ceilings[name], name) for name, rate in rates if rate > 0]
     share, name = max(shares, default=(0.0, ""))
     return f"{units.percent(share)}{'' if 'matmul' in name else ' copy'}" if name else ""
-
-
-def overview_table(run: RunResult) -> Table:
-    """The figures for one screen: a row for each case with times; the first row of a workload has its name."""
-    found = rows(run)
-    totals = {
-        f"{ladder.workload}/{rung.name}/{ladder.device_kind}": units.ratio(rung.total.median)
-        for ladder in ladders(run.cases)
-        for rung in ladder.rungs
-        if rung.total is not None
-    }
-    cells = tuple(
-        (
-            name,
-            " -> ".join(filter(None, (row.cells["reference"].removesuffix(" ms"), row.cells["optimized"]))),
-            row.cells["speedup"],
-            row.cells["interval"],
-            totals.get(row.case.case_id, ""),
-            row.cells["detectable"],
-            outcome_word(row.case.worst),
-        )
-        for name, row in zip(_names([row.case for row in found]), found, strict=True)
-    )
-    headings = (
-        Column("case", left=True),
-        Column("time per step"),
-        Column("speedup"),
-        Column("interval", rank=1),
-        Column("ladder", note="ladder: the product of the gains up to this rung"),
-        Column("MDE", note="MDE: the smallest slowdown that a gate catches 95 times in 100", rank=2),
-        Column("verdict", left=True),
-    )
-    return Table("", headings, cells).drop_empty()
-
-
-def _names(cases: Sequence[CaseResult]) -> Iterator[str]:
-    """`net/fast`, and below it `   /faster`: blanks in place of a workload that the row above names."""
-    kinds = {case.device_kind for case in cases}
-    for workload, group in groupby(cases, key=lambda case: case.workload):
-        for number, case in enumerate(group):
-            kind = f"/{case.device_kind}" if len(kinds) > 1 else ""
-            yield f"{workload if number == 0 else ' ' * len(workload)}/{case.optimization}{kind}"
 
 
 def series_tables(run: RunResult) -> list[Table]:

@@ -22,7 +22,7 @@ from gpugate.errors import BaselineError, GpugateError, SideError
 from gpugate.machine.processes import end_children, treat_termination_as_ctrl_c
 from gpugate.measurement.time_limit import limit_time
 from gpugate.report.moves import describe_moves
-from gpugate.report.screen import details, screen
+from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text, terminal_columns
 from gpugate.report.view import RunView
 from gpugate.report.visible_text import show_controls
@@ -289,9 +289,9 @@ class PerfRun:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.run is not None and self.run.cases:
             terminalreporter.section("gpugate")
-            width, describe = terminal_columns(), details if self.config.get_verbosity() > 0 else screen
-            view = RunView(self.run)
-            terminalreporter.write(render_text(describe(view, width), width, terminalreporter._tw.hasmarkup))
+            width, view = terminal_columns(), RunView(self.run)
+            parts = screen(view, width, detailed=self.config.get_verbosity() > 0)
+            terminalreporter.write(render_text(parts, width, terminalreporter._tw.hasmarkup))
             self._lines.extend(f"next: {command}" for command in view.next_command)
         for line in self._lines:
             terminalreporter.write_line(show_controls(line))

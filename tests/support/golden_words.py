@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpugate import __version__
 from gpugate.report.pages.night import night_page
-from gpugate.report.screen import details, screen
+from gpugate.report.screen import screen
 from gpugate.report.terminal import render_text
 from gpugate.report.view import RunView
 from gpugate.results.run import RunResult
@@ -78,7 +78,7 @@ def _of_few_workloads(run: RunResult) -> RunResult:
 def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Iterator[tuple[str, str]]:
     view = RunView(run)
     yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(view.next_command)
-    yield f"{name}.details.txt", render_text(details(view, DETAILED_COLUMNS), DETAILED_COLUMNS, False)
+    yield f"{name}.details.txt", render_text(screen(view, DETAILED_COLUMNS, detailed=True), DETAILED_COLUMNS, False)
     yield f"{name}.results.md", results_page(view)
     yield (
         f"{name}.page.html",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.measurement.record import Measurement
-from gpugate.report.screen import details, screen
+from gpugate.report.screen import screen
 from gpugate.report.terminal import LOG_COLUMNS, render_text
 from gpugate.report.view import RunView
 from gpugate.results.case import CaseResult
@@ -57,7 +57,7 @@ WIDTHS = [50, 80, LOG_COLUMNS]
 
 
 def detailed(run: RunResult, width: int, colour: bool) -> str:
-    return render_text(details(RunView(run), width), width, colour)
+    return render_text(screen(RunView(run), width, detailed=True), width, colour)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
