@@ -22,7 +22,7 @@ from gpugate.errors import BaselineError
 from gpugate.machine.environment import Environment, differences, machine_name
 from gpugate.measurement.record import Counters, Difference, Measurement, Process, StepProfile
 from gpugate.results.bill import ProcessBills, bills_of, stored_bills
-from gpugate.results.case import CaseResult
+from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
@@ -223,7 +223,8 @@ def _record_case(
     profile = next((one.optimized_profile for _, one in reversed(measured) if one.optimized_profile is not None), None)
     if old is None or recording.new_anchor or _beats(record, old.anchor):
         return Entry(record, record, profile)
-    return Entry(old.anchor, record, profile)
+    other_reference = describe_other_reference(old.anchor.reference_counters, record.reference_counters)
+    return Entry(old.anchor if other_reference is None else record, record, profile)
 
 
 def write(folder: Path, file: BaselineFile) -> tuple[str, ...]:

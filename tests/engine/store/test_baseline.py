@@ -120,6 +120,22 @@ def test_the_life_of_a_baseline(folder: Path) -> None:
     assert (second.current.reason, second.current.environment.driver) == ("new driver", "590.2")
 
 
+def test_an_anchor_of_another_reference_gives_way() -> None:
+    """Speedups over FP32 with and without TF32 cannot be compared: the old anchor would alarm in each later gate."""
+
+    def run_over(tensor_core_kernels: float) -> RunResult:
+        found = case("tf32", 2.0)
+        assert found.measurement is not None
+        counters = {**found.measurement.reference_counters, "tensor_core_kernels": tensor_core_kernels}
+        return run(replace(found, measurement=replace(found.measurement, reference_counters=counters)))
+
+    file = record_runs(None, "net", [run_over(0.0)] * 5, FIRST)
+    again = record_runs(file, "net", [run_over(0.0)] * 5, Recording("the same reference", force=True))
+    assert again.cases["tf32/cuda"].anchor == file.cases["tf32/cuda"].anchor
+    other = record_runs(file, "net", [run_over(53.0)] * 5, Recording("TF32", force=True)).cases["tf32/cuda"]
+    assert other.anchor == other.current
+
+
 def test_an_anchor_moves_on_purpose_alone_and_only_that_of_what_was_measured() -> None:
     both = [run(case("tf32", 2.0), case("fp16", 3.0)) for _ in range(5)]
     file = record_runs(None, "net", both, FIRST)
