@@ -32,7 +32,7 @@ CHANGED_AT: Mapping[str, str] = {
             *("video/decode", "video/decode-hevc", "video/preprocess", "video/segment", "video/composite"),
             *("video/encode", "video/end-to-end"),
         ),
-        "2026-11-30T08:17:00+00:00",
+        "2026-11-30T08:45:00+00:00",
     ),
     "migration": "2026-11-30T05:03:00+00:00",
     "llm-serving": "2026-11-30T05:55:00+00:00",

@@ -65,7 +65,6 @@ SPEEDUP_TARGETS: Mapping[str, Target] = {
     "resnet18-training/whole-ladder/cuda": Target(15, 20),
     "streaming-compute/pipelined/cuda": Target(4, 4.8),
     "video/end-to-end/optimized-x264/cuda": Target(7),
-    "video/end-to-end/of-x264-alone/cuda": Target(0.9),
     "video/decode/nvdec-sessions/cuda": Target(3, 5),
     "video/decode-hevc/nvdec-sessions/cuda": Target(3, 5),
     "video/preprocess/torch-gpu/cuda": Target(10, 30),

@@ -28,20 +28,22 @@ def frames(size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_composites_are_those_of_a_cpu(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("make", [composite.in_torch, composite.in_triton], ids=["torch", "triton"])
+def test_composites_are_those_of_a_cpu(make: composite.MakeStage, size: tuple[int, int]) -> None:
     nv12, logits = frames(size)
-    wanted = composite.OnDevice(*size, CPU)(nv12, logits)
-    found = composite.OnDevice(*size, DEVICE)(nv12.to(DEVICE), logits.to(DEVICE)).cpu()
+    wanted = composite.in_torch(*size, CPU)(nv12, logits)
+    found = make(*size, DEVICE)(nv12.to(DEVICE), logits.to(DEVICE)).cpu()
     assert (wanted.int() - nv12.int()).abs().max() > 16, "there is something to blur"
     assert (found.int() - wanted.int()).abs().max() <= 1
     assert (found != wanted).float().mean() < 0.08
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_the_network_sees_is_what_it_sees_on_a_cpu(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("make", [preprocess.in_torch, preprocess.in_triton], ids=["torch", "triton"])
+def test_what_the_network_sees_is_what_it_sees_on_a_cpu(make: preprocess.MakeStage, size: tuple[int, int]) -> None:
     nv12, _ = frames(size)
-    found = preprocess.OnDevice(*size, DEVICE)(nv12.to(DEVICE))
-    torch.testing.assert_close(found.cpu(), preprocess.OnDevice(*size, CPU)(nv12), atol=2e-6, rtol=0)
+    found = make(*size, DEVICE, "bt601")(nv12.to(DEVICE))
+    torch.testing.assert_close(found.cpu(), preprocess.in_torch(*size, CPU)(nv12), atol=2e-6, rtol=0)
 
 
 def test_the_fused_network_is_cudnns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,9 @@ LEAST_DECODED_DB, LEAST_COMPOSITED_DB, LEAST_CODED_DB = 45.0, 50.0, 32.0
 MOST_LEVELS_LIGHTER, MOST_LEVELS_APART = 1.7, 3.1  # CV-CUDA's colours over swscale's, see preprocess.by_cvcuda
 
 
+CVCUDA = replace(rungs.X264, sample=preprocess.by_cvcuda, blend=composite.by_cvcuda)
+
+
 def needs(*packages: str) -> pytest.MarkDecorator:
     missing = [package for package in packages if find_spec(package) is None]
     advice = f"the package {' and '.join(missing)} is missing: pip install 'gpugate[workloads,video]'"
@@ -166,28 +169,14 @@ def test_frames_of_nvdec_are_whole_and_in_order(
 
 @needs("av")
 @pytest.mark.usefixtures("stream")
-@pytest.mark.parametrize("stage", ["preprocess", "composite", "rgb"])
 def test_one_launch_computes_what_torch_has_queued(
-    clip: Path, frames: Tensor, nobody_waits: Callable[[], None], stage: str
+    clip: Path, frames: Tensor, nobody_waits: Callable[[], None]
 ) -> None:
     place = Place(Context(DEVICE, BATCH, 0, clip.parent), examine(clip))
-    size = CLIP.height, CLIP.width, DEVICE
-    of_frames: dict[str, Callable[..., Tensor]] = {
-        "preprocess": preprocess.OnDevice(*size),
-        "rgb": functools.partial(rgb_from_nv12, matrix="bt601"),
-        "composite": composite.OnDevice(*size),
-    }
-    work = of_frames[stage]
-    batches: Sequence[tuple[Tensor, ...]] = [(each,) for each in frames[:QUEUED_FRAMES].split(BATCH)]
-    if stage == "composite":
-        random = torch.Generator(DEVICE).manual_seed(0)
-        shape = QUEUED_FRAMES, 2, *input_size(CLIP.height, CLIP.width)
-        logits = torch.randn(shape, generator=random, device=DEVICE)
-        batches = [*zip(frames[:QUEUED_FRAMES].split(BATCH), logits.split(BATCH), strict=True)]
-    wanted = [work(*batch) for batch in batches]
-    found = under_load(place.one_launch(work, lambda: batches[0]), batches, nobody_waits)
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=1 if stage == "composite" else 1e-5)
+    to_rgb = functools.partial(rgb_from_nv12, matrix="bt601")
+    batches = [(each,) for each in frames[:QUEUED_FRAMES].split(BATCH)]
+    found = under_load(place.one_launch(to_rgb), batches, nobody_waits)
+    assert all(torch.equal(ours, to_rgb(*batch)) for ours, batch in zip(found, batches, strict=True))
 
 
 # --- PyTorch to CV-CUDA to PyTorch ------------------------------------------------------------------------------------
@@ -220,7 +209,7 @@ def under_load(
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = preprocess.OnDevice(*size), preprocess.by_cvcuda(*size)
+    ours, theirs = preprocess.in_torch(*size), preprocess.by_cvcuda(*size)
     # Luma below black is black to CV-CUDA.
     batches = [(each.clamp(min=16),) for each in frames[:QUEUED_FRAMES].split(BATCH)]
     wanted = [ours(*batch) for batch in batches]
@@ -234,7 +223,7 @@ def test_cvcuda_preprocesses_what_torch_has_queued(frames: Tensor, nobody_waits:
 @pytest.mark.usefixtures("stream")
 def test_cvcuda_composites_what_torch_has_queued(frames: Tensor, nobody_waits: Callable[[], None]) -> None:
     size = CLIP.height, CLIP.width, DEVICE
-    ours, theirs = composite.OnDevice(*size), composite.by_cvcuda(*size)
+    ours, theirs = composite.in_torch(*size), composite.by_cvcuda(*size)
     h, w = input_size(CLIP.height, CLIP.width)
     random = torch.Generator(DEVICE).manual_seed(0)
     blobs = torch.randn(QUEUED_FRAMES, 2, h // 24, w // 24, generator=random, device=DEVICE)
@@ -315,13 +304,13 @@ def test_an_nvenc_that_is_not_there_leaves_cuda_alone(tmp_path: Path) -> None:
 # --- whole pipelines --------------------------------------------------------------------------------------------------
 
 
-@needs("av", "torchvision", "PyNvVideoCodec")
+@needs("av", "torchvision", "PyNvVideoCodec", "triton")
 @pytest.mark.parametrize(
     "rung",
     [
         pytest.param(rungs.OVERLAPPED, id="nvjpeg"),
         pytest.param(rungs.X264, id="x264"),
-        pytest.param(replace(rungs.X264, compute=rungs.in_cvcuda), id="cvcuda", marks=needs("cvcuda")),
+        pytest.param(CVCUDA, id="cvcuda", marks=needs("cvcuda")),
         pytest.param(rungs.TENSORRT_STAGES, id="tensorrt", marks=needs("cvcuda", "onnx", "tensorrt")),
     ],
 )
@@ -361,7 +350,7 @@ def held_mib() -> tuple[float, float]:
     return torch.cuda.memory_allocated(DEVICE) / MIB, (total - free) / MIB
 
 
-@needs("av", "torchvision", "PyNvVideoCodec")
+@needs("av", "torchvision", "PyNvVideoCodec", "triton")
 def test_device_memory_is_flat(context: Context) -> None:
     """Over 10,000 frames, a file each round, after the first four: both are measured where as much is on its way.
 

@@ -80,7 +80,7 @@ def _preprocess(  # type: ignore[no-untyped-def]
 
 
 def preprocess(size: tuple[int, int], input_size: tuple[int, int], table: Tensor) -> Callable[[Tensor], Tensor]:
-    """The network's input from NV12, as `preprocess.OnDevice` makes it: each program makes a run of pixels.
+    """The network's input from NV12, as `preprocess.in_torch` makes it: each program makes a run of pixels.
 
     Sizes are (height, width), of frames and of the input. `table`, float32 [3, 5] on the device, has for red, green and
     blue the gains of Y, U and V, and the scale and the shift of the input.

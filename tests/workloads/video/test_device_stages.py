@@ -21,7 +21,7 @@ from workloads.video.arrivals import psnr_db
 from workloads.video.clip import FULL, SMALL, Clip, rendered
 from workloads.video.composite import alpha_of, blurs_of
 from workloads.video.frames import nv12_from_rgb, rgb_from_nv12
-from workloads.video.preprocess import OnDevice, input_size, normalization, on_host
+from workloads.video.preprocess import in_torch, input_size, normalization, on_host
 
 CPU = torch.device("cpu")
 SIZE = 100, 158
@@ -42,7 +42,7 @@ def test_a_size_that_is_no_multiple_differs_by_opencvs_rounding_alone() -> None:
     """NV12 of every level, also of those that stand for no colour."""
     height, width = SIZE
     nv12 = torch.randint(0, 256, (2, height * 3 // 2, width), dtype=torch.uint8, generator=random())
-    ours, theirs = OnDevice(*SIZE, CPU)(nv12), on_host(shown(nv12), CPU)
+    ours, theirs = in_torch(*SIZE, CPU)(nv12), on_host(shown(nv12), CPU)
     assert HALF_A_LEVEL / 2 < (ours - theirs).abs().max() < 1.6 * HALF_A_LEVEL, "and its weights of 11 bits"
     scale, shift = normalization()
     exact = F.interpolate(rgb_from_nv12(nv12, "bt601").float(), input_size(*SIZE), mode="bilinear") * scale + shift
@@ -92,7 +92,7 @@ def test_alpha_is_what_is_not_background() -> None:
 )
 def test_the_composite_is_opencvs(clip: Clip, dtype: torch.dtype, least_db: float) -> None:
     nv12, logits = clip_frames(clip, (3,) if clip is FULL else (3, 40))
-    ours = composite.OnDevice(clip.height, clip.width, CPU, dtype)(nv12, logits)
+    ours = composite.in_torch(clip.height, clip.width, CPU, dtype)(nv12, logits)
     theirs = composite.on_host(shown(nv12), logits)
     assert psnr_db(nv12.numpy(), ours.numpy()) < 36, "there is something to blur"
     assert psnr_db(ours.numpy(), hidden(theirs).numpy()) >= 47.5, "48 dB, as documented"
@@ -111,7 +111,7 @@ CPU, random, found = torch.device("cpu"), torch.Generator().manual_seed(0), {}
 for height, width in ((96, 192), (100, 158)):  # an exact third, and a size whose pixels are mixed
     nv12 = torch.randint(256, (2, height * 3 // 2, width), dtype=torch.uint8, generator=random)
     for matrix in ("bt601", "bt709"):
-        stages = preprocess.in_triton, preprocess.OnDevice
+        stages = preprocess.in_triton, preprocess.in_torch
         ours, theirs = (make(height, width, CPU, matrix)(nv12) for make in stages)
         assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
         found[f"input {height} {matrix}"] = float((ours - theirs).abs().max())
@@ -121,7 +121,7 @@ for height, width in ((96, 160), (200, 134), (540, 70)):  # tiles that end withi
     h, w = preprocess.input_size(height, width)
     logits = 4 * torch.randn(frames, 2, h, w, generator=random)
     logits[1:] = torch.tensor([-40.0, 40.0]).view(2, 1, 1)  # all foreground
-    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (composite.in_triton, composite.OnDevice))
+    ours, theirs = (make(height, width, CPU)(nv12, logits) for make in (composite.in_triton, composite.in_torch))
     assert torch.equal(ours[1:], nv12[1:])
     off = (ours[0].float() - theirs[0].float()).abs()
     found[f"levels {height}"], found[f"share {height}"] = float(off.max()), float((off > 0).float().mean())

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpugate.workload import Context, DisprovedError, Side
+from gpugate.workload import Context, DisprovedError
 from tests.support.patience import soon
 from tests.support.small_models import clip_on_cpu
-from workloads.video import composite, pipeline
+from workloads.video import composite, pipeline, preprocess
 from workloads.video.arrivals import strip_height
 from workloads.video.clip import Clip, clip_path
 from workloads.video.encoders import X264, MotionJpeg
@@ -27,22 +27,17 @@ from workloads.video.pipeline import (
     ON_CPU,
     REFERENCE,
     Batch,
-    Compute,
-    Network,
     Pipeline,
-    Place,
     Rung,
     build,
     composite_grids,
     file_is_whole,
-    on_device,
-    x264_alone,
 )
 from workloads.video.segment import segmenter
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 TINY = Clip(312, 192, 24)  # an exact third of it is what the network gets, as of 1080p
-IN_NV12 = Rung(compute=on_device, encoder=X264)
+IN_NV12 = Rung(sample=preprocess.in_torch, blend=composite.in_torch, encoder=X264)
 AS_JPEG = replace(IN_NV12, encoder=MotionJpeg)
 
 
@@ -64,33 +59,29 @@ def context(cache_dir: Path) -> Context:
 # --- steps ------------------------------------------------------------------------------------------------------------
 
 
-def spoiled(fault: str) -> Callable[[Place, Network], Compute]:
-    """Stages around the network with a fault."""
+def spoiled(fault: str) -> Rung:
+    """A rung whose stage behind the network has a fault."""
 
-    def make(place: Place, network: Network) -> Compute:
-        masks = list[Tensor]()
+    def make(*size: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        intact, masks = composite.in_torch(*size), list[Tensor]()
 
-        def mask(frames: Tensor) -> Tensor:
-            masks.append(network(frames).clone())
-            return {"no network": torch.zeros_like(masks[-1]), "stale mask": masks[-2:][0]}.get(fault, masks[-1])
-
-        intact = on_device(place, mask)
-
-        def compute(first: int, frames: Any) -> Any:
-            done, below = intact(first, frames), slice(strip_height(TINY.height), TINY.height)
+        def blend(nv12: Tensor, logits: Tensor) -> Tensor:
+            masks.append(logits.clone())
+            mask = {"no network": torch.zeros_like(logits), "stale mask": masks[-2:][0]}.get(fault, logits)
+            done, below = intact(nv12, mask), slice(strip_height(TINY.height), TINY.height)
             if fault == "no compositing":
-                return place.upload(frames)
+                return nv12
             if fault == "mean colour":
                 done[:, below] = done[:, below].float().mean((1, 2), keepdim=True).byte()
-            if fault == "a spoiled frame" and len(masks) == 3:
+            if fault == "a spoiled frame" and len(masks) == 1 + 3:  # the first one is of the build
                 done[5, 96:128, 128:160] = 128  # a sixtieth of its pixels
             if fault == "no colours":
                 done[:, TINY.height :] = 128
             return done
 
-        return compute
+        return blend
 
-    return make
+    return replace(IN_NV12, blend=make)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +89,7 @@ def spoiled(fault: str) -> Callable[[Place, Network], Compute]:
     [
         ("no network", [*range(24)], False),
         ("no compositing", [*range(24)], False),
-        ("stale mask", [*range(8, 24)], True),
+        ("stale mask", [*range(24)], True),
         ("mean colour", [*range(24)], False),
         ("a spoiled frame", [21], True),
     ],
@@ -107,7 +98,7 @@ def test_other_pictures_are_wrong_in_the_step_that_has_them(
     fault: str, wrong: list[int], overlapped: bool, context: Context
 ) -> None:
     """The bar codes of all these frames are right."""
-    with closing(build(replace(IN_NV12, compute=spoiled(fault), overlapped=overlapped), context)) as side:
+    with closing(build(replace(spoiled(fault), overlapped=overlapped), context)) as side:
         record = torch.cat([side.step(torch.ones(8)) for _ in range(3)])
     in_turn, alike = record.unbind(1)
     assert in_turn.tolist() == [1] * 24
@@ -165,11 +156,8 @@ def test_a_stage_that_fails_ends_all_threads(
     assert list(context.cache_dir.glob("recording-*")) == []
 
 
-@pytest.mark.parametrize("make", [build, x264_alone])
-def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_complete(
-    context: Context, make: Callable[..., Side]
-) -> None:
-    with closing(make(IN_NV12, context)) as side:
+def test_every_frame_arrives_in_its_turn_and_a_round_lasts_until_a_file_is_complete(context: Context) -> None:
+    with closing(build(IN_NV12, context)) as side:
         for step in range(side.round_steps):
             side.finish()
             assert list(context.cache_dir.glob("recording-*/clip-*")) == []
@@ -193,7 +181,7 @@ def test_a_file_is_whole(rung: Rung, context: Context) -> None:
 
 
 def test_a_file_without_colours_is_disproved(context: Context) -> None:
-    rung = replace(IN_NV12, compute=spoiled("no colours"))
+    rung = spoiled("no colours")
     with closing(build(rung, context)) as side:
         assert side.step(torch.ones(8)).all(), "a step sees the luma alone"
     with pytest.raises(DisprovedError, match=r"dB of the first composite with the baseline's: 40 dB are wanted"):

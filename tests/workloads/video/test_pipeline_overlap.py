@@ -23,11 +23,7 @@ BATCHES = 20
 def pipeline(cache_dir: Path) -> Iterator[Pipeline]:
     context = Context(torch.device("cpu"), BATCH, 0, cache_dir)
     video = examine(clip_path(cache_dir, Clip(160, 96, BATCHES * BATCH)))
-    rung = Rung(
-        network=lambda place: Side(nn.Identity()),
-        compute=lambda place, network: lambda first, bgr: bgr,
-        overlapped=True,
-    )
+    rung = Rung(network=lambda place: Side(nn.Identity()), overlapped=True)
     with closing(Pipeline(rung, context, video)) as made:
         yield made
 

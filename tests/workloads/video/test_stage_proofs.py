@@ -37,7 +37,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
 
     monkeypatch.setattr(composite, "composited_in_nv12", darker)
     with pytest.raises(DisprovedError, match=r"\d\.\d dB with OpenCV's over 16 frames: 40 dB are wanted$"):
-        composite.composites_agree(composite.OnDevice, context)
+        composite.composites_agree(composite.in_torch, context)
 
 
 @pytest.mark.parametrize(
