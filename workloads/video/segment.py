@@ -62,7 +62,6 @@ from workloads.video.preprocess import input_size, on_host
 
 CLASSES = 2  # background and foreground
 FORMAT = 4  # of the stored file; raise it whenever seeding, calibration or the fit change
-FITTED = "fitted.pt"
 FIT_FRAMES = 12
 PENALTY = 1e-2
 LOGIT = 4.0  # inside the foreground and, negative, outside: a probability of 0.9997
@@ -123,18 +122,15 @@ def interpolated(coarse_logits: Tensor, frames: Tensor) -> Tensor:
     return F.interpolate(coarse_logits.float(), size=frames.shape[-2:], mode="bilinear", align_corners=False)
 
 
-def segmenter(context: Context, kind: DeviceKind | None = None) -> Segmenter:
-    """A new eval segmenter on the context's device, float32: FCN-ResNet101 on a GPU, LR-ASPP on a CPU, or by `kind`.
+def segmenter(context: Context) -> Segmenter:
+    """A new eval segmenter on the context's device, float32: FCN-ResNet101 on a GPU, LR-ASPP on a CPU.
 
     Without a checkpoint its weights are fitted to the clip of this kind of device, and kept in the context's
     `cache_dir`. Raises ValueError, in one sentence that names the file, for a checkpoint that is no state_dict of this
     kind's network.
     """
-    own, kind = own_checkpoint(context), kind or kind_of(context)
-    if own is not None:
-        weights = checkpoint(kind, own)
-    else:
-        weights = fitted_weights(kind, CLIPS[kind], context.seed, context.device, context.cache_dir)
+    own, kind = own_checkpoint(context), kind_of(context)
+    weights = fitted_weights(context) if own is None else checkpoint(kind, own)
     coarse = without_weights(kind, _classes(kind, weights))
     coarse.load_state_dict({name: value.to(context.device, copy=True) for name, value in weights.items()}, assign=True)
     return Segmenter(coarse).float().eval().requires_grad_(False)
@@ -191,34 +187,30 @@ def frames_with_truth(clip: Clip, numbers: tuple[int, ...], device: torch.device
 
 
 @functools.lru_cache(maxsize=1)
-def fitted_weights(
-    kind: DeviceKind, clip: Clip, seed: int, device: torch.device, cache_dir: Path
-) -> Mapping[str, Tensor]:
-    """The state_dict of `coarse_network(kind)`, on the CPU, fitted on `device` unless `cache_dir` has it already.
+def fitted_weights(context: Context) -> Mapping[str, Tensor]:
+    """The state_dict of the coarse network, on the CPU, fitted on the context's device unless its cache has it already.
 
-    A stored fit that was damaged is deleted with a RuntimeWarning and made again. The file has the part of the weights
-    that is fitted; the rest, 200 MB, follows from the seed alone.
+    A stored fit that was damaged is deleted with a RuntimeWarning and made again.
     """
-    coarse, readouts = seeded_network(kind, seed), READOUTS[kind]
-    path = cache_dir / "video-segmenter" / fit_key(kind, clip, seed, device) / FITTED
+    kind, device = kind_of(context), context.device
+    clip = CLIPS[kind]
 
     def make() -> bytes:
-        fit(coarse.to(device), readouts, *frames_with_truth(clip, fit_numbers(clip), device))
-        statistics = ("running_mean", "running_var", "num_batches_tracked")
-        fitted = (*statistics, *(f"{name}.{part}" for name in readouts for part in ("weight", "bias")))
-        buffer, weights = io.BytesIO(), coarse.cpu().state_dict()
-        torch.save({name: value.clone() for name, value in weights.items() if name.endswith(fitted)}, buffer)
+        coarse, buffer = seeded_network(kind, context.seed).to(device), io.BytesIO()
+        fit(coarse, READOUTS[kind], *frames_with_truth(clip, fit_numbers(clip), device))
+        torch.save(coarse.cpu().state_dict(), buffer)
         return buffer.getvalue()
 
     # Two fits on a GPU may differ. If processes that begin together each made one, they would have weights of their
     # own, and the stored composites of the reference would be those of one of them.
-    content = read_or_make(path, make)
-    coarse.load_state_dict(torch.load(io.BytesIO(content), weights_only=True), strict=False)
-    return {name: value.detach() for name, value in coarse.state_dict().items()}
+    key = fit_key(kind, clip, context.seed, device)
+    content = read_or_make(context.cache_dir / "video-segmenter" / f"{key}.pt", make)
+    weights: Mapping[str, Tensor] = torch.load(io.BytesIO(content), weights_only=True)
+    return weights
 
 
 def fit_key(kind: DeviceKind, clip: Clip, seed: int, device: torch.device) -> str:
-    """A folder name that changes with any fact that decides the weights."""
+    """A name that changes with any fact that decides the weights."""
     processor = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"  # cuda only
     torchvision = importlib.metadata.version("torchvision")  # its import takes a second
     return key_of(FORMAT, kind, clip.file_name, seed, processor, torch.__version__, torchvision)
@@ -321,15 +313,13 @@ def inputs(context: Context, index: int) -> Tensor:
     """Batch `index` >= 0: float32 [items, 3, h, w], normalized frames on the context's device.
 
     The batch depends on the context's seed and `index` alone: frames that no weight was fitted to, or the first ones of
-    the user's video, chosen at random and each shifted cyclically by another distance, so that no two batches are
-    alike.
+    the user's video, chosen at random and shifted cyclically by a distance of the batch's own, so that no two batches
+    are alike.
     """
-    frames = _frames(context)
-    random = np.random.default_rng((context.seed, index))
+    frames, random = _frames(context), np.random.default_rng((context.seed, index))
     chosen = random.integers(len(frames), size=context.items).tolist()
-    rows, columns = (random.integers(extent, size=context.items).tolist() for extent in frames.shape[-2:])
-    moves = zip(chosen, rows, columns, strict=True)
-    return torch.stack([frames[number].roll((down, right), (1, 2)) for number, down, right in moves])
+    down, right = random.integers(frames.shape[-2:]).tolist()
+    return frames[chosen].roll((down, right), (2, 3))
 
 
 @functools.lru_cache(maxsize=2)
@@ -390,7 +380,7 @@ def fused(context: Context) -> Segmenter:
 @functools.lru_cache(maxsize=1)
 def _fused_on_host(context: Context) -> fx.GraphModule:
     """The rewritten network, for all sides of the process: tracing and folding it take a second."""
-    return to_channels_last_half(fuse(segmenter(context, "cuda").coarse, OPERATORS)).cpu()
+    return to_channels_last_half(fuse(segmenter(context).coarse, OPERATORS)).cpu()
 
 
 def tensorrt_fp16(context: Context, example: Tensor | None = None) -> Side:

@@ -14,15 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torchvision.models import get_model
-from torchvision.models.segmentation import fcn_resnet101
+from torchvision.models.segmentation import fcn_resnet101, lraspp_mobilenet_v3_large
 
 from gpugate.workload import Context
 from tests.support.hostile_value import Touches
 from tests.support.masks import foreground, intersection_over_union
 from workloads.video import segment as fitting
-from workloads.video.clip import FULL, SMALL, Clip
+from workloads.video.clip import CLIPS, FULL, SMALL, Clip
 from workloads.video.segment import (
-    FITTED,
     NETWORKS,
     Segmenter,
     checkpoint,
@@ -46,7 +45,8 @@ def nothing_remembered() -> Iterator[None]:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    monkeypatch.setitem(CLIPS, "cpu", TINY)  # type: ignore[misc]
     return Context(CPU, items=2, seed=0, cache_dir=tmp_path)
 
 
@@ -80,13 +80,11 @@ def test_the_logits_are_torchvisions_own(kind):
 
 
 def test_the_fit_is_made_once_and_loaded_ever_after(context, monkeypatch):
-    first = {**fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)}
-    (folder,) = (context.cache_dir / "video-segmenter").iterdir()
-    assert {path.name for path in folder.glob("*.pt")} == {FITTED}
-    assert (folder / FITTED).stat().st_size < 2**20, "the seeded weights are not stored"
+    first = {**fitted_weights(context)}
+    assert len([*(context.cache_dir / "video-segmenter").glob("*.pt")]) == 1
     fitted_weights.cache_clear()  # as in another process
     monkeypatch.setattr(fitting, "fit", None)
-    again = fitted_weights("cpu", TINY, 0, CPU, context.cache_dir)
+    again = fitted_weights(context)
     assert again.keys() == first.keys()
     assert all(torch.equal(again[name], value) for name, value in first.items())
 
@@ -102,7 +100,7 @@ def test_processes_that_begin_together_have_the_same_weights(context, monkeypatc
 
     monkeypatch.setattr(fitting, "fit", fit)
     with ThreadPoolExecutor(2) as pool:
-        begun = [pool.submit(fitted_weights, "cpu", TINY, 0, CPU, context.cache_dir) for _ in range(2)]
+        begun = [pool.submit(fitted_weights, context) for _ in range(2)]
         found = [one.result() for one in begun]
     name = next(name for name, _ in seeded_network("cpu", 0).named_buffers())
     assert [bool((weights[name] == 1).all()) for weights in found] == [True, True]
@@ -110,15 +108,23 @@ def test_processes_that_begin_together_have_the_same_weights(context, monkeypatc
 
 def test_a_checkpoint_of_torchvision_replaces_the_weights(context, tmp_path):
     with torch.device("meta"):
-        model = fcn_resnet101(weights=None, weights_backbone=None, aux_loss=True)
+        model = lraspp_mobilenet_v3_large(weights=None, weights_backbone=None)
     weights = _drawn(model.state_dict())
     torch.save(weights, tmp_path / "mine.pt")
-    mine = segmenter(replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}), "cuda")
-    assert torch.equal(mine.coarse.classifier[4].weight, weights["classifier.4.weight"])
-    assert mine.coarse.classifier[4].out_channels == 21
-    assert not any(name.startswith("coarse.aux") for name in mine.state_dict())
+    mine = segmenter(replace(context, settings={"segmenter-weights": str(tmp_path / "mine.pt")}))
+    last = mine.coarse.classifier.low_classifier
+    assert torch.equal(last.weight, weights["classifier.low_classifier.weight"])
+    assert last.out_channels == 21
     assert next(mine.parameters()).dtype == torch.float32, "the file was FP16"
     assert not (context.cache_dir / "video-segmenter").exists()
+
+
+def test_the_head_for_training_is_left_out_of_a_checkpoint(tmp_path):
+    with torch.device("meta"):
+        model = fcn_resnet101(weights=None, weights_backbone=None, aux_loss=True)
+    torch.save(_drawn(model.state_dict()), tmp_path / "mine.pt")
+    found = checkpoint("cuda", tmp_path / "mine.pt")
+    assert found.keys() == {name for name in model.state_dict() if not name.startswith("aux")}
 
 
 def _truncated(path: Path) -> None:
@@ -139,11 +145,11 @@ BAD: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", BAD.values(), ids=BAD)
-def test_a_bad_checkpoint_gets_one_sentence_that_names_it(context, tmp_path, write):
+def test_a_bad_checkpoint_gets_one_sentence_that_names_it(tmp_path, write):
     path = tmp_path / "mine.pt"
     write(path)
     with pytest.raises(ValueError, match="--perf-set segmenter-weights") as raised:
-        segmenter(replace(context, settings={"segmenter-weights": str(path)}), "cuda")
+        checkpoint("cuda", path)
     assert str(path) in str(raised.value)
     assert "fcn_resnet101" in str(raised.value)
     assert "\n" not in str(raised.value)
