@@ -24,7 +24,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
+CPU = torch.device("cpu")
 LEAST_ENCODED_DB = 35.0
 MOST_IN_FLIGHT = 3  # batches
 X264_OPTIONS = {"preset": "veryfast", "g": "250", "crf": "23"}  # CRF: constant rate factor
@@ -59,8 +59,8 @@ class Encoder(ABC):
     suffix = ".mp4"  # of a file
     stock_frames = 0  # that it may still have to encode after `settle`
 
-    def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
-        self.path, self.info = path, info
+    def __init__(self, path: Path, info: VideoInfo, device: torch.device = CPU) -> None:
+        self.path, self.info, self.device = path, info, device
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
         self._is_complete = False
@@ -368,10 +368,12 @@ def library() -> Any:
 NVENC: Final = "h264_nvenc"
 ON_DEVICE = "cuda"  # FFmpeg's name of frames in the GPU's memory
 NVENC_OPTIONS = {"preset": "p4", "tune": "hq", "rc": "constqp", "qp": "25", "g": "250"}
-TRIAL_LIMIT_S = 60.0
-# NVENC refuses pictures much smaller than 256 x 256.
+# PyAV gives it frames of the GPU from version 18 on, with CudaContext. A trial that hangs is ended by its alarm after a
+# minute. NVENC refuses pictures much smaller than 256 x 256.
 TRIAL = """
-import sys, av
+import signal, sys, av
+from av.video.frame import CudaContext
+signal.alarm(60)
 encoder = av.CodecContext.create("h264_nvenc", "w")
 encoder.width, encoder.height, encoder.pix_fmt, encoder.framerate = 256, 256, "nv12", 30
 encoder.options = {"gpu": sys.argv[1]}
@@ -385,19 +387,14 @@ def why_not(gpu: int) -> str | None:
 
     A child process tries it, which takes seconds; the answer is kept for this process.
     """
-    if int(version("av").partition(".")[0]) < 18:
-        return "NVENC needs PyAV 18, which takes frames of the GPU: pip install 'av>=18', with Python 3.11 or newer"
-    try:
-        command = [sys.executable, "-c", TRIAL, str(gpu)]
-        child = subprocess.run(command, capture_output=True, timeout=TRIAL_LIMIT_S, check=False, errors="replace")
-    except subprocess.TimeoutExpired:
-        problem = f"a trial did not end within {TRIAL_LIMIT_S:g} s"
-    else:
-        if child.returncode == 0:
-            return None
-        lines = child.stderr.strip().splitlines() or [""]
-        problem = f"a trial ended with status {child.returncode}, {lines[-1][:160]}"
-    return f"GPU {gpu} encodes no h264 by NVENC ({problem}): take another encoder, A100, H100 and H200 have none"
+    command = [sys.executable, "-c", TRIAL, str(gpu)]
+    child = subprocess.run(command, capture_output=True, check=False, errors="replace")
+    if child.returncode == 0:
+        return None
+    last = child.stderr.strip().rpartition("\n")[2]
+    problem = f"a trial ended with status {child.returncode}, {last[:160]}"
+    advice = "take another encoder, or PyAV 18 with Python 3.11 or newer; A100, H100 and H200 have none"
+    return f"GPU {gpu} encodes no h264 by NVENC ({problem}): {advice}"
 
 
 class Nvenc(Encoder):
@@ -407,20 +404,16 @@ class Nvenc(Encoder):
     process tries it first, and none is created where the child could not.
     """
 
-    def __init__(self, path: Path, info: VideoInfo, device: torch.device | None = None) -> None:
-        self._gpu = torch.cuda.current_device() if device is None or device.index is None else device.index
-        if problem := why_not(self._gpu):
-            raise EncodingError(problem)
-        super().__init__(path, info)
-
     def _prepared(self, frames: Tensor) -> PendingFrames:
         return as_of_now(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
+        if problem := why_not(self.device.index):
+            raise EncodingError(problem)
         from av.video.frame import CudaContext, VideoFrame
 
-        torch.cuda.set_device(self._gpu)  # makes PyTorch's context that of this thread
-        cuda = CudaContext(self._gpu, primary_ctx=False, current_ctx=True)
+        torch.cuda.set_device(self.device)  # makes PyTorch's context that of this thread
+        cuda = CudaContext(self.device.index, primary_ctx=False, current_ctx=True)
         with replacing_video(self.path) as container:
             stream: VideoStream = container.add_stream(NVENC, rate=self.info.frames_per_second)
             configure(stream.codec_context, self.info, ON_DEVICE, NVENC_OPTIONS)
