@@ -63,7 +63,6 @@ class Encoder(ABC):
         self.path, self.info, self.device = path, info, device
         self.frames = 0
         self._in_flight: deque[Future[None]] = deque()
-        self._is_complete = False
         self._work = self._encode()
         self._thread = ThreadPoolExecutor(1, f"encode {path.name}")
         try:
@@ -98,13 +97,10 @@ class Encoder(ABC):
             self._in_flight.popleft().result()
 
     def close(self) -> None:
-        """Flushes, and moves the file of `frames` frames to its path; may be called again."""
-        if self._is_complete:
-            return
+        """Flushes, and moves the file of `frames` frames to its path."""
         try:
             Encoder.settle(self)
             self._thread.submit(next, self._work, None).result()  # None is sent, and comes back at the end
-            self._is_complete = True
         finally:
             self.abort()
 

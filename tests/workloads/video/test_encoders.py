@@ -93,7 +93,6 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12,
         encoder.write(frames[:5])
         encoder.write(frames[5:5])
         encoder.write(frames[5:])
-        encoder.close()  # before the block closes it too
 
     assert encoder.frames == 12
     found = quality(path, dict(enumerate(nv12.numpy())), VIDEO)
