@@ -152,10 +152,10 @@ def checkpoint(kind: DeviceKind, path: Path, option: str = "--perf-set segmenter
     Raises ValueError, naming the file and the option that named it.
     """
 
-    told, network = f"{option} {path}", NETWORKS[kind]
-    return read_state_dict(
-        path, told, network, lambda weights: without_weights(kind, _classes(kind, weights)), left_out=AUXILIARY
-    )
+    def make(weights: Mapping[str, Tensor]) -> nn.Module:
+        return without_weights(kind, _classes(kind, weights))
+
+    return read_state_dict(path, f"{option} {path}", NETWORKS[kind], make, left_out=AUXILIARY)
 
 
 def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
@@ -167,12 +167,12 @@ def _classes(kind: DeviceKind, weights: Mapping[str, Tensor]) -> int:
 
 def fit_numbers(clip: Clip) -> tuple[int, ...]:
     """The numbers of the frames that weights are fitted to: a few, spread evenly from the first to the last."""
-    return tuple(sorted({int(number) for number in np.linspace(0, clip.frames - 1, FIT_FRAMES).round()}))
+    return tuple(np.linspace(0, clip.frames - 1, FIT_FRAMES, dtype=int).tolist())
 
 
 def unseen_numbers(clip: Clip) -> tuple[int, ...]:
     """Frames half way between those of the fit."""
-    return tuple((left + right) // 2 for left, right in pairwise(fit_numbers(clip)) if right > left + 1)
+    return tuple((left + right) // 2 for left, right in pairwise(fit_numbers(clip)))
 
 
 def frames_with_truth(clip: Clip, numbers: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
