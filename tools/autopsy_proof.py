@@ -40,7 +40,7 @@ NAMES: Mapping[str, Collection[str]] = {
     "no-graph": ("no graph",),
     "graph-break": ("not engaged",),
     "copy": ("copies",),
-    "wrong": ("numerics",),
+    "wrong": ("wrong output", "numerics"),  # the latter in autopsies before 2026-11-30
     "stale": ("stale output",),
     "leak": ("leak",),
     "skip-work": ("work left out",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.duet import DuetProcess
 from gpugate.results.reason import ReasonCode
 from gpugate.results.summary import sm_clock_mhz, summarize
-from gpugate.results.verdict import Outcome, Verdict
+from gpugate.results.verdict import Outcome
 from gpugate.workload.counter_names import COMPILER_COUNTERS, COUNTER_NAMES, CPU_COUNTERS
 
 RECORDED, BASE, IN_TURNS = "what was recorded", "the base", "the recorded code in turns"
@@ -74,14 +73,11 @@ def optimized_side(result: CaseResult) -> State | None:
     found = result.measurement
     if found is None or not found.pairs:
         return None
-    wrong = [one for one in result.verdicts if one.outcome is Outcome.WRONG and one.code is not ReasonCode.DISPROVED]
     return replace(
         _measured_side(found, "optimized"),
         not_engaged=found.not_engaged,
-        wrong=wrong[0].reason if wrong else None,
-        disproved=next((f"{one.name}: {one.problem}" for one in found.proofs if one.problem), None),
+        wrong=next((one.reason for one in result.verdicts if one.outcome is Outcome.WRONG), None),
         resembles=found.step_checks.resembles if found.step_checks else "",
-        output_error=max((one.relative_l2 for one in found.differences), default=math.inf) if _is_off(wrong) else None,
         reference_ms=summarize(found).reference_ms.median,
         reference_counters=found.reference_counters,
     )
@@ -114,13 +110,6 @@ def recorded_side(result: CaseResult, profile: StepProfile | None) -> State | No
         times.optimized_steps_per_block,
         reference_ms=times.reference_ms,
     )
-
-
-def _is_off(wrong: Sequence[Verdict]) -> bool:
-    """True where the size of an error decided, and fresh inputs show it: an output of timed steps alone is remembered,
-    or its step was left out, however small the error is."""
-    differ = [one.reasons[0] for one in wrong if one.code is ReasonCode.OUTPUTS_DIFFER]
-    return any("measure" in one.facts and not str(one.facts["when"]).endswith("timed steps") for one in differ)
 
 
 def autopsy(then: State, now: State, against: str) -> Autopsy:

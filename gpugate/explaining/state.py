@@ -21,9 +21,8 @@ class State:
     """A counter that is absent was not measured; `reference_counters` are those of the side that it is compared with.
 
     `steps_per_block` is the number of steps that share the work after the last one. `reference_ms` is the time of a
-    step of the reference. `wrong` gives the error of outputs outside of the tolerance, `disproved` the failed proof.
-    `resembles` is the kind of the first wrong output of a timed step. `output_error` is the largest relative L2 error
-    of an output, where that is what is wrong.
+    step of the reference. `wrong` gives the error of outputs outside of the tolerance, or the failed proof. `resembles`
+    is the kind of the first wrong output of a timed step.
     """
 
     step_ms: float
@@ -33,9 +32,7 @@ class State:
     steps_per_block: float = 1.0
     not_engaged: str | None = None
     wrong: str | None = None
-    disproved: str | None = None
     resembles: Resemblance = ""
-    output_error: float | None = None
     reference_ms: float | None = None
     reference_counters: Counters = field(default_factory=dict)
 
