@@ -34,7 +34,6 @@ OTHER_PACE = 0.05
 MOVED = 0.005  # of a step: what moved less needs no explanation
 LEAST_COUNT, LEAST_CORES = 1.0, 0.3  # of page faults and switches in a step, and of cores: a change of less is chance
 PER_STEP = tuple(name for name in COUNTER_NAMES if name in CPU_COUNTERS.difference(COMPILER_COUNTERS))
-CLOCKS_UNKNOWN = "the SM clock of at least one state is unknown: the cost of a lower clock is counted under kernels"
 
 
 def explain(result: CaseResult, profile: StepProfile | None) -> Autopsy | None:
@@ -135,8 +134,6 @@ def _lines(then: State, now: State) -> Iterator[str]:
         return
     words = ", ".join(f"{name} {write_signed(ms)}" for name, ms in found.items() if abs(ms) >= LEAST_MS)
     yield f"where it went: {words or 'nowhere'}"
-    if now.on_gpu and not (then.sm_clock_mhz and now.sm_clock_mhz):
-        yield CLOCKS_UNKNOWN
     moves = list_changed_parts(then, now)
     names = units.shorten_names([move.name for move in moves])
     moves = [replace(move, name=name) for move, name in zip(moves, names, strict=True)]

@@ -144,12 +144,7 @@ CAUSES = [
     (now(13.0, profile=None), "not profiled", "(+30 %); the cause is unknown without a step profile of both states"),
     (now(12.0), "host", "takes longer while the device waits"),
     (now(reference_ms=20.0), "another reference", "30.00 ms -> 20.00 ms (-33 %)"),
-    (replace(THEN, counters={}), "nothing", "takes as long as before, and nothing that is counted changed"),
-    (
-        now(10.01, counters={"kernels": 8.0, "kernel_launches": 0.0}),
-        "nothing",
-        "and what is counted changed: 2 -> 0 kernel launches, 10 -> 8 kernels per step",
-    ),
+    (now(10.01, counters={"kernels": 8.0, "kernel_launches": 0.0}), "nothing", "a step takes as long as before"),
 ]
 
 
