@@ -159,11 +159,6 @@ class CaseResult:
         return sum(one.wall_s for one in self.measurements)
 
     @property
-    def proving_s(self) -> float:
-        """The part of `duration_s` that proofs took."""
-        return sum(one.spent_s.get("proving", 0.0) for one in self.measurements)
-
-    @property
     def needs_host(self) -> bool:
         """True where no other case may run on the host."""
         if self.measurement is None:

@@ -56,7 +56,6 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
         "unchanged": "bill unchanged",
         "grown": "bill grown",
         "not compared": "bill not compared",
-        "not recorded": "no bill recorded",  # in runs before 2026-11-30
     },
     "code": {"not slower": "not slower than the recorded code", "unchanged": "the recorded code itself"},
 }
@@ -271,11 +270,7 @@ class ReasonCode(str, Enum):
     WALL_AS_RECORDED = ("wall_as_recorded", _wall())
     FASTER_THAN_RECORD = ("faster_than_record", _wall("faster than recorded: "))
     SLOWER_THAN_RECORD = ("slower_than_record", _wall("slower than recorded: "))
-    WALL_OPEN = (
-        "wall_open",
-        _wall("perhaps slower than recorded: ", "{change_low:change}..{change_high:change}"),
-        _wall("perhaps slower than recorded: "),
-    )
+    WALL_OPEN = ("wall_open", _wall("perhaps slower than recorded: ", "{change_low:change}..{change_high:change}"))
     THE_MACHINE = (
         "the_machine",
         "wall {change:change}, {bill:bill}, {code:code}: the machine",

@@ -193,7 +193,6 @@ def _metrics(case: CaseResult, gate: bool) -> Iterator[tuple[str, tuple[float, .
         "peak_bytes": cost.peak_bytes,
         "start_up_s": cost.build_s + cost.first_step_s,
         "duration_s": case.duration_s or None,
-        "proving_s": case.proving_s or None,
         "gate": 1.0 if gate else None,  # of a case that no gate judged: absent
         "needs_host": 1.0 if case.needs_host else None,  # no other case may run on the host
         **{name: case.measurement.optimized_counters.get(name) for name in _COUNTERS},

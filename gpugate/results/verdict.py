@@ -34,7 +34,7 @@ class Outcome(str, Enum):
 class NextStep(str, Enum):
     """The action that a verdict advises. A report words it, with the cases and the command of the session.
 
-    A step of an older run that no rule advises any more is read as another one.
+    A step of an older run that no rule advises any more is read as REPEAT.
     """
 
     REPEAT = "repeat"
@@ -52,15 +52,9 @@ class NextStep(str, Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> NextStep | None:
-        is_old = isinstance(value, str) and value.startswith("record-")
-        return cls.REPEAT if is_old else _SAME_AS.get(value)
+        return cls.REPEAT if isinstance(value, str) and value.replace("-", "").isalpha() else None
 
 
-_SAME_AS: Mapping[object, NextStep] = {
-    "trace-both-sides": NextStep.TRACE,
-    "raise-budget": NextStep.MEASURE_LONGER,
-    "keep-apart": NextStep.FREE_CORES,
-}
 SEVERITY = tuple(Outcome)
 GOOD = frozenset((Outcome.PASS, Outcome.IMPROVED))
 Check = Literal["equivalence", "speedup", "throughput", "counters", "knee"]

@@ -33,14 +33,13 @@ def test_the_metrics_of_a_case() -> None:
     case = timed("fused", 3.0)
     assert case.measurement is not None
     slower = measured(CASE, 2.9)  # of two processes, the slower one decides
-    further = Confirmation(replace(slower, wall_s=4.0, spent_s={"proving": 0.5}))
+    further = Confirmation(replace(slower, wall_s=4.0))
     case = replace(
         case,
         measurement=replace(
             case.measurement,
             optimized_cost=SideCost(1.5, 0.5, peak_bytes=4096),
             wall_s=8.5,
-            spent_s={"proving": 3.0, "measuring": 4.0},
         ),
         attempts=[further, Confirmation(None, "it ended with status 3")],
     )
@@ -55,7 +54,6 @@ def test_the_metrics_of_a_case() -> None:
         "start_up_s": (2.0,),
         "peak_bytes": (4096.0,),
         "duration_s": (12.5,),
-        "proving_s": (3.5,),
         "needs_host": (1.0,),
     }
 
