@@ -41,11 +41,10 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     A duet comes before further looks at the wall time, which needs none where the duet decides. No further measurement
     changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
-    result = evidence.result
     is_wrong = evidence.outputs.problems or evidence.inert or evidence.not_engaged is not None or evidence.idle.sure
-    if is_wrong or evidence.unfit is not None or result.ranks_share_cores or evidence.times_ceiling:
+    if is_wrong or evidence.unfit is not None or evidence.times_ceiling:
         return Action.STOP
-    may_confirm = len(result.attempts) + 1 < allowed.processes
+    may_confirm = len(evidence.result.attempts) + 1 < allowed.processes
     if may_confirm and _wants_result(evidence):
         return Action.PROCESS
     if allowed.duet and _wants_duet(evidence, allowed):

@@ -231,7 +231,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         record=record,
         timed=summaries,
         failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
-        unfit=result.environment_problem,
+        unfit=result.unfit,
         not_comparable=next((one.problem for one in first.differences if one.problem and not timed), None),
         not_engaged=next((one.not_engaged for one in result.processes if one.not_engaged is not None), None),
         differences=tuple(dict.fromkeys(changes)),

@@ -8,9 +8,7 @@ from gpugate.results.series import Sweep
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 
-def judge_knee(
-    sweep: Sweep, mode: Mode = Mode.GATE, unfit: str | None = None, ranks_share_cores: bool = False
-) -> Verdict:
+def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: str | None = None) -> Verdict:
     """PASS for a knee at its recorded value or at a neighbour of it, REGRESSED for any other knee.
 
     `unfit` is the reason why the times of the sweep are no evidence. A neighbour may take the knee's place by chance.
@@ -18,9 +16,7 @@ def judge_knee(
     knee, recorded, step = sweep.knee, sweep.recorded_knee, None
     numbers = {"knee": knee, "recorded_knee": recorded}
     reason = Reason(ReasonCode.KNEE, {name: value for name, value in numbers.items() if value is not None})
-    if ranks_share_cores:
-        reason, outcome, step = Reason(ReasonCode.RANKS_SHARE_CORES), Outcome.UNDECIDED, NextStep.USE_CUDA
-    elif unfit is not None:
+    if unfit is not None:
         reason = Reason(ReasonCode.MACHINE_UNFIT, {"problem": unfit})
         outcome, step = Outcome.ENV_INVALID, NextStep.COOL_MACHINE
     elif knee is None:

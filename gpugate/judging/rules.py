@@ -158,7 +158,9 @@ def _record(one: Evidence) -> NextStep | None:
     return None if one.outputs.problems else NextStep.RECORD  # no baseline may hold a wrong output
 
 
-def _cool(one: Evidence) -> NextStep:
+def _mend(one: Evidence) -> NextStep:
+    if one.result.environment_problem is None:
+        return NextStep.USE_CUDA
     return NextStep.RAISE_QUOTA if "throttled_periods" in one.first.optimized_counters else NextStep.COOL_MACHINE
 
 
@@ -188,9 +190,8 @@ def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
 NO_TIMES = (
     Rule(lambda one: one.not_comparable, lambda one: _nothing(one.not_comparable), Outcome.WRONG, NextStep.REPEAT),
     Rule(lambda one: not one.timed, lambda one: _nothing("no pairs"), Outcome.UNDECIDED, NextStep.MEASURE_LONGER),
-    Rule(lambda one: one.result.ranks_share_cores, ReasonCode.RANKS_SHARE_CORES, Outcome.UNDECIDED, NextStep.USE_CUDA),
     Rule(lambda one: one.no_result, lambda one: one.no_result, Outcome.UNDECIDED, _check_size),
-    Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
+    Rule(lambda one: one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
     "equivalence": (
@@ -253,7 +254,7 @@ RULES: Mapping[Check, tuple[Rule, ...]] = {
         Rule(lambda one: one.unchecked, lambda one: _nothing(one.unchecked), Outcome.UNDECIDED, NextStep.USE_CUDA),
         _unless_confirmed(lambda one: one.costs_more),
         Rule(lambda one: one.grown.sure, lambda one: one.grown.reasons, Outcome.REGRESSED, NextStep.REPEAT),
-        Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _cool),
+        Rule(lambda one: one.broken_by_machine and one.unfit, ReasonCode.MACHINE_UNFIT, Outcome.ENV_INVALID, _mend),
         Rule(lambda one: one.broken_by_machine, ReasonCode.SLOW_HOST, Outcome.UNDECIDED, NextStep.COOL_MACHINE),
         Rule(lambda one: one.lagging.sure, lambda one: one.lagging.reasons, Outcome.NOT_ENGAGED, _trace),
         Rule(lambda one: one.broken.sure, lambda one: one.broken.reasons, Outcome.REGRESSED, NextStep.REPEAT),

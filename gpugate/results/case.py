@@ -97,7 +97,7 @@ class CaseResult:
     skipped: str | None = None  # the reason, with the next step
     lacking: tuple[str, ...] = ()  # what `--allow-missing` must name for a gate to accept the skip
     error: str | None = None  # one sentence
-    environment_problem: str | None = None  # why its times say nothing of the program
+    environment_problem: str | None = None  # of the machine, for which its times say nothing of the program
     verdicts: list[Verdict] = field(default_factory=list)
     attempts: list[Confirmation] = field(default_factory=list)  # further ones, in fresh processes
     promise: Promise | None = None
@@ -173,9 +173,10 @@ class CaseResult:
         return int(self.measurement.optimized_counters.get("ranks", 1)) if self.measurement is not None else 1
 
     @property
-    def ranks_share_cores(self) -> bool:
-        """True for a case that spans GPUs and was measured on a CPU, whose cores all ranks share."""
-        return self.device_kind == "cpu" and self.gpus > 1
+    def unfit(self) -> str | None:
+        """The reason why its times say nothing of the program: a case that spans GPUs may be measured on a CPU."""
+        shares_cores = self.device_kind == "cpu" and self.gpus > 1
+        return "the ranks share the cores of one CPU" if shares_cores else self.environment_problem
 
     @property
     def device_kind(self) -> str:

@@ -218,10 +218,6 @@ class ReasonCode(str, Enum):
     )
     DISPROVED = ("disproved", "{proof}: {problem}")
     # Times that are no result.
-    RANKS_SHARE_CORES = (
-        "ranks_share_cores",
-        "the ranks share the cores of one CPU: their times are no evidence about GPUs",
-    )
     IMPOSSIBLE_RATE = (
         "impossible_rate",
         _impossible_rate,

@@ -127,9 +127,8 @@ class PerfTests:
         ):
             pytest.skip(show_controls(str(next(iter(results.values())).skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
-        sick = next((result.environment_problem for result in results.values() if result.environment_problem), None)
-        shared = any(result.ranks_share_cores for result in results.values())
-        knee = judge_knee(found, session.result.mode, sick, shared)
+        unfit = next((result.unfit for result in results.values() if result.unfit), None)
+        knee = judge_knee(found, session.result.mode, unfit)
         self.knees.append((sweep, knee))
         return JudgedSweep(sweep, knee)
 

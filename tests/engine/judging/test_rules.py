@@ -88,7 +88,7 @@ SPEEDUP: Table = [
     (case(replace(measured(30.0), inert=True)), NOT_ENGAGED, "did_nothing"),
     (case(replace(FAST, instances=())), UNDECIDED, "nothing_measured"),
     (case(replace(FAST, instances=(), differences=NAN)), Outcome.WRONG, "nothing_measured"),
-    (case(measured(ranks=2.0), case_id="net/fast/cpu"), UNDECIDED, "ranks_share_cores"),
+    (case(measured(ranks=2.0), case_id="net/fast/cpu"), ENV_INVALID, "machine_unfit", NextStep.USE_CUDA),
 ]
 BILL, GREW = with_bill(measured()), with_bill(measured(), kernel_ms=9.0)
 GRAPHS = promised(1.5, Contract(engaged=(Limit("graph_launches", at_least=1),)))
@@ -169,7 +169,6 @@ WALL: Table = [
     (case(SLOW, environment_problem="hot"), ENV_INVALID, "machine_unfit"),
     (case(replace(SLOW, reference_slowdown=3.0)), UNDECIDED, "reference_slowed"),
     (case(replace(SLOW, instances=())), UNDECIDED, "nothing_measured"),
-    (case(measured(ranks=2.0), case_id="net/fast/cpu"), UNDECIDED, "ranks_share_cores"),
 ]
 TABLES: dict[Check, Table] = {"equivalence": OUTPUTS, "speedup": SPEEDUP, "counters": COUNTERS, "throughput": WALL}
 
