@@ -138,16 +138,20 @@ def exact(rational: Any) -> Fraction:
 def decoded_frames(path: Path, **colours: int) -> Iterator[NDArray[np.uint8]]:
     """The frames in display order, NV12, uint8 [H * 3 // 2, W], recoded to other colours where some are given.
 
-    Ends where the file is damaged.
+    Each is valid until the next one: all of them lie in the same memory, since a copy into new memory took ten times as
+    long, 2.7 ms at 1080p. Ends where the file is damaged.
     """
     import av
 
     with av.open(path.absolute()) as container, suppress(av.InvalidDataError):
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
+        nv12 = np.empty((stream.height * 3 // 2, stream.width), np.uint8)
         for frame in container.decode(stream):
             # With several threads, swscale would take the cores of the decoder.
-            yield frame.reformat(format="nv12", threads=1, **colours).to_ndarray()
+            coded = frame.reformat(format="nv12", threads=1, **colours)
+            rows = (np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size) for plane in coded.planes)
+            yield np.concatenate([row[:, : stream.width] for row in rows], out=nv12)
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class FakeSimpleDecoder:
     """PyNvVideoCodec's SimpleDecoder: frames by their numbers, which last until the next ones are taken."""
 
     def __init__(self, path: str, gpu_id: int, cuda_stream: int) -> None:
-        self._frames = [torch.from_numpy(frame) for frame in decoded_frames(Path(path))]
+        self._frames = [torch.from_numpy(frame.copy()) for frame in decoded_frames(Path(path))]
         self._stream, self._lent = cuda_stream, list[FakeFrame]()
 
     def get_batch_frames_by_index(self, indices: range) -> list[FakeFrame]:
