@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import Structure, byref, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
@@ -172,12 +171,12 @@ class X264(Encoder):
         """
         self.wait_for_room()
 
-    def _prepared(self, frames: Tensor) -> PendingFrames:
-        if not frames.is_cuda:
-            return PendingFrames(frames)
-        copy = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)  # cuda only
-        copy.copy_(frames, non_blocking=True)  # cuda only
-        return PendingFrames(copy, as_of_now(frames).wait)  # cuda only
+    def _prepared(self, frames: Tensor) -> tuple[Tensor, Callable[[], object]]:
+        on_host = frames
+        if frames.is_cuda:
+            on_host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=True)  # cuda only
+            on_host.copy_(frames, non_blocking=True)  # cuda only
+        return on_host, make_wait(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
         from av.video.frame import VideoFrame
@@ -190,8 +189,9 @@ class X264(Encoder):
             stream.codec_context.thread_type, stream.codec_context.thread_count = "FRAME", 0
             stream.codec_context.open()
             while (batch := (yield)) is not None:
-                batch.wait()
-                for pixels in batch.frames.numpy():
+                frames, wait = batch
+                wait()
+                for pixels in frames.numpy():
                     frame = VideoFrame.from_numpy_buffer(pixels, format="nv12")
                     frame.pts = self.frames
                     container.mux(stream.encode(frame))
@@ -208,27 +208,16 @@ def configure(context: VideoCodecContext, info: VideoInfo, pixels: str, options:
     context.options = dict(options)
 
 
-# --- what the encoders of the GPU share -------------------------------------------------------------------------------
+def make_wait(frames: Tensor) -> Callable[[], object]:
+    """The function that waits until the present work of the caller's stream on the frames is done, and for no more.
 
-
-@dataclass(frozen=True)
-class PendingFrames:
-    """Frames, complete once `wait()` has returned. It waits for one event, never for the whole device.
-
-    The event has a blocking wait: a spinning thread would take a core from the encoder's.
+    Its event has a blocking wait: a spinning thread would take a core from the encoder's.
     """
-
-    frames: Tensor
-    wait: Callable[[], object] = lambda: None
-
-
-def as_of_now(frames: Tensor) -> PendingFrames:
-    """The frames, complete when the present work of the caller's stream is done."""
     if not frames.is_cuda:
-        return PendingFrames(frames)
+        return lambda: None
     done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # cuda only
     done.record(torch.cuda.current_stream(frames.device))  # cuda only
-    return PendingFrames(frames, done.synchronize)  # cuda only
+    return done.synchronize  # cuda only
 
 
 # --- Motion-JPEG ------------------------------------------------------------------------------------------------------
@@ -256,8 +245,7 @@ class MotionJpeg(Encoder):
 
     def _prepared(self, frames: Tensor) -> Iterator[Tensor]:
         """The pictures in order: the threads begin at once, one each, and wait for the frames."""
-        pending = as_of_now(frames)
-        return jpeg_threads().map(partial(_picture, pending.wait), pending.frames.unbind())
+        return jpeg_threads().map(partial(_picture, make_wait(frames)), frames.unbind())
 
     def _encode(self) -> Generator[None, Any, None]:
         from av.packet import Packet
@@ -400,8 +388,8 @@ class Nvenc(Encoder):
     process tries it first, and none is created where the child could not.
     """
 
-    def _prepared(self, frames: Tensor) -> PendingFrames:
-        return as_of_now(frames)
+    def _prepared(self, frames: Tensor) -> tuple[Tensor, Callable[[], object]]:
+        return frames, make_wait(frames)
 
     def _encode(self) -> Generator[None, Any, None]:
         if problem := why_not(self.device.index):
@@ -414,8 +402,9 @@ class Nvenc(Encoder):
             stream: VideoStream = container.add_stream(NVENC, rate=self.info.frames_per_second)
             configure(stream.codec_context, self.info, ON_DEVICE, NVENC_OPTIONS)
             while (batch := (yield)) is not None:
-                batch.wait()
-                for luma, chroma in zip(*planes(batch.frames), strict=True):
+                frames, wait = batch
+                wait()
+                for luma, chroma in zip(*planes(frames), strict=True):
                     frame = VideoFrame.from_dlpack((luma, chroma), cuda_context=cuda)  # keeps the memory for NVENC
                     frame.pts = self.frames
                     container.mux(stream.encode(frame))

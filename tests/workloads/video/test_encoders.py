@@ -34,7 +34,6 @@ from workloads.video.encoders import (
     MotionJpeg,
     Mp4v,
     Nvenc,
-    PendingFrames,
     Recorder,
     _picture,
     why_not,
@@ -185,7 +184,7 @@ def test_it_keeps_as_many_frames_as_is_told(nv12, threads):
 def test_settled_it_has_room_for_a_batch_and_may_have_frames_in_hand(tmp_path, nv12, monkeypatch):
     """At the end of every step of a pipeline that it is the longest stage of."""
     gate, batches = threading.Event(), torch.split(nv12, 4)
-    monkeypatch.setattr(X264, "_prepared", lambda encoder, frames: PendingFrames(frames, gate.wait))
+    monkeypatch.setattr(X264, "_prepared", lambda encoder, frames: (frames, gate.wait))
     encoder = X264(tmp_path / "out.mp4", VIDEO)
     for batch in batches[: MOST_IN_FLIGHT - 1]:
         encoder.write(batch)
