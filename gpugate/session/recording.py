@@ -20,9 +20,7 @@ from gpugate.store import baseline, run_file
 from gpugate.store.provenance import list_code
 from gpugate.store.version import CACHE_FOLDER, git
 from gpugate.store.writable_folder import choose_folder
-from gpugate.units import SHORT_COMMIT
 
-DEFAULT_BRANCHES = ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master")
 PrintLines = Callable[[Sequence[str]], object]
 
 
@@ -56,13 +54,9 @@ def warn_about_code(session: PerfSession) -> list[str]:
         in_git = git(root, "rev-parse", "--git-dir") is not None
         return ["recorded without a commit: no gate can compare with this code; commit first"] if in_git else []
     edited = list_code(root, ignored) ^ list_code(root, ignored, "HEAD")
-    if edited:
-        names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}))
-        until = "no gate can compare with this code until a commit has these files as they are now"
-        return [f"recorded with uncommitted changes of {names}: {until}"]
-    there, having = (git(root, "for-each-ref", *words, *DEFAULT_BRANCHES) for words in ((), ("--contains", "HEAD")))
-    lacking = f"recorded on commit {origin.commit[:SHORT_COMMIT]}, which the default branch lacks"
-    return [f"{lacking}: a squash or rebase drops it; record on the default branch"] if there and not having else []
+    names = units.list_names(sorted({entry.partition(" ")[2] for entry in edited}))
+    until = "no gate can compare with this code until a commit has these files as they are now"
+    return [f"recorded with uncommitted changes of {names}: {until}"] if edited else []
 
 
 def planned_processes(session: PerfSession) -> int:
