@@ -48,11 +48,6 @@ COLUMNS = (
     Column("verdict", left=True),
     Column("detectable", note="detectable: the slowdown that this measurement would have shown", rank=2),
     Column("outputs", note="outputs: relative L2 difference on the same inputs", rank=1),
-    Column(
-        "start-up",
-        note="start-up: the shorter of two, since a process's first build loads libraries",
-        rank=3,
-    ),
 )
 
 
@@ -201,7 +196,6 @@ def _row(duet: Duet) -> tuple[str, ...]:
         duet.outcome.value,
         percent(duet.detectable),
         f"{duet.relative_l2:.1e}" if duet.relative_l2 else "equal",
-        f"{duet.base.cost.compile_s:.1f} s -> {duet.head.cost.compile_s:.1f} s" if len(duet.processes) > 1 else "",
     )
 
 
