@@ -18,12 +18,10 @@ def run_path(path: Path) -> Path:
 def find_runs(path: Path) -> list[Path]:
     """The run files in a folder of runs or of nights; of a night its own, and of a file, itself.
 
-    A night that lost its run file has its path here, too, so that whoever reads it names it. Raises OptionError where
-    there is none.
+    Raises OptionError where there is none.
     """
     run = run_path(path)
-    nights = {one.parent / RUN for name in (RUN, PAGE) for one in path.glob(f"*/{name}")}
-    found = [run] if run.is_file() else sorted([*path.glob("*.json"), *nights])
+    found = [run] if run.is_file() else sorted([*path.glob("*.json"), *path.glob(f"*/{RUN}")])
     if not found:
         raise OptionError(f"{path} contains no run: give a run of --perf-json, a night, or a folder of them")
     return found
