@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +77,6 @@ class PerfTests:
 
     config: pytest.Config
     opened: PerfSession | None = None  # None: nothing is measured
-    held: dict[str, list[Verdict]] = field(default_factory=dict)  # by the test's node id
     failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
     refused: list[str] = field(default_factory=list)  # a sentence for each verdict that is not of this run
     replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
@@ -153,12 +152,15 @@ class PerfTests:
             pytest.fail(show_controls(sentence(worst, self.session.result)), pytrace=False)
 
     def _hold(self, request: pytest.FixtureRequest, verdict: Verdict) -> None:
-        """Notes that a test decides by the verdict. Fails where this run made no such verdict for the test."""
+        """Notes in the cases of a test that it decides by the verdict. Fails where this run made no such verdict for
+        the test."""
         __tracebackhide__ = True
         test = request.node
-        made = [one for case in cases_of(test) for one in self.session.case_result(case).verdicts]
-        made += [knee for sweep, knee in self.knees if sweep in list_parameters(test)]
-        if not any(verdict is one for one in made):
+        asked = [sweep for sweep, knee in self.knees if knee is verdict and sweep in list_parameters(test)]
+        points = [self.session.case_result(case) for sweep in asked for case in sweep.cases]
+        cases = map(self.session.case_result, cases_of(test))
+        found = points or [result for result in cases if any(verdict is one for one in result.verdicts)]
+        if not found:
             self.refused.append(
                 f"{verdict.outcome.value} {verdict.check} of {verdict.case_id} is no verdict that this run made for "
                 f"{test.name}: give `gate` one of its fixture, such as workload.speedup"
@@ -167,13 +169,11 @@ class PerfTests:
         self._replay(request, verdict.case_id)
         # What `record_property` does: that fixture is missing under `-p no:junitxml`.
         test.user_properties.extend(properties(verdict).items())
-        self.held.setdefault(test.nodeid, []).append(verdict)
+        for result in found:
+            result.held = tuple(dict.fromkeys((*result.held, verdict.check)))
 
     def problems(self, items: Iterable[pytest.Item]) -> Iterator[str]:
-        """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict.
-
-        Records in every case of the run which of its checks were held.
-        """
+        """Writes a sentence for each case of `items` that failed no test and gave `gate` no good verdict."""
         tests: dict[str, tuple[Case, list[str]]] = {}
         for item in items:
             for case in cases_of(item):
@@ -181,14 +181,10 @@ class PerfTests:
         yield from self.refused
         for case_id, (case, node_ids) in tests.items():
             result = self.session.result.cases.get(case_id)
-            held = [verdict for node_id in node_ids for verdict in self.held.get(node_id, ())]
-            if result is not None:
-                in_sweep = case.optimization.point is not None
-                held = [one for one in held if one in result.verdicts or (in_sweep and one.check == "knee")]
-                result.held = tuple(dict.fromkeys(one.check for one in held))
             if not any(self.failed.get(node_id) for node_id in node_ids):
                 accepted = result is not None and result.skipped is not None and self.session.accepts_absence(case)
-                problem = None if accepted else _problem(case_id, result, held)
+                knees = [knee for sweep, knee in self.knees if case in sweep.cases]
+                problem = None if accepted else _problem(case_id, result, knees)
                 yield from [problem] if problem else []
 
     def _replay(self, request: pytest.FixtureRequest, case_id: str) -> None:
@@ -204,7 +200,7 @@ class PerfTests:
         replay(request, samples_s, properties(speedup), case_id, params)
 
 
-def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> str | None:
+def _problem(case_id: str, result: CaseResult | None, knees: Sequence[Verdict]) -> str | None:
     """The reason against a case none of whose tests failed and whose absence is not accepted; None for a good one."""
     if result is None:
         return f"no test measured {case_id}: take away what skips its tests, or deselect them"
@@ -212,13 +208,13 @@ def _problem(case_id: str, result: CaseResult | None, held: list[Verdict]) -> st
         return f"the error of {case_id} failed no test: {result.error}"
     if result.skipped is not None:
         return f"the absence of {case_id} failed no test: {result.skipped}"
-    not_good = next((one for one in held if not one.good), None)
+    not_good = next((one for one in (*result.verdicts, *knees) if one.check in result.held and not one.good), None)
     if not_good is not None:
         return (
             f"{not_good.outcome.value} {not_good.check} of {not_good.case_id} failed no test: {not_good.reason}; take "
             "away what lets its test pass, such as an xfail mark"
         )
-    return None if held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
+    return None if result.held else f"no test held a verdict of {case_id}: call gate(workload.speedup) in a test of it"
 
 
 def properties(verdict: Verdict) -> dict[str, Any]:
