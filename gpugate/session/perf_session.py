@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpugate.catalogue import Catalogue
 from gpugate.errors import CompareError, GpugateError, OptionError
 from gpugate.machine.cores import find_usable_cores
-from gpugate.machine.environment import Environment, Missing, describe, machine_name, missing_needs
+from gpugate.machine.environment import Environment, Missing, describe, missing_needs
 from gpugate.measurement.settings import HALF_WIDTH, Settings
 from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
@@ -220,15 +220,6 @@ def _check_settings(given: Mapping[str, str], selected: Collection[Case]) -> Non
         raise OptionError(f"--perf-set {name}={given[name]} is for none of the selected workloads: {advice}")
 
 
-def _describe_search(session: PerfSession) -> str | None:
-    """The sentence about a machine without any record, where other machines have some; None for every other machine."""
-    machine, baselines = machine_name(session.environment), session.options.baselines_path
-    others = sorted({path.relative_to(baselines).parts[0] for path in baselines.glob("*/**/*.json")})
-    if session.records.files or machine in others or not others or session.options.update_baselines:
-        return None
-    return f"this machine is {machine}, and the records are of {', '.join(others)}"
-
-
 def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: Mapping[str, str]) -> PerfSession:
     """Describes the device and reads its baselines.
 
@@ -283,6 +274,4 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
         session.shared_s = shared_s if looks else max(LEAST_GATED_S, shared_s)
         if looks and options.fault is None and options.profiling is None:  # a fault is to be caught in every case
             session.doubt.end_s = LAST_START_S
-    if not options.fresh and (searched := _describe_search(session)) is not None:
-        session.notes.add(searched)
     return session

@@ -307,14 +307,6 @@ def test_the_error_of_a_side_is_text_on_the_terminal_and_in_the_summary(tiny: Ti
     assert all(one.isprintable() or one in "\n\t" for one in ended.text + summary)
 
 
-def test_a_machine_without_a_record_is_named_where_others_have_some(tiny: TinyProject) -> None:
-    assert "the records are of" not in tiny.run("-k", "outputs").text
-    tiny.write("baselines/nvidia-h200/net.json", "{}")
-    for options in ((), ("--gate", "--allow-missing=cuda")):
-        text = tiny.run("-k", "outputs", *options).text
-        assert f"this machine is {tiny.baselines.name}, and the records are of nvidia-h200" in text
-
-
 @pytest.mark.parametrize(("words", "sharing"), [((), 1), (("--gate",), 3)])
 def test_without_a_budget_a_gate_shares_the_time_as_the_processes_of_a_recording_do(
     tiny: TinyProject, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], sharing: int
