@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -153,9 +152,6 @@ def test_adding_twice_changes_nothing(url: str) -> None:
     [
         ("UPDATE run SET night = replace(night, '2030-01-01', 'new year')", "started is "),
         ("UPDATE run SET night = '{'", "Expecting property name"),
-        ("UPDATE run SET night = '[1]'", "the document is [1], not an object"),
-        ("UPDATE run SET night = replace(night, 'PASS', 'GREEN')", "GREEN"),
-        ("UPDATE run SET night = replace(night, '\"seed\"', '\"seat\"')", "has no field 'seed'"),
         ("UPDATE run SET night = replace(night, '\"l2_bytes\"', '\"colour\"')", "environment has no field 'l2_bytes'"),
     ],
 )
@@ -224,19 +220,13 @@ def test_a_run_keeps_its_key_and_another_run_has_another() -> None:
     assert len({one.key, *(other.key for other in others)}) == 4
 
 
-def start_writer(url: str, first: int, dies: bool = False) -> BaseProcess:
-    """Starts a process that adds twenty nights, or is killed before the first of them is committed."""
+def start_writer(url: str, first: int) -> BaseProcess:
+    """Starts a process that adds twenty nights."""
 
     def write() -> None:
         with closing(open_store(url)) as store:
-            if dies:
-                sql.event.listen(store._engine, "after_cursor_execute", die)
             for day in range(first, first + 20):
                 store.add(night(day))
-
-    def die(_: object, __: object, statement: str, *___: object) -> None:
-        if statement.startswith("INSERT INTO run"):
-            os.kill(os.getpid(), signal.SIGKILL)
 
     writer = get_context("fork").Process(target=write)
     writer.start()
@@ -253,14 +243,6 @@ def test_two_writers_at_once_lose_nothing(url: str) -> None:
     writers = [start_writer(url, 0), start_writer(url, 10)]
     assert [await_status(writer) for writer in writers] == [0, 0]
     assert read(url) == [night(day) for day in range(30)]
-
-
-def test_a_killed_writer_leaves_no_half_of_a_run(url: str) -> None:
-    add(url, night(0))
-    assert await_status(start_writer(url, 1, dies=True)) == -signal.SIGKILL
-    assert read(url) == [night(0)]
-    assert add(url, night(1)) == 1
-    assert read(url) == [night(0), night(1)]
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
