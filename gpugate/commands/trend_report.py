@@ -34,8 +34,8 @@ FORMAT = "gpugate-history"
 #          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
 #          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
 #          6: a level change is a night and words; a machine has no error and no fewest nights.
-FORMAT_VERSION = 6
-DIGITS = 5  # significant ones of a value; the ends of its interval have one less
+#          7: a value is as the store has it: a list with its digits, which lacks the ends of an interval that is none.
+FORMAT_VERSION = 7
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"
 # The page runs the scripts of its folder alone, evaluates no text, and loads nothing else.
@@ -201,27 +201,16 @@ def _describe_trend(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
     """The series of a case. `nights` are the numbers of its nights, `outcomes` those other than PASS."""
     at = [numbers[night.key] for night in trend.nights]
     names = [name for name in ("speedup", "optimized_ms", *BILL_TIMES) if any(one.value(name) for one in trend.seen)]
-    anchors = [one.anchor_speedup and _round(one.anchor_speedup, DIGITS) for one in trend.seen]
+    anchors = [one.anchor_speedup for one in trend.seen]
     others = {number: one.outcome for number, one in zip(at, trend.seen, strict=True) if one.outcome != Outcome.PASS}
     return {
         "nights": at,
-        **{name: [_describe_value(one, name) for one in trend.seen] for name in names},
+        **{name: [one.metrics.get(name) for one in trend.seen] for name in names},
         "anchors": [[at[index], one] for index, one in enumerate(anchors) if index == 0 or one != anchors[index - 1]],
         "outcomes": {number: outcome and outcome.value for number, outcome in others.items()},
         "source_changed": [numbers[night.key] for night in trend.source_changed],
         "level_changes": [{"night": numbers[mark.night.key], "words": mark.words} for mark in trend.marks],
     }
-
-
-def _describe_value(one: CaseNight, name: str) -> list[float] | None:
-    if not one.value(name):
-        return None
-    found = one.estimate(name)
-    return [_round(found.median, DIGITS), _round(found.low, DIGITS - 1), _round(found.high, DIGITS - 1)]
-
-
-def _round(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

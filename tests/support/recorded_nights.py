@@ -27,6 +27,7 @@ from gpugate.results.summary import History
 from gpugate.results.verdict import CASE_CHECKS, Outcome
 from gpugate.store import baseline
 from gpugate.store.baseline import Entry, Record
+from gpugate.units import round_stored
 from gpugate.workload import Case
 from tools.machines import H200
 
@@ -204,4 +205,5 @@ def _drawn(draw: random.Random, number: int, case_id: str, history: History, sha
         "reference_ms": (history.reference_ms,),
         "anchor_speedup": (history.speedup,),
     }
-    return CaseNight(Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, metrics)
+    stored = {name: tuple(map(round_stored, values)) for name, values in metrics.items()}
+    return CaseNight(Outcome.PASS if level > 0.95 * share else Outcome.REGRESSED, stored)

@@ -43,7 +43,8 @@ function pointsOf(machine, name) {
     const point = { machine: machine.machine, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
     for (const value of Object.keys(TITLES)) {
       const found = series[value === "ms" ? "optimized_ms" : value]?.[index];
-      if (found) [point[value], point[`${value}_low`], point[`${value}_high`]] = found; // else a night without this item of the bill
+      if (!found) continue; // a night without this item of the bill
+      [point[value], point[`${value}_low`] = found[0], point[`${value}_high`] = found[0]] = found;
     }
     point.change = [...changed, edited.has(number) ? "the workload's source changed" : ""].filter(Boolean).join("; ");
     point.commit = version !== before ? `commit ${before} -> ${version}` : "";

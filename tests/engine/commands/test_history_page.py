@@ -77,14 +77,13 @@ def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anc
     for case_id, series in machine["cases"].items():
         assert series["nights"] == [number for number in range(FEW) if case_id in found[number].cases]
         for number, values in zip(series["nights"], series["optimized_ms"], strict=True):
-            wanted = found[number].cases[case_id].estimate("optimized_ms")
-            assert values == pytest.approx([wanted.median, wanted.low, wanted.high], rel=1e-3)
+            assert values == list(found[number].cases[case_id].metrics["optimized_ms"])
     assert [number for number, night in enumerate(machine["nights"]) if night["changed"]] == [6]
     assert [night["version"] for night in machine["nights"]] == [night.version for night in found]
     numbers, anchors = zip(*machine["cases"][first]["anchors"], strict=True)
     assert numbers == (0, FEW - 1)
     assert anchors == pytest.approx((anchor, 2 * anchor), rel=1e-4)
-    assert machine["cases"][first]["kernel_ms"] == [*[None] * (FEW - 1), [8.0, 8.0, 8.0]]
+    assert machine["cases"][first]["kernel_ms"] == [*[None] * (FEW - 1), [8.0]]
     assert "cpu_ms" not in machine["cases"][first]
 
 
@@ -99,7 +98,7 @@ def test_hostile_names_are_text_in_the_page_and_in_the_data(tmp_path: Path) -> N
     assert list(read_data(tmp_path)["machines"][0]["cases"]) == list(HOSTILE)
 
 
-def test_a_year_of_96_cases_has_at_most_2_7_megabytes(tmp_path: Path) -> None:
+def test_a_year_of_96_cases_has_at_most_3_1_megabytes(tmp_path: Path) -> None:
     """By a fifth of a year, and as a share of the recorded cases. The libraries have their licences beside them."""
     found = simulated_nights(73)
     share = 96 / len(found[0].cases)
@@ -107,7 +106,7 @@ def test_a_year_of_96_cases_has_at_most_2_7_megabytes(tmp_path: Path) -> None:
     write_site(tmp_path, histories(found))
     sizes = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
     of_nights = sizes[tmp_path / DATA]
-    assert sum(sizes.values()) - of_nights + 5 * share * of_nights <= 2_700_000
+    assert sum(sizes.values()) - of_nights + 5 * share * of_nights <= 3_100_000
     libraries = {path.name.partition(".")[0] for path in (tmp_path / LIBRARIES).iterdir()}
     assert all("Copyright" in (tmp_path / LIBRARIES / f"{name}.LICENSE").read_text() for name in libraries)
 
