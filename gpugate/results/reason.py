@@ -25,7 +25,6 @@ BILL_WORDS: Mapping[str, str] = {  # items that a verdict names, and of which a 
     "cpu_ms": "CPU time",
     "peak_bytes": "peak memory",
 }
-LONGEST_NAME = 40  # characters of a kernel's name, whose templates go on for hundreds
 _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
     "purpose": {
         "gate": "nothing is recorded for this machine yet",
@@ -129,21 +128,16 @@ def _item_grew(facts: Facts) -> str:
     item, then, now = facts["item"], facts["then"], facts["now"]
     if item == "grown_bytes":
         return f"every step leaves {now:,.0f} bytes more device memory allocated"
-    if item not in BILL_WORDS and "kernel" not in facts:
-        counts = f"{units.item(item, then)} -> {units.item(item, now)}"
-        return f"{item.replace('_', ' ')} {counts} per step, more than recorded"
-    change = f"{BILL_WORDS.get(item, 'kernel ' + _shorten(item))} {units.signed_percent(now / then - 1)}"
-    if item == "peak_bytes":
-        return f"{change}: {units.item(item, then)} -> {units.item(item, now)}"
-    kernel = f"{_shorten(facts['kernel'])} " if facts.get("kernel", item) != item else ""
-    if kernel and not facts["kernel_then"]:
-        return f"{change}: the record lacks {kernel}of {units.milliseconds(facts['kernel_now'])} per step"
-    then, now = facts.get("kernel_then", then), facts.get("kernel_now", now)
-    return f"{change}: {kernel}{units.milliseconds(then)} -> {units.milliseconds(now)} per step"
-
-
-def _shorten(name: str) -> str:
-    return f"`{name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 3] + '...'}`"
+    values = f"{units.item(item, then)} -> {units.item(item, now)}"
+    if item not in BILL_WORDS:
+        return f"{item.replace('_', ' ')} {values} per step, more than recorded"
+    change = f"{BILL_WORDS[item]} {units.signed_percent(now / then - 1)}"
+    if "kernel" not in facts:
+        return f"{change}: {values}"
+    kernel, then, now = units.shorten_name(facts["kernel"]), facts["kernel_then"], facts["kernel_now"]
+    if not then:
+        return f"{change}: the record lacks `{kernel}` of {units.milliseconds(now)}"
+    return f"{change}: `{kernel}` {units.milliseconds(then)} -> {units.milliseconds(now)}"
 
 
 def _wall(before: str = "", change: str = "{change:change}") -> Words:
