@@ -89,11 +89,9 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.NOT_CONFIRMED: {"problem": "; ".join(one.failures)},
         **dict.fromkeys(OF_PROMISE, promise),
         ReasonCode.PAIRS: pairs,
-        ReasonCode.NO_RECORD: {
-            "purpose": one.mode.value,
-            "processes": record.current.processes if record is not None else None,
-            "needed": MIN_PROCESSES if record is not None else None,
-        },
+        ReasonCode.NO_RECORD: (
+            {"processes": record.current.processes, "needed": MIN_PROCESSES} if record is not None else {}
+        ),
         ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
         **dict.fromkeys(OF_WALL, wall),

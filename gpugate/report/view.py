@@ -19,7 +19,7 @@ from gpugate.report.table import Table
 from gpugate.report.tables import bill_table, checks_by_outcome, overview_table, results_table, series_tables
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
-from gpugate.results.run import RunResult
+from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
 from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.statistics.policy import SHARP
@@ -416,10 +416,14 @@ class RunView:
 
     @property
     def next_command(self) -> list[str]:
-        """The recording of the cases that pass and are not recorded yet; none where there are none, or a fault is
-        in."""
-        unrecorded = [case.case_id for case in self.cases if _is_unrecorded(case)]
-        if self.run.mutated is not None or not unrecorded:
+        """The recording of the cases that pass a developer's run and are not recorded yet; none where there are none,
+        or a fault is in."""
+        unrecorded = [
+            case.case_id
+            for case in self.cases
+            if case.worst is Outcome.PASS and any(one.code is ReasonCode.NO_RECORD for one in case.verdicts)
+        ]
+        if self.run.mode is not Mode.DEVELOPER or self.run.mutated is not None or not unrecorded:
             return []
         verb = "passes and is" if len(unrecorded) == 1 else "pass and are"
         count = f"{number_of(len(unrecorded), 'case')} {verb} not recorded yet"
@@ -456,10 +460,3 @@ def _is_not_gated(case: CaseResult) -> bool:
         return False
     is_shown = any(reason.code is ReasonCode.CODE_NOT_SLOWER for reason in wall.reasons)
     return wall.outcome is Outcome.UNDECIDED or (wall.good and not is_shown and _detectable(case) > SHARP)
-
-
-def _is_unrecorded(case: CaseResult) -> bool:
-    if case.worst is not Outcome.PASS:
-        return False
-    found = (verdict.reasons[0] for verdict in case.verdicts if verdict.code is ReasonCode.NO_RECORD)
-    return any(reason.facts.get("purpose") == "developer" for reason in found)

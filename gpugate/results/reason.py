@@ -26,11 +26,6 @@ BILL_WORDS: Mapping[str, str] = {  # items that a verdict names, and of which a 
     "peak_bytes": "peak memory",
 }
 _NAMES: Mapping[str, Mapping[str, str]] = {  # of facts whose values are codes
-    "purpose": {
-        "gate": "nothing is recorded for this machine yet",
-        "developer": "not recorded yet",
-        "recording": "measured for the baseline that is recorded",
-    },
     "resembles": {
         "": "",
         "zeros": "zeros",
@@ -247,7 +242,7 @@ class ReasonCode(str, Enum):
     NO_RECORD = (
         "no_record",
         "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
-        "{purpose:purpose}",
+        "nothing is recorded for this machine yet",
     )
     OTHER_CORES = (
         "other_cores",
