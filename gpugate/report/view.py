@@ -328,7 +328,7 @@ class RunView:
     def records(self) -> str | None:
         """The cases by the date and the reason of their records, the newest first; None where none has a reason.
 
-        `records: norm/all/cpu of 2026-11-29 (exact sums); 3 cases of 2026-11-24 (first night)`.
+        `records: norm/all/cpu of 2026-11-29 (exact sums), 3 cases of 2026-11-24 (first night)`.
         """
         by_reason: dict[tuple[str, str], list[str]] = {}
         for case in self.cases:
@@ -340,9 +340,7 @@ class RunView:
             f"{ids[0] if len(ids) == 1 else number_of(len(ids), 'case')} of {date} ({reason})"
             for (date, reason), ids in sorted(by_reason.items(), reverse=True)
         ]
-        older = len(groups) - MOST_NAMED
-        more = [number_of(older, "older group")] if older > 0 else []
-        return f"records: {'; '.join([*groups[:MOST_NAMED], *more])}"
+        return f"records: {units.list_names(groups, MOST_NAMED)}"
 
     @cached_property
     def sharpness(self) -> str | None:

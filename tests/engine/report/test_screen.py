@@ -117,7 +117,7 @@ def test_the_last_lines_name_the_reason_of_a_record() -> None:
     cases = [judged(judged_case(GOOD, remembered=one)) for one in (first, first, accepted)]
     cases[2].case_id = "net/exact/cpu"
     records, *_ = RunView(run_of(*cases)).worth
-    assert records == "records: net/exact/cpu of 2026-11-29 (exact sums); 2 cases of 2026-11-24 (first night)"
+    assert records == "records: net/exact/cpu of 2026-11-29 (exact sums), 2 cases of 2026-11-24 (first night)"
 
 
 def test_the_cost_of_doubt_is_that_of_further_processes_and_of_duets() -> None:
