@@ -99,7 +99,7 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
     prepare_night(output)
     write_pages(output, night)
     run_file.write(run_path(output), night)
-    print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}; {RunView(night).tally}")
+    print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN
 

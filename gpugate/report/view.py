@@ -21,7 +21,7 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import CASE_CHECKS, GOOD, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
@@ -72,28 +72,13 @@ class RunView:
 
     @cached_property
     def headline(self) -> str:
-        """The kind of the run, with the number of cases of each bad outcome: `gate: 1 REGRESSED of 89 cases`."""
-        run, outcomes = self.run, [outcome for case in self.cases if (outcome := case.worst) is not None]
-        failed = len(self.errors)
-        not_bad = GOOD if run.gate else GOOD | {Outcome.UNDECIDED}  # a run without --gate passes
-        bad = Counter(outcome for outcome in outcomes if outcome not in not_bad)
-        words = [f"{bad[outcome]} {outcome.value}" for outcome in SEVERITY if bad[outcome]]
-        words += [f"{failed} failed"] if failed else []
-        words += [number_of(len(run.problems), "problem")] if run.problems else []
+        """The kind of the run with its counts: `gate: 89 cases measured (1 REGRESSED, 88 PASS), exit status 1`."""
+        run = self.run
         kind = "gate" if run.gate else "run without --gate"
         kind += f", shard {run.shard}" if run.shard is not None else ""
-        if not outcomes and not failed:
-            measured = any(case.measurement is not None for case in self.cases)
-            return f"{kind}: nothing was {'judged' if measured else 'measured'}"
-        cases = number_of(len(outcomes) + failed, "case")
-        undecided = outcomes.count(Outcome.UNDECIDED)
-        good = f"none bad, {undecided} UNDECIDED" if undecided else "all good"
-        if words:
-            return f"{kind}: {', '.join(words)} of {cases}"
-        absent = sum(case.skipped is not None for case in self.cases)
-        cause = f"{number_of(absent, 'further case')} not measured" if absent else "it has another cause"
-        other = f"; exit status {run.exit_status}: {cause}" if run.exit_status else ""
-        return f"{kind}: {cases}, {good}{other}"
+        problems = [number_of(len(run.problems), "problem")] if run.problems else []
+        status = [f"exit status {run.exit_status}"] if run.exit_status else []
+        return f"{kind}: {', '.join([self.counts, *problems, *status])}"
 
     @property
     def fault(self) -> str | None:
@@ -141,18 +126,23 @@ class RunView:
         return {"machine": self.run.environment.facts, "yardsticks": yardsticks(self.run), "load": load(self.run)}
 
     @cached_property
-    def tally(self) -> str:
-        """`7 cases measured (6 PASS, 1 REGRESSED), 1 case not gated tonight (net/fast/cpu), in 182 s, seed 0`."""
-        run, measured = self.run, [case for case in self.cases if case.measurement is not None]
-        counts = Counter(outcome_word(case.worst) for case in measured)
+    def counts(self) -> str:
+        """`7 cases measured (1 REGRESSED, 6 PASS), 1 case skipped, 1 case failed`."""
+        judged = (case for case in self.cases if case.measurement is not None or case.verdicts)
+        measured = [outcome_word(case.worst) for case in judged]
         order = [*(outcome.value for outcome in SEVERITY), NOT_JUDGED]
-        words = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
-        parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
-        not_gated = [case.case_id for case in measured if run.gate and _is_not_gated(case)]
-        if not_gated:
-            parts.append(f"{number_of(len(not_gated), 'case')} not gated tonight ({units.list_names(not_gated)})")
+        words = ", ".join(f"{measured.count(name)} {name}" for name in order if name in measured)
         others = {"skipped": sum(map(len, self.skips.values())), "failed": len(self.errors)}
-        parts += [f"{number_of(count, 'case')} {word}" for word, count in others.items() if count]
+        parts = [f"{number_of(len(measured), 'case')} measured{f' ({words})' if words else ''}"]
+        return ", ".join([*parts, *(f"{number_of(count, 'case')} {word}" for word, count in others.items() if count)])
+
+    @cached_property
+    def tally(self) -> str:
+        """`7 cases measured (7 PASS), 1 case not gated tonight (net/fast/cpu), in 182 s, seed 0`."""
+        run = self.run
+        not_gated = [case.case_id for case in self.cases if run.gate and _is_not_gated(case)]
+        count = f"{number_of(len(not_gated), 'case')} not gated tonight ({units.list_names(not_gated)})"
+        parts = [self.counts, *([count] if not_gated else [])]
         return ", ".join([*parts, f"in {run.wall_s:.0f} s", f"seed {run.seed}"])
 
     # --- its cases ----------------------------------------------------------------------------------------------------

@@ -39,9 +39,9 @@ def test_an_open_promise_is_bad_in_a_gate_alone(tmp_path: Path) -> None:
     undecided.measurement = stored_runs.measured(undecided.case_id, 2.0, spread=0.4)
     run = stored_runs.stored(tmp_path / "run.json", stored_runs.case("pass"), undecided)
     look, gate = RunView(replace(run, gate=False)), RunView(replace(run, gate=True))
-    assert (look.headline, look.attention) == ("run without --gate: 2 cases, none bad, 1 UNDECIDED", [])
+    assert (look.headline, look.attention) == ("run without --gate: 2 cases measured (1 UNDECIDED, 1 PASS)", [])
     assert "1 is UNDECIDED" in look.gains[0]
-    assert gate.headline.startswith("gate: 1 UNDECIDED")
+    assert gate.headline == "gate: 2 cases measured (1 UNDECIDED, 1 PASS)"
     assert [one.outcome for one in gate.attention] == [Outcome.UNDECIDED]
     assert "UNDECIDED" not in gate.gains[0]
 

@@ -27,9 +27,9 @@ def run_with(*cases: CaseResult, **changed: object) -> RunResult:
 @pytest.mark.parametrize(
     ("run", "headline"),
     [
-        (run_with(timed("fused", 3.0)), "run without --gate: nothing was judged"),
-        (run_with(gate=True), "gate: nothing was measured"),
-        (run_with(gate=True, shard=Shard(1, 4)), "gate, shard 1 of 4: nothing was measured"),
+        (run_with(timed("fused", 3.0)), "run without --gate: 1 case measured (1 not judged)"),
+        (run_with(gate=True), "gate: 0 cases measured"),
+        (run_with(gate=True, shard=Shard(1, 4)), "gate, shard 1 of 4: 0 cases measured"),
     ],
 )
 def test_the_headline_of_a_run_without_a_verdict(run: RunResult, headline: str) -> None:
