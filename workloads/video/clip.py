@@ -1,8 +1,4 @@
-"""Generated clips: a moving scene whose every frame carries its number, coded once and kept in a cache.
-
-The strip with the number counts as foreground, as it looks more like foreground than like background: where a network
-finds it to be foreground, it is never blurred, and elsewhere it stays legible all the same.
-"""
+"""Generated clips: a moving scene, no two frames of which are alike, coded once and kept in a cache."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from numpy.typing import NDArray
 
 from gpugate.workload import TOLERANCE_BY_DTYPE, Context, DeviceKind, Needs, Size, Tolerance
 from workloads.parts.kept_files import key_of
-from workloads.video.arrivals import paint, strip_height
 from workloads.video.frames import (
     LIMITED_RANGE,
     TAGS,
@@ -48,7 +43,7 @@ VIDEO_ENGINES = Needs((*HOST, "PyNvVideoCodec"), install=INSTALL_VIDEO)
 EXACT = {dtype: Tolerance(relative_l2=1e-6, max_error=1e-6) for dtype in TOLERANCE_BY_DTYPE}
 
 RENDERED_AT_ONCE = 32  # frames, 3 MB each at 1080p
-FORMAT = 1  # of the clips: raise it whenever their pixels or their coding change
+FORMAT = 2  # of the clips: raise it whenever their pixels or their coding change
 GOP_FRAMES, FRAMES_PER_SECOND = 30, 30
 # Threads are fixed, since the output depends on their number. Open GOPs and scene cuts would make keyframes at which
 # decoding cannot begin, or which are not at the expected places.
@@ -63,7 +58,7 @@ CODECS: dict[Codec, tuple[Literal["libx264", "libx265"], dict[str, str]]] = {
 
 @dataclass(frozen=True)
 class Clip:
-    """`frames` frames, at most 65,536, of `width` x `height` pixels, both even."""
+    """`frames` frames of `width` x `height` pixels, both even."""
 
     width: int
     height: int
@@ -83,7 +78,7 @@ VIDEO_SETTING = {"video": "your own video"}
 
 
 def is_users(context: Context) -> bool:
-    """True where the setting `video` names a video of the user, whose frames carry no bar code."""
+    """True where the setting `video` names a video of the user."""
     return "video" in context.settings
 
 
@@ -116,10 +111,7 @@ def one_thread_on_cpu(device: torch.device) -> None:
 
 def rendered(clip: Clip, number: int) -> tuple[Pixels, Mask]:
     """Frame `number` of the clip: RGB uint8 [H, W, 3], and its foreground, bool [H, W], by the arguments alone."""
-    rgb, mask = scene(clip.width, clip.height)(number / FRAMES_PER_SECOND)
-    paint(rgb, number)
-    mask[: strip_height(clip.height)] = True
-    return rgb, mask
+    return scene(clip.width, clip.height)(number / FRAMES_PER_SECOND)
 
 
 def clip_path(cache_dir: Path, clip: Clip) -> Path:

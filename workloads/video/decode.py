@@ -1,6 +1,6 @@
 """Decoding: OpenCV on the CPU against decoders that leave the frames where the next stage needs them.
 
-A step reads the next frames of the clip, round and round, and returns the record of arrivals: float32 [frames, 2], see
+A step reads the next frames of the clip, round and round, and returns the record of arrivals: float32 [frames], see
 `Arrivals`, times the step's stamps.
 """
 
@@ -45,7 +45,6 @@ from workloads.video.clip import (
     VIDEO_ENGINES,
     VIDEO_SETTING,
     Codec,
-    is_users,
     nv12_size,
     source,
 )
@@ -411,12 +410,12 @@ LEAST_DB = 45.0
 def build(make: MakeDecoder, codec: Codec, context: Context) -> Side:
     clip = source(context, codec)
     grids, decoder = luma_grids(clip.path), make(clip.path, context.device, True)
-    arrivals = Arrivals(grids, decoder.device, not is_users(context))
+    arrivals = Arrivals(grids, decoder.device)
     of_bgr = partial(arrivals.of_bgr, matrix=clip.matrix)
     record: Callable[[Any], Tensor] = of_bgr if make is HostDecoder else arrivals.of_nv12
 
     def step(stamp: Tensor) -> Tensor:
-        return record(decoder.read(context.items)).to(stamp.device) * stamp[:, None]
+        return record(decoder.read(context.items)).to(stamp.device) * stamp
 
     stock_steps = -(-decoder.stock_frames // context.items)
     return Side(step, finish=decoder.settle, close=decoder.close, stock_steps=stock_steps, works_ahead=True)

@@ -6,9 +6,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-import torch
 
-from workloads.video.arrivals import read_numbers
 from workloads.video.clip import FULL, SMALL, Clip, clip_path, rendered, scene
 from workloads.video.frames import examine
 
@@ -52,9 +50,8 @@ def test_a_clip_is_what_was_drawn_in_order_and_tagged_as_bt601(cache_dir: Path, 
     with av.open(path) as container:
         assert container.streams.video[0].codec_context.name == codec
     assert {(each.colorspace, each.color_range, each.format.name) for each in frames} == {(6, 1, "yuv420p")}
-    luma = torch.from_numpy(np.stack([frame.to_ndarray()[:96] for frame in frames]))
-    assert read_numbers(luma).tolist() == list(range(36))
-    for number in (0, 17, 35):
-        found = frames[number].to_ndarray(format="rgb24").astype(float)
+    assert len(frames) == 36
+    for number, frame in enumerate(frames):
+        found = frame.to_ndarray(format="rgb24").astype(float)
         drawn = rendered(clip, number)[0]
         assert 10 * np.log10(255**2 / np.square(found - drawn).mean()) > 25  # dB; chroma has a quarter of the samples

@@ -4,14 +4,14 @@ import gc
 import weakref
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
 
 from gpugate.workload import Context, DisprovedError
 from tests.support.copied_clips import copied, cut_short
-from workloads.video.arrivals import read_numbers
+from tests.support.frame_numbers import find_numbers
+from workloads.video.arrivals import luma_grids, luma_of_bgr
 from workloads.video.clip import BATCH, CLIPS, FULL, GOP_FRAMES, Clip, clip_path
 from workloads.video.decode import (
     COMPARED_BATCHES,
@@ -23,7 +23,7 @@ from workloads.video.decode import (
 )
 
 CPU = torch.device("cpu")
-CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
+CLIP = Clip(320, 192, 75)  # keyframes at 0, 30 and 60
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +31,8 @@ def clip(cache_dir: Path) -> Path:
     return clip_path(cache_dir, CLIP)
 
 
-def numbers_of(bgr: np.ndarray) -> list[int]:
-    if not len(bgr):
-        return []
-    return read_numbers(torch.from_numpy(np.stack([cv2.cvtColor(each, cv2.COLOR_BGR2GRAY) for each in bgr]))).tolist()
+def numbers_of(bgr: np.ndarray, clip: Path) -> list[int]:
+    return find_numbers(luma_of_bgr(bgr, "bt601"), luma_grids(clip))
 
 
 @pytest.mark.parametrize(("suffix", "loop"), [(".mp4", False), (".mkv", True), (".mov", True)])
@@ -42,8 +40,8 @@ def test_opencv_gives_every_frame_in_order(clip: Path, tmp_path: Path, suffix: s
     """Each frame once and then nothing, or round and round."""
     decoder = HostDecoder(copied(clip, tmp_path / f"clip{suffix}"), CPU, loop)
     read = [decoder.read(32) for _ in range(6)]
-    assert read[0].shape == (32, 96, 160, 3)
-    numbers = [number for frames in read for number in numbers_of(frames)]
+    assert read[0].shape == (32, 192, 320, 3)
+    numbers = [number for frames in read for number in numbers_of(frames, clip)]
     assert numbers == [number % 75 for number in range(192 if loop else 75)]
     decoder.close()
 
@@ -65,7 +63,7 @@ def test_a_closed_decoder_is_freed_at_once(clip: Path, make: type[Decoder]) -> N
 
 def test_a_clip_that_was_cut_short_gives_what_decodes(clip: Path) -> None:
     decoder = HostDecoder(cut_short(clip, clip.with_name("cut.mp4")))
-    numbers = numbers_of(decoder.read(75))
+    numbers = numbers_of(decoder.read(75), clip)
     assert 30 < len(numbers) < 75
     assert numbers == list(range(len(numbers)))
     assert len(numbers) <= decoder.info.frames - decoder.info.missing < decoder.info.frames == 75

@@ -15,12 +15,13 @@ import pytest
 import torch
 from torch.utils.dlpack import to_dlpack
 
+from tests.support.frame_numbers import find_numbers
 from tests.support.patience import soon
 from workloads.video import decode
-from workloads.video.arrivals import read_numbers
+from workloads.video.arrivals import luma_grids, luma_of_nv12
 from workloads.video.clip import Clip, clip_path
-from workloads.video.decode import OneSession, ParallelDecoder, segments
-from workloads.video.frames import VideoError, decoded_frames, examine, planes
+from workloads.video.decode import Decoder, OneSession, ParallelDecoder, segments
+from workloads.video.frames import VideoError, decoded_frames, examine
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 CLIP = Clip(160, 96, 75)  # keyframes at 0, 30 and 60
@@ -136,9 +137,10 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def numbers_of(nv12: torch.Tensor) -> list[int]:
+def read_numbers(decoder: Decoder, frames: int) -> list[int]:
+    nv12 = decoder.read(frames)
     assert nv12.shape[1:] == (144, 160)
-    return read_numbers(planes(nv12)[0]).tolist() if len(nv12) else []
+    return find_numbers(luma_of_nv12(nv12), luma_grids(decoder.info.path))
 
 
 def test_a_clip_is_split_at_its_keyframes(cache_dir: Path) -> None:
@@ -155,7 +157,7 @@ def test_sessions_give_every_frame_once_and_in_order(
 ) -> None:
     """In two rounds of three segments, each of two sessions decodes every segment. A closed decoder gives no frame."""
     decoder = ParallelDecoder(clip_path(cache_dir, clip), DEVICE, loop, sessions)
-    numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
+    numbers = [number for _ in range(20) for number in read_numbers(decoder, 8)]
     assert numbers == [number % 75 for number in range(160 if loop else 75)]
     used = min(sessions, 3)
     assert decoder.stock_frames == (30 if used == 1 else 30 * used - 29)
@@ -169,7 +171,7 @@ def test_sessions_give_every_frame_once_and_in_order(
 
 def test_the_threaded_decoder_gives_every_frame_in_order(cache_dir: Path, library: SimpleNamespace) -> None:
     decoder = OneSession(clip_path(cache_dir, CLIP), DEVICE, loop=True)
-    numbers = [number for _ in range(20) for number in numbers_of(decoder.read(8))]
+    numbers = [number for _ in range(20) for number in read_numbers(decoder, 8)]
     assert numbers == [number % 75 for number in range(160)]
     decoder.close()
     assert decoder._decoder.ended
@@ -180,7 +182,7 @@ def test_events_hand_every_frame_over(
 ) -> None:
     monkeypatch.setattr(decode, "MOST_AHEAD", 4)
     decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 2)
-    numbers = [number for _ in range(25) for number in numbers_of(decoder.read(8))]
+    numbers = [number for _ in range(25) for number in read_numbers(decoder, 8)]
     assert numbers == [number % 75 for number in range(200)]
     decoder.close()
     assert len({*library.caller.waited}) == 200
@@ -238,7 +240,7 @@ def test_the_error_of_a_session_comes_out(
     monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", fails)
     decoder, numbers = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, True, 3), list[int]()
     with pytest.raises(VideoError, match=rf"cannot be decoded here \(frame {at} broke the decoder\): make"):
-        soon(lambda: [numbers.extend(numbers_of(decoder.read(1))) for _ in range(75)])
+        soon(lambda: [numbers.extend(read_numbers(decoder, 1)) for _ in range(75)])
     assert numbers == [*range(len(numbers))]
     assert len(numbers) <= at
     soon(decoder.settle)
@@ -256,7 +258,7 @@ def test_a_segment_that_lacks_frames_ends_there(
     monkeypatch.setattr(FakeSimpleDecoder, "get_batch_frames_by_index", damaged)
     decoder = ParallelDecoder(clip_path(cache_dir, CLIP), DEVICE, False, 3)
     numbers: list[int] = []
-    soon(lambda: numbers.extend(numbers_of(decoder.read(100))))
+    soon(lambda: numbers.extend(read_numbers(decoder, 100)))
     assert numbers == [*range(40), *range(60, 75)]
     decoder.close()
 

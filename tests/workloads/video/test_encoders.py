@@ -21,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tests.support.frame_numbers import find_numbers
 from tests.support.full_disk import files_up_to
 from tests.support.libjpeg import jpeg
 from tests.support.patience import HANGS_S
 from workloads.video import encoders
+from workloads.video.arrivals import luma_of_nv12
 from workloads.video.encode import quality
 from workloads.video.encoders import (
     KEPT_FRAMES,
@@ -95,8 +97,7 @@ def test_every_frame_comes_back_in_order_at_its_quality_and_rate(tmp_path, nv12,
 
     assert encoder.frames == 12
     found = quality(path, dict(enumerate(nv12.numpy())), VIDEO)
-    assert found.numbers == tuple(range(12))
-    assert found.frames == 12
+    assert find_numbers(torch.stack([*found.grids]), luma_of_nv12(nv12)) == [*range(12)]
     assert min(found.psnr_db.values()) > 35
     assert found.bit_rate_mbit_s == pytest.approx(8e-6 * path.stat().st_size * 25 / 12)
     assert list(tmp_path.iterdir()) == [path]
@@ -148,19 +149,17 @@ def test_an_error_of_the_caller_aborts_and_leaves_what_was_there_before(tmp_path
 
 def test_lost_and_swapped_frames_are_seen(tmp_path, rgb, monkeypatch):
     path = tmp_path / "out.mp4"
-    nv12 = nv12_from_rgb(rgb[[0, 1, 3, 2, 4, 6]], "bt601")
+    nv12 = nv12_from_rgb(rgb[[0, 1, 9, 8, 4, 11]], "bt601")
     monkeypatch.setitem(encoders.X264_OPTIONS, "crf", "1")
     with X264(path, VIDEO) as encoder:
         encoder.write(nv12)
     found = quality(path, dict(enumerate(nv12_from_rgb(rgb, "bt601").numpy())), VIDEO)
-    assert found.frames == 6
-    assert found.numbers == (0, 1, 3, 2, 4, 6)
+    assert len(found.grids) == 6
     assert min(found.psnr_db[0], found.psnr_db[1], found.psnr_db[4]) > 42
     assert max(found.psnr_db[2], found.psnr_db[3], found.psnr_db[5]) < 35
-    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, VIDEO, numbered=False)
+    some = quality(path, {0: nv12.numpy()[0], 5: nv12.numpy()[5], 9: nv12.numpy()[0]}, VIDEO)
     assert [*some.psnr_db] == [0, 5]
     assert min(some.psnr_db.values()) > 42
-    assert some.numbers == ()
 
 
 # --- bounded waiting, and failures that leave nothing -----------------------------------------------------------------
@@ -251,7 +250,8 @@ def test_pictures_of_several_batches_are_on_their_way_at_once(tmp_path, nv12, rg
         settled.join(HANGS_S)
         assert not settled.is_alive()
     assert encoder.frames == 12
-    assert quality(tmp_path / "out.mov", dict(enumerate(nv12.numpy())), VIDEO).numbers == tuple(range(12))
+    found = quality(tmp_path / "out.mov", {}, VIDEO)
+    assert find_numbers(torch.stack([*found.grids]), luma_of_nv12(nv12)) == [*range(12)]
 
 
 def test_the_first_picture_that_fails_is_told_and_the_others_are_dropped(tmp_path, rgb, permits):
@@ -310,7 +310,7 @@ def test_a_file_is_closed_beside_the_next_one(tmp_path: Path) -> None:
     may_close.set()
     recorder.settle()
     (complete,) = tmp_path.glob("*/clip-*")
-    assert quality(complete, {}, SMALL, numbered=False).frames == 4
+    assert len(quality(complete, {}, SMALL).grids) == 4
     recorder.close()
 
 

@@ -44,7 +44,7 @@ def test_one_composite_that_is_another_is_disproved(context: Context, monkeypatc
     ("spoil", "words"),
     [
         (lambda frames: frames[:-1], "frames, .*: all of them are wanted"),
-        (lambda frames: frames.flip(0), "16 of 16 frames, .*: frame 0 of the file carries the number 7"),
+        (lambda frames: frames[[0, 2, 1, *range(3, 8)]], r"16 of 16 frames, \d\d\.\d dB at least .*: 35 dB are wanted"),
         (lambda frames: frames // 2, r"\d\.\d dB at least .*: 35 dB are wanted"),
     ],
     ids=["a frame less", "another order", "darker"],
