@@ -25,7 +25,7 @@ from workloads.video import composite, decode, preprocess
 from workloads.video import pipeline as rungs
 from workloads.video.clip import BATCH, CLIPS, Clip, clip_path
 from workloads.video.decode import HostPlanesDecoder
-from workloads.video.encoders import EncodingError, why_not
+from workloads.video.encoders import EncodingError, MotionJpeg, why_not
 from workloads.video.frames import VideoInfo, examine, rgb_from_nv12
 from workloads.video.pipeline import Pipeline, Place, Rung
 from workloads.video.preprocess import input_size
@@ -166,14 +166,14 @@ def test_frames_of_nvdec_are_whole_and_in_order(
 
 @needs("av")
 @pytest.mark.usefixtures("stream")
-def test_one_launch_computes_what_torch_has_queued(
+def test_one_launch_converts_what_torch_has_queued(
     clip: Path, frames: Tensor, nobody_waits: Callable[[], None]
 ) -> None:
     place = Place(Context(DEVICE, BATCH, 0, clip.parent), examine(clip))
-    to_rgb = functools.partial(rgb_from_nv12, matrix="bt601")
     batches = [(each,) for each in frames[:QUEUED_FRAMES].split(BATCH)]
-    found = under_load(place.one_launch(to_rgb), batches, nobody_waits)
-    assert all(torch.equal(ours, to_rgb(*batch)) for ours, batch in zip(found, batches, strict=True))
+    found = under_load(rungs.form_for(MotionJpeg, place), batches, nobody_waits)
+    wanted = [rgb_from_nv12(*batch, "bt601") for batch in batches]
+    assert all(map(torch.equal, found, wanted))
 
 
 # --- PyTorch to CV-CUDA to PyTorch ------------------------------------------------------------------------------------
@@ -264,8 +264,6 @@ def test_nvjpeg_gets_what_torch_has_queued(
     tmp_path: Path, frames: Tensor, stream: torch.cuda.Stream, nobody_waits: Callable[[], None], busy: str
 ) -> None:
     """A busy producer has nothing to encode yet; a busy default stream has nothing to do with it."""
-    from workloads.video.encoders import MotionJpeg
-
     nobody_waits()
     with MotionJpeg(tmp_path / "clip.mov", VIDEO) as encoder:
         for batch in frames[:CODED_FRAMES].split(BATCH):

@@ -37,16 +37,11 @@ class Arrivals:
     """Follows the frames of a clip, round and round from the first one.
 
     `grids` is the expected luma of every frame, as of `luma_of_nv12`; a grid that is NaN fits every frame. `levels` is
-    the largest difference of the luma. The place in the clip lives on `device`: no record waits for the host.
+    the largest difference of the luma. The luma is compared on `device`, and no record waits for the host.
     """
 
     def __init__(self, grids: Tensor, device: torch.device, levels: float = DECODED_LEVELS) -> None:
-        self._grids, self._levels = grids.to(device), levels
-        self._place = torch.zeros((), dtype=torch.int64, device=device)
-
-    def begin(self) -> None:
-        """Restarts at the first frame."""
-        self._place.zero_()
+        self._grids, self._levels, self._place = grids.to(device), levels, 0
 
     def of_nv12(self, frames: Tensor) -> Tensor:
         """uint8 [n, H * 3 // 2, W] on the device -> float32 [n]: 1 where the luma is right, else 0."""
@@ -56,10 +51,12 @@ class Arrivals:
         """The record of BGR frames, uint8 [n, H, W, 3] on the host: float32 [n] as by `of_nv12`."""
         return self._record(luma_of_bgr(frames, matrix))
 
-    def _record(self, grid: Tensor) -> Tensor:
-        turn = (self._place + torch.arange(len(grid), device=self._place.device)) % len(self._grids)
-        self._place += len(grid)
-        unlike = (grid - self._grids.index_select(0, turn)).square_().mean((1, 2)) > self._levels**2
+    def _record(self, grids: Tensor) -> Tensor:
+        wanted = self._grids[self._place : self._place + len(grids)]
+        while len(wanted) < len(grids):  # the clip begins again
+            wanted = torch.cat((wanted, self._grids[: len(grids) - len(wanted)]))
+        self._place = (self._place + len(grids)) % len(self._grids)
+        unlike = (grids - wanted).square_().mean((1, 2)) > self._levels**2
         return (~unlike).float()
 
 

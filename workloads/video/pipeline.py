@@ -100,16 +100,6 @@ class Place:
         """Frames by which a stage that has nothing to tune is captured or compiled: uint8 [BATCH, H*3//2, W]."""
         return torch.zeros(BATCH, *self.info.nv12_shape, dtype=torch.uint8, device=self.context.device)
 
-    def one_launch(self, work: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """`work` on NV12 as a CUDA graph, for one stream at a time, with an output in memory of its own.
-
-        It is some dozen small kernels, each launched from Python. Where every stage has a thread, all of them share one
-        interpreter: a single launch leaves it to the others.
-        """
-        self.settle()
-        replay = replayed(self.context, work, self.nv12())
-        return lambda nv12: replay(nv12).clone()
-
     def upload(self, frames: Frames) -> Tensor:
         """The frames as NV12 on the device: BGR of the host is copied there and converted."""
         if isinstance(frames, Tensor):
@@ -189,9 +179,13 @@ def form_for(encoder: type[Encoder], place: Place) -> Work:
     """The function from composites, BGR on the host or NV12 on the device, to the form that the encoder takes."""
     if encoder is Mp4v:
         return place.download
-    if encoder is MotionJpeg:
-        return place.one_launch(partial(rgb_from_nv12, matrix=place.info.matrix))
-    return lambda nv12: nv12
+    if encoder is not MotionJpeg:
+        return lambda nv12: nv12
+    # Some dozen small kernels. Where every stage has a thread, all of them share one interpreter: a single launch, of a
+    # CUDA graph, leaves it to the others. The pictures get memory of their own: the next batch overwrites the graph's.
+    place.settle()
+    to_rgb = replayed(place.context, partial(rgb_from_nv12, matrix=place.info.matrix), place.nv12())
+    return lambda nv12: to_rgb(nv12).clone()
 
 
 # --- a rung at work ---------------------------------------------------------------------------------------------------
@@ -266,14 +260,10 @@ class Pipeline:
 
     def _record(self, grids: Tensor) -> Work:
         """The function that records composites where they lie."""
-        place, on_host = self.place, self._rung.blend is None
-        device = torch.device("cpu") if on_host else place.context.device
-        arrivals = Arrivals(grids, device, COMPOSITED_LEVELS)
-        if on_host:
-            return partial(arrivals.of_bgr, matrix=place.info.matrix)
-        record = place.one_launch(arrivals.of_nv12)
-        arrivals.begin()  # of these frames nothing is kept
-        return record
+        if self._rung.blend is not None:
+            return Arrivals(grids, self.place.context.device, COMPOSITED_LEVELS).of_nv12
+        arrivals = Arrivals(grids, torch.device("cpu"), COMPOSITED_LEVELS)
+        return partial(arrivals.of_bgr, matrix=self.place.info.matrix)
 
     def take(self) -> Batch | None:
         """The next batch, in the order of the clip; None after the last one. Raises any error of a stage."""
@@ -544,9 +534,7 @@ COMPRESSED_ONLY = compressed_only(BATCH, COMPOSITED_BYTES)
 NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
 BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
-# Captured work is a launch of its own for a batch, and a step is a batch.
-ONE_GRAPH = Limit("graph_launches", at_least=1)  # the network
-TWO_GRAPHS = Limit("graph_launches", at_least=2)  # and the record of what arrives
+ONE_GRAPH = Limit("graph_launches", at_least=1)  # the network of a batch, which is a step
 FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)  # one before the network, and four after it
 A_FRAME_GOES_UP_ONCE = Limit("host_to_device_bytes", at_most_of_reference=0.75)
 NO_FRAME_GOES_UP = Limit("host_to_device_bytes", at_most=2**20)  # no host has decoded it
@@ -609,14 +597,14 @@ BELOW = (
         min_speedup_why=CPU_BOUND,
     ),
     _rung(
-        *("composite-gpu", COMPOSITE_GPU, NO_LOSS, UP_AND_BACK, *TENSOR_CORES, TWO_GRAPHS, BGR_ONLY),
+        *("composite-gpu", COMPOSITE_GPU, NO_LOSS, UP_AND_BACK, *TENSOR_CORES, ONE_GRAPH, BGR_ONLY),
         min_speedup_why=CPU_BOUND,
     ),
     _rung(
-        *("preprocess-gpu", PREPROCESS_GPU, NO_LOSS, SAMPLED_APART, TWO_GRAPHS, A_FRAME_GOES_UP_ONCE),
+        *("preprocess-gpu", PREPROCESS_GPU, NO_LOSS, SAMPLED_APART, ONE_GRAPH, A_FRAME_GOES_UP_ONCE),
         min_speedup_why=CPU_BOUND,
     ),
-    _rung("nvdec-sessions", NVDEC_SESSIONS, NO_LOSS, BORN_ON_GPU, TWO_GRAPHS, min_speedup_why=CPU_BOUND),
+    _rung("nvdec-sessions", NVDEC_SESSIONS, NO_LOSS, BORN_ON_GPU, ONE_GRAPH, min_speedup_why=CPU_BOUND),
     _rung(
         *("nvjpeg", NVJPEG, {"sm_90": 8.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
@@ -627,7 +615,7 @@ BELOW = (
 LADDER = (BELOW[0], *(replace(rung, compared_with=below.name) for below, rung in pairwise(BELOW)))
 OPTIMIZED = (
     _optimized(
-        *("optimized-x264", X264, {"sm_90": 4.5, "cuda": 1.5}, X264_BOUND, TWO_GRAPHS, FEW_LAUNCHES, NV12_ONLY),
+        *("optimized-x264", X264, {"sm_90": 4.5, "cuda": 1.5}, X264_BOUND, ONE_GRAPH, FEW_LAUNCHES, NV12_ONLY),
         on_sm_90=(H264_WITH_START_UP,),
         min_speedup_why=OPENCV_VARIES,
     ),

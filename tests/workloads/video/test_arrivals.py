@@ -42,8 +42,7 @@ def test_all_is_right_round_and_round(arrivals: Arrivals, nv12: Tensor) -> None:
     around = torch.cat((nv12, nv12))
     for first in range(0, 18, 6):
         assert arrivals.of_nv12(around[first : first + 6]).tolist() == [1] * 6
-    arrivals.begin()
-    assert arrivals.of_nv12(nv12[:8]).tolist() == [1] * 8
+    assert arrivals.of_nv12(torch.cat((nv12[8:], around, nv12[:2]))).tolist() == [1] * 24
 
 
 def test_any_two_frames_of_a_clip_differ_by_more_than_is_allowed(path: Path) -> None:
