@@ -36,7 +36,7 @@ CHANGED_AT: Mapping[str, str] = {
     ),
     "migration": "2026-11-30T05:03:00+00:00",
     "llm-serving": "2026-11-30T05:55:00+00:00",
-    "llm-decode": "2026-11-30T08:20:00+00:00",
+    **dict.fromkeys(("llm-decode", "driving-batch"), "2026-11-30T08:20:00+00:00"),
 }
 
 
