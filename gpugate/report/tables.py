@@ -161,7 +161,6 @@ def ladder_table(ladder: Ladder) -> Table:
             (rung.name, units.items_per_second(rung.items_per_s), *_estimate(rung.gain), *_estimate(rung.total))
             for rung in ladder.rungs
         ),
-        notes=tuple(f"{rung.name}: {rung.why}" for rung in ladder.rungs if rung.why),
     )
 
 

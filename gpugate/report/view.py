@@ -296,13 +296,13 @@ class RunView:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """The author's reason for the speedup of every measured case that is no rung; a ladder shows its own reasons.
+        """The author's reason for the speedup of every measured case.
 
         Cases of one workload with one reason, such as the points of a sweep, share a line.
         """
         found: dict[tuple[str, str], list[str]] = {}
         for case in self.cases:
-            if case.summary is not None and case.why and case.rung is None:
+            if case.summary is not None and case.why:
                 found.setdefault((case.workload, case.why), []).append(case.optimization)
         return [f"{workload}/{', '.join(names)}: {why}" for (workload, why), names in found.items()]
 

@@ -27,7 +27,6 @@ class Rung:
     items_per_s: Positive
     gain: Estimate | None = None
     total: Estimate | None = None
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _rungs(measured: Sequence[tuple[int, CaseResult, Summary]]) -> tuple[Rung, .
         gains.append(summary.speedup)
         total = _product(gains) if place == number else None
         per_s = case.size.items_per_second(summary.optimized_ms.median)
-        rungs.append(Rung(case.optimization, per_s, summary.speedup, total, case.why))
+        rungs.append(Rung(case.optimization, per_s, summary.speedup, total))
     return tuple(rungs)
 
 

@@ -21,7 +21,6 @@ from tests.support.stored_runs import MACHINE, RECORDED, STARTED, case, measured
 def rung(name: str, below: str, number: int, gain: float) -> CaseResult:
     found = measured(f"tiny/{name}/cuda", gain, optimized_ms=10.0)
     made = case(name, measurement=found, compared_with=below, rung=number, size=Size(512, 1, 1))
-    made = replace(made, why=f"what bounds {name}")
     assert made.measurement is not None
     return replace(made, summary=summarize(made.measurement))
 
