@@ -12,7 +12,7 @@ from gpugate.results.autopsy import Autopsy
 from gpugate.results.duet import RecordedCode
 from gpugate.results.fleet_plan import needs_host
 from gpugate.results.summary import History, Summary, summarize
-from gpugate.results.verdict import Check, Outcome, Verdict, worst
+from gpugate.results.verdict import SEVERITY, Check, Outcome, Verdict
 from gpugate.units import Natural, Positive, Processes, stored_unless
 from gpugate.workload import CaseId, Contract, Name, Point, Size, Tolerance, WorkloadName
 
@@ -118,8 +118,8 @@ class CaseResult:
 
     @property
     def worst(self) -> Outcome | None:
-        """The outcome that matters most; None where nothing was judged."""
-        return worst([verdict.outcome for verdict in self.verdicts]) if self.verdicts else None
+        """The most severe outcome; None where nothing was judged."""
+        return min((verdict.outcome for verdict in self.verdicts), key=SEVERITY.index, default=None)
 
     def summarize(self, measurement: Measurement) -> Summary:
         """The summary of one process of this case. Raises ValueError for a measurement without pairs."""

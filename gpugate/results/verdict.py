@@ -105,11 +105,6 @@ class Verdict:
         return self.bad or self.code in (ReasonCode.SLOWER_THAN_RECORD, ReasonCode.NOT_CONFIRMED)
 
 
-def worst(outcomes: list[Outcome]) -> Outcome:
-    """The most severe of the outcomes; UNDECIDED when there is none."""
-    return min(outcomes, key=SEVERITY.index, default=Outcome.UNDECIDED)
-
-
 def outcome_word(outcome: Outcome | None) -> str:
     """The outcome as a report has it; None: nothing was judged."""
     return NOT_JUDGED if outcome is None else outcome.value
