@@ -211,7 +211,7 @@ def write_interval(ratio: Estimate) -> str:
 
 def _write_bill_change(duet: Duet, name: str) -> str:
     """Writes the change of a time of the bill, empty where it was not measured, and of CPU time where threads spin."""
-    before, after = duet.base.counters, duet.head.counters
+    before, after = duet.base, duet.head
     spins = name == "cpu_ms" and any(one.get("spinning") for one in (before, after))
     return write_change(after[name] / before[name]) if before.get(name) and name in after and not spins else ""
 
@@ -233,11 +233,11 @@ def _notes(compared: Comparison) -> Iterator[str]:
 
 def _counter_changes(duet: Duet) -> Iterator[str]:
     """The counts that changed by half a call per step or more: those of a pipeline have fractions."""
-    before, after = duet.base.counters, duet.head.counters
+    before, after = duet.base, duet.head
     for name in EXACT:
         if name in before and name in after and abs(before[name] - after[name]) >= HALF_A_CALL:
             yield f"{name.replace('_', ' ')} {item(name, before[name])} -> {item(name, after[name])} per step"
-    then, now = duet.base.cost.peak_bytes, duet.head.cost.peak_bytes
+    then, now = before.get("peak_bytes"), after.get("peak_bytes")
     if then is None or now is None or len(duet.processes) < 2:
         return
     if abs(now - then) > MEMORY_CHANGE * max(now, then):

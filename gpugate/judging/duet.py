@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from gpugate.judging.bill import TIMES
-from gpugate.measurement.record import Measurement, Process, SideCost
-from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSide, DuetSize, Noise
+from gpugate.measurement.record import Counters, Measurement, Process
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize, Noise
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, residuals_within, robust_spread, variance_of_median
 from gpugate.statistics.policy import SHARP
 from gpugate.statistics.sequential import (
@@ -49,8 +49,8 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     )
 
 
-def _version(measured: Sequence[tuple[Measurement, bool]], is_head: bool) -> DuetSide:
-    """The counters of the first process, but for the times of the bill, which are the medians over the processes."""
+def _version(measured: Sequence[tuple[Measurement, bool]], is_head: bool) -> Counters:
+    """The counters of one version of a side. The side that is built first also loads libraries: its peak is higher."""
     sides = [
         (one.reference_counters, one.reference_cost)
         if swapped is is_head
@@ -59,7 +59,8 @@ def _version(measured: Sequence[tuple[Measurement, bool]], is_head: bool) -> Due
     ]
     every = [counters for counters, _ in sides]
     times = {name: median(one[name] for one in every if name in one) for name in every[0].keys() & set(TIMES)}
-    return DuetSide({**every[0], **times}, SideCost.lowest([cost for _, cost in sides]))
+    peaks = [float(cost.peak_bytes) for _, cost in sides if cost.peak_bytes is not None]
+    return {**every[0], **times, **({"peak_bytes": min(peaks)} if peaks else {})}
 
 
 def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str]]:

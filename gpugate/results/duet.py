@@ -7,7 +7,7 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from gpugate.machine.environment import Environment
-from gpugate.measurement.record import Counters, Measurement, SideCost
+from gpugate.measurement.record import Counters, Measurement
 from gpugate.statistics.intervals import Estimate
 from gpugate.units import Natural, NotNegative, Positive
 
@@ -82,20 +82,12 @@ class RecordedCode:
 
 
 @dataclass(frozen=True)
-class DuetSide:
-    """One version of a side: its counters in the first process, but for the times of its bill, which are medians of all
-    processes, and the lowest cost of all."""
-
-    counters: Counters
-    cost: SideCost
-
-
-@dataclass(frozen=True)
 class Duet:
     """The result of one case. `ratio` is the head's time per step over the base's, so that 1.05 is 5 % slower.
 
     `detectable` is the slowdown, a share, that a duet with this noise detects. `relative_l2` is the largest error of
-    the head's outputs against the base's on the same inputs.
+    the head's outputs against the base's on the same inputs. `base` and `head` are the counters of either version in
+    the first process, but for the times of the bill, which are medians of all processes, and the lowest peak of memory.
     """
 
     case_id: str
@@ -104,5 +96,5 @@ class Duet:
     processes: tuple[Estimate, ...]
     detectable: NotNegative
     relative_l2: NotNegative
-    base: DuetSide
-    head: DuetSide
+    base: Counters
+    head: Counters
