@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ class Outputs:
     problems: tuple[Reason, ...]
     agreements: tuple[Reason, ...]
     comparable: bool
-    numbers: Mapping[str, float | None]
+    numbers: Mapping[str, float]
 
 
 def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
@@ -51,8 +50,8 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
         agreements=() if problems else tuple(agreements),
         comparable=bool(off) and all(one.problem is None for one in found),
         numbers={
-            "relative_l2": _finite(max(one.relative_l2 for one in found)),
-            "max_error": _finite(max(one.max_error for one in found)),
+            "relative_l2": max(one.relative_l2 for one in found),
+            "max_error": max(one.max_error for one in found),
             "compared_outputs": float(len(found)),
         },
     )
@@ -102,7 +101,3 @@ def _output_problem(found: Difference, allowed: Tolerance) -> Reason | None:
             facts: dict[str, Fact] = {"when": when, "measure": measure, "found": value, "limit": limit}
             return Reason(ReasonCode.OUTPUTS_DIFFER, facts)
     return None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
