@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="OUT",
         type=Path,
         help="what is written: H.264 in .mp4 (MPEG-4 Part 2 by baseline and optimized-on-cpu); by optimized-nvjpeg "
-        "Motion JPEG in .mov, with many times the bits",
+        "and optimized-tensorrt Motion JPEG in .mov, with many times the bits",
     )
     parser.add_argument(
         "--variant", choices=VARIANTS, help="default: optimized with a GPU, optimized-on-cpu without", default=None
