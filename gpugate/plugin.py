@@ -81,6 +81,7 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Gate:
     """Fails or passes by the verdict's outcome and the mode of the session."""
+    __tracebackhide__ = True
     return partial(_tests(request).gate, request)
 
 
@@ -96,4 +97,9 @@ def perf_run(config: pytest.Config) -> PerfRun:
 
 
 def _tests(request: pytest.FixtureRequest) -> PerfTests:
-    return perf_run(request.config).tests
+    __tracebackhide__ = True
+    found = perf_run(request.config).tests
+    if found is None:
+        words = "nothing is measured in this session: `gate` serves tests of `workload` or `sweep`"
+        pytest.fail(words, pytrace=False)
+    return found

@@ -69,7 +69,7 @@ class DuetTaker:
             if self.plan.case_ids is not None:
                 raise pytest.UsageError(f"there is no case {' or '.join(self.plan.case_ids)}")
             raise pytest.UsageError("no case is selected: give --path with perf tests, or another -k or -m")
-        perf, run.tests.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
+        perf, run.opened = run.opened, None  # nothing is judged, recorded or shown when this session ends
         cases = {case.id: case for item in session.items for case in cases_of(item)}
         tree = OtherTree(read_layout(Path(self.plan.base), session), PREFIX)
         with usage_errors(), tree.importable():

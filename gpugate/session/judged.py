@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,25 +73,14 @@ class JudgedSweep:
 
 @dataclass(eq=False)  # pytest's plugins must be hashable
 class PerfTests:
-    """A plugin of pytest: the work of the fixtures `workload`, `sweep` and `gate`, and the end of every test."""
+    """A plugin of pytest: the work of the fixtures `workload`, `sweep` and `gate` in a session that measures."""
 
     config: pytest.Config
-    opened: PerfSession | None = None  # None: nothing is measured
-    failed: dict[str, bool] = field(default_factory=dict)  # of every test that ran here
+    session: PerfSession
+    failed: Mapping[str, bool]  # of every test that ran here
     refused: list[str] = field(default_factory=list)  # a sentence for each verdict that is not of this run
     replayed: set[str] = field(default_factory=set)  # the cases whose samples pytest-benchmark has
     knees: list[tuple[SweepCases, Verdict]] = field(default_factory=list)
-
-    @property
-    def session(self) -> PerfSession:
-        if self.opened is None:
-            words = "nothing is measured in this session: `gate` serves tests of `workload` or `sweep`"
-            pytest.fail(words, pytrace=False)
-        return self.opened
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
-        self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
@@ -99,7 +88,7 @@ class PerfTests:
         own."""
         report = yield
         failed = call.excinfo is not None and call.excinfo.errisinstance(pytest.fail.Exception)
-        report.unmeasured = failed and self.opened is not None and not self.opened.doubt.cases and bool(cases_of(item))
+        report.unmeasured = failed and not self.session.doubt.cases and bool(cases_of(item))
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:

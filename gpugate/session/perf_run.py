@@ -67,19 +67,15 @@ class PerfRun:
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self.config, self.options = config, options
-        self.tests = PerfTests(config)
+        self.opened: PerfSession | None = None  # until its first case is collected, and where nothing is measured
+        self.tests: PerfTests | None = None
+        self.failed: dict[str, bool] = {}  # of every test that ran here
         self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
         elsewhere = f"{root} cannot be written: gpugate keeps cache, store and proofs in {kept}"
         self._lines = [elsewhere] if kept != root else []  # printed at the end
         self._closing = ExitStack()
-        config.pluginmanager.register(self.tests)
-
-    @property
-    def opened(self) -> PerfSession | None:
-        """The session that measures; None before its first case is collected, and where nothing is measured."""
-        return self.tests.opened
 
     @property
     def run(self) -> RunResult | None:
@@ -134,7 +130,8 @@ class PerfRun:
                 self._print_line(line)
         self._closing.enter_context(limit_time(self.options.step_timeout_s, partial(self._end_hung_run, opened)))
         self._closing.callback(opened.closing.close)
-        self.tests.opened = opened
+        self.opened, self.tests = opened, PerfTests(self.config, opened, self.failed)
+        self.config.pluginmanager.register(self.tests)
 
     def _order(self, items: list[pytest.Item]) -> None:
         """Lets the cases of a gate come first whose source changed since their record: the time for duets may not
@@ -171,6 +168,10 @@ class PerfRun:
             with usage_errors(), nullcontext(True) if worker is None else worker.begin() as is_first:
                 if is_first:
                     self.opened.begin()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
+        self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -237,8 +238,8 @@ class PerfRun:
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""
         found: list[str] = []
-        if self.options.gate:
-            ran = [item for item in session.items if item.nodeid in self.tests.failed]
+        if self.options.gate and self.tests is not None:
+            ran = [item for item in session.items if item.nodeid in self.failed]
             items = ran if self._is_worker else session.items
             found += self.tests.problems(items)
         if not self._is_worker:
@@ -266,13 +267,13 @@ class PerfRun:
                 self.run.problems.append(problem)
             self._lines.append(f"ERROR: {problem}")
         # A plugin that ran before this one may have reset the exit status of failed tests.
-        if problems or (self.options.gate and any(self.tests.failed.values())):
+        if problems or (self.options.gate and any(self.failed.values())):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _end_with_fault(self, session: pytest.Session, run: RunResult) -> None:
         """The exit status of a session with a fault, in which a failed test of a case is the fault that was caught."""
         ours = [*run.cases, *(sweep.id for sweep in sweeps(run.cases))]
-        failed = (node_id for node_id, failed in self.tests.failed.items() if failed)
+        failed = (node_id for node_id, failed in self.failed.items() if failed)
         others = any(not any(case_id in node_id for case_id in ours) for node_id in failed)
         if run.mutated is None or others or run.problems or session.exitstatus not in ENDED:
             return

@@ -413,5 +413,5 @@ def test_no_knee_is_judged_where_ranks_share_a_cpu_or_the_machine_is_sick(
     monkeypatch.setattr("gpugate.session.measure_case.find_environment_problem", lambda *_: problem)
     results = {case.id: measure_case(session, case) for case in cases}
     monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
-    knee = PerfTests(None, session).judge_sweep(SweepCases("mb", cases)).knee
+    knee = PerfTests(None, session, {}).judge_sweep(SweepCases("mb", cases)).knee
     assert (knee.outcome, knee.code) == (Outcome.ENV_INVALID, ReasonCode.MACHINE_UNFIT)
