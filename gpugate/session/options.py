@@ -90,13 +90,12 @@ class Options:
     processes: int | None  # None: as many as `recording.planned_processes` takes for the machine
     device: str
     seed: int | None  # None: another one each session
-    budget_s: float
+    budget_s: float | None  # None: a run on a CPU plans the time of each case, and on a GPU a case has the usual one
     json_path: Path | None
     baselines_path: Path
     command: str  # that selects the same tests with the same baselines
     allow_missing: frozenset[str]
     settings: Mapping[str, str] = field(default_factory=dict)  # by name, which only workloads understand
-    budget_given: bool = True  # False: a run on a CPU plans the time of each case
     own_inputs: bool = False  # settings are given, and the folder of baselines knows nothing of them
     fault: Fault | None = None  # put into every optimized side, on purpose
     report_path: Path | None = None  # the directory of this night
@@ -254,8 +253,7 @@ def read_options(config: pytest.Config) -> Options:
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
         seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
-        budget_s=Settings.budget_s if budget == "" else seconds(budget_name, budget),
-        budget_given=budget != "",
+        budget_s=None if budget == "" else seconds(budget_name, budget),
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         json_path=writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),

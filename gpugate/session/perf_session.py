@@ -132,7 +132,7 @@ class PerfSession:
         """The settings of the present case."""
         options = self.options
         return Settings(
-            budget_s=options.budget_s if self.shared_s is None else self.shared_s,
+            budget_s=self.shared_s or options.budget_s or Settings.budget_s,
             half_width=HALF_WIDTH[self.device.type],
             seed=self.result.seed,
             fault=options.fault,
@@ -267,7 +267,7 @@ def open_session(options: Options, root: Path, catalogue: Catalogue, node_ids: M
     session.records.files = {} if options.update_baselines else files
     session.proofs.compute_keys(selected)
     session.doubt.cases = sum(map(session.can_measure, selected))
-    if device.type == "cpu" and not options.budget_given:
+    if device.type == "cpu" and options.budget_s is None:
         looks = result.mode is Mode.DEVELOPER  # a gate measures a case for as long as a process of a recording does
         processes = 1 if looks else options.processes or DEFAULT_PROCESSES
         shared_s = share_time(session.doubt.cases * processes)

@@ -112,15 +112,13 @@ class Records:
         return known[name]
 
     def find_changed_cores(self, case: Case) -> CoresChanged | None:
-        if self.options.update_baselines or self.options.fresh:
-            return None
         record = self.find_other_cores(case)
         both = () if record is None else (record.environment, self.result.environment)
         return CoresChanged(*(one.cpu_quota or one.cpu_count for one in both)) if both else None
 
     def find_other_cores(self, case: Case) -> baseline.Record | None:
-        if self.options.own_inputs:  # no record in the folder is of them
-            return None
+        if self.options.update_baselines or self.options.fresh or self.options.own_inputs:
+            return None  # nothing is compared with the records of the folder
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
 

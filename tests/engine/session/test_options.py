@@ -181,7 +181,6 @@ def test_a_projects_settings_are_those_of_each_run_that_gives_no_option(
     options = read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments))
     folder = options.baselines_path.relative_to(pytester.path)
     assert (options.budget_s, options.against, str(folder), options.store_url) == found
-    assert options.budget_given
 
 
 def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
