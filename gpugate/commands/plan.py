@@ -44,11 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     newest = [night for night in found if night.cases][-1]
     machine = machine_name(newest.environment)
     nights = [night for night in found if machine_name(night.environment) == machine]
-    cases = {name: case for night in nights for name, case in night.cases.items()}
-    durations_s = ((name, case.value("duration_s")) for night in nights for name, case in night.cases.items())
-    known_s = {name: taken_s for name, taken_s in durations_s if taken_s}  # of the newest night that has it
-    usual_s = median(known_s.values()) if known_s else 1.0
-    side_by_side = {name: known_s.get(name, usual_s) for name in cases}
+    cases = {name: case for night in nights for name, case in night.cases.items()}  # of the newest night that has it
+    known_s = [taken_s for case in cases.values() if (taken_s := case.value("duration_s"))]
+    usual_s = median(known_s) if known_s else 1.0
+    side_by_side = {name: case.value("duration_s") or usual_s for name, case in cases.items()}
     alone = {name: side_by_side.pop(name) for name, case in cases.items() if _runs_alone(case)}
     shares = [{name: side_by_side[name] for name in share} for share in divide(side_by_side, gpus)]
     left_out = dict.fromkeys(name for night in nights for name in night.unfit if name not in cases)
