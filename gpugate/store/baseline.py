@@ -50,7 +50,7 @@ from gpugate.workload import CaseKey, WorkloadName
 # the word `anchor`. 6: the step profile of a case, which was in a file of its own.
 FORMAT_VERSION = 6
 BLUNT = 1.0  # a record that misses a step of twice the time is not a record of a quiet machine
-_UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+_UNFIT = (Outcome.WRONG, Outcome.NOT_ENGAGED)
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,9 @@ def record_cases(
 ) -> Recorded:
     """Returns the `files`, by workload, that get new records of cases that `runs`, one per fresh process, measured.
 
-    The records of other cases stay. A case gets none that failed, was judged WRONG, NOT_ENGAGED or ENV_INVALID, was
-    measured by fewer than `min_processes` runs, or whose workload's source differs between runs. Where runs are added
-    to a record, the recorded processes count as runs, each run may be added once, and a case that is slower than
+    The records of other cases stay. A case gets none that failed, has no valid times, was judged WRONG or NOT_ENGAGED,
+    was measured by fewer than `min_processes` runs, or whose workload's source differs between runs. Where runs are
+    added to a record, the recorded processes count as runs, each run may be added once, and a case that is slower than
     recorded gets none, too. Otherwise a disturbed record does not replace a sharper one, unless that is forced.
     Raises BaselineError where no case gets a record, and when the runs differ in environment.
     """
@@ -311,19 +311,15 @@ def _check_fit(result: CaseResult, recording: Recording) -> None:
             f"{result.case_id} has no valid times ({result.environment_problem}): mend that and record again"
         )
     for verdict in result.verdicts:
-        # Both sides run at another speed than recorded: a new anchor may record that as the new normal.
-        other_machine = verdict.check == "throughput" and verdict.outcome is Outcome.ENV_INVALID
         # A regression may be recorded as the new normal. Added to the record that it fell behind, it would widen the
         # tolerance.
         slower = verdict.outcome is Outcome.REGRESSED or verdict.code is ReasonCode.SLOWER_THAN_RECORD
         unfit = verdict.outcome in _UNFIT or (recording.adding and slower)
-        unfit = unfit or verdict.code is ReasonCode.REFERENCE_SLOWED
-        if unfit and not (other_machine and recording.new_anchor):
+        slowed = verdict.code is ReasonCode.REFERENCE_SLOWED
+        if unfit or slowed:
             word = f"{verdict.outcome.value} in the check of {verdict.check}"
-            remedy = ", or record it with a new anchor (--new-anchor)" if other_machine else ""
-            slowed = verdict.code is ReasonCode.REFERENCE_SLOWED
             mend = "end the other work on this machine, or on a CPU set OMP_NUM_THREADS=1," if slowed else "mend that"
-            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): {mend} and record again{remedy}")
+            raise BaselineError(f"{result.case_id} is {word} ({verdict.reason}): {mend} and record again")
     # After the verdicts: a side that is WRONG is not timed, and a larger budget would not change that.
     if result.measurement is not None and not result.measurement.pairs:
         raise BaselineError(f"{result.case_id} has no samples: give it a larger --perf-budget and record again")

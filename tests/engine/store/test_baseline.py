@@ -329,7 +329,7 @@ def judged(outcome: Outcome, *reasons: Reason) -> RunResult:
     [
         *(
             (judged(outcome), f"net/tf32/cuda is {outcome.value} in the check of counters (because): mend that and")
-            for outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED, Outcome.ENV_INVALID)
+            for outcome in (Outcome.WRONG, Outcome.NOT_ENGAGED)
         ),
         (
             judged(Outcome.UNDECIDED, Reason(ReasonCode.REFERENCE_SLOWED, {"times": 3.0})),
@@ -377,16 +377,6 @@ def test_what_the_first_run_lacks_may_not_differ_among_the_others() -> None:
         record_runs(None, "net", runs, FIRST)
     file = record_runs(None, "net", [*runs[:4], under(tensorrt="10.1")], FIRST)
     assert file.cases["tf32/cuda"].current.environment.packages == {**H200.packages, "tensorrt": "10.1"}
-
-
-def test_another_speed_of_both_sides_is_recorded_with_a_new_anchor_only() -> None:
-    moved = case("tf32", 2.0)
-    moved.verdicts = [Verdict("throughput", "net/tf32/cuda", Outcome.ENV_INVALID, because("both took 3 ms"))]
-    runs = [*five_runs()[:4], run(moved)]
-    with pytest.raises(BaselineError, match=r"\(both took 3 ms\): mend that and record again, or record it with a new"):
-        record_runs(None, "net", runs, FIRST)
-    file = record_runs(None, "net", runs, replace(FIRST, new_anchor=True))
-    assert len(file.cases["tf32/cuda"].current.processes) == 5
 
 
 def test_a_regression_that_somebody_accepts_can_be_recorded(folder: Path, recorded: Path) -> None:
