@@ -66,7 +66,7 @@ class Record:
     yardsticks: Mapping[str, Positive] = field(default_factory=dict)  # medians, by name
     reference_counters: Counters = field(default_factory=dict)  # the largest over the processes
     optimized_counters: Counters = field(default_factory=dict)
-    differences: tuple[Difference, ...] = ()  # the largest of each kind
+    differences: tuple[Difference, ...] = stored_unless(())  # of older files: nothing reads them
     started_at: tuple[str, ...] = ()  # each process, as `recorded_at`
     bills: ProcessBills = stored_bills()  # of each process, None where nothing was counted; empty: of no process
     provenance: Provenance | None = None  # of the newest process; None: an older gpugate recorded it
@@ -339,7 +339,6 @@ def _record(of_case: Sequence[tuple[RunResult, Measurement]], recording: Recordi
         yardsticks=_over_all(statistics.median, [probe.values for run in runs for probe in run.yardsticks]),
         reference_counters=_over_all(max, [measurement.reference_counters for measurement in measured]),
         optimized_counters=_over_all(max, [measurement.optimized_counters for measurement in measured]),
-        differences=_largest([difference for measurement in measured for difference in measurement.differences]),
         started_at=tuple(run.started_at for run in runs),
         provenance=max(runs, key=lambda run: run.started_at).provenance,
     )
@@ -402,7 +401,6 @@ def _join(recorded: Record, added: Record) -> Record:
         yardsticks=_over_all(statistics.median, readings),
         reference_counters=_over_all(max, [one.reference_counters for one in both]),
         optimized_counters=_over_all(max, [one.optimized_counters for one in both]),
-        differences=_largest([difference for one in both for difference in one.differences]),
         # A record without times does not show which of its processes shared a night.
         started_at=(*recorded.started_at, *added.started_at) if recorded.started_at else (),
     )
@@ -412,11 +410,6 @@ def _over_all(pick: Callable[[Sequence[float]], float], readings: Sequence[Mappi
     """Picks one value for each name from the readings that have it."""
     names = sorted({name for reading in readings for name in reading})
     return {name: round_stored(pick([reading[name] for reading in readings if name in reading])) for name in names}
-
-
-def _largest(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    by_kind = {difference.when: difference for difference in sorted(differences, key=lambda one: one.relative_l2)}
-    return tuple(by_kind[when] for when in sorted(by_kind))
 
 
 def _describe_changes(file: BaselineFile, key: str, old: Entry | None, new: Entry) -> Iterator[str]:
