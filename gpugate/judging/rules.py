@@ -82,7 +82,6 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     if one.timed:
         here, process = one.timed[0], {"attempts": first.attempts, "stopped": first.stopped_because}
         pairs = {"pairs": here.pairs, "builds": here.instances, "discarded": here.discarded, **process}
-    counted = ("kernel_launches", "graph_launches", "kernels") if first.counters_missing is None else ()
     return {
         ReasonCode.MACHINE_UNFIT: {"problem": one.unfit},
         ReasonCode.OTHER_WORK: {"cores": one.busy},
@@ -104,10 +103,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         **dict.fromkeys(OF_CODE, duet),
         ReasonCode.RECORD_DIFFERS: {"differences": ", ".join(one.differences)},
         ReasonCode.NOT_ENGAGED: {"problem": one.not_engaged},
-        ReasonCode.COUNTED: {
-            "problem": first.counters_missing,
-            **{name: first.optimized_counters.get(name) for name in counted},
-        },
+        ReasonCode.COUNTED: {"problem": first.counters_missing},
     }
 
 

@@ -112,12 +112,6 @@ def _pairs(facts: Facts) -> str:
     return f"{facts['pairs']:.0f} pairs over {builds} of this process{extended}{discarded}, {stopped}"
 
 
-def _counted(facts: Facts) -> str:
-    names = {"kernel_launches": "launches", "graph_launches": "graph launches", "kernels": "kernels"}
-    counts = [f"{facts[name]:g} {word}" for name, word in names.items() if name in facts]
-    return ", ".join(counts) or "no launch was counted"
-
-
 def _item_grew(facts: Facts) -> str:
     """`GPU work +5.2 %: sm90_xmma_fprop 0.41 ms -> 0.46 ms`."""
     item, then, now = facts["item"], facts["then"], facts["now"]
@@ -144,11 +138,6 @@ def _wall(before: str = "", change: str = "{change:change}") -> Words:
         return ", ".join(filter(None, (before + _format(wall, facts), _which(facts))))
 
     return words
-
-
-def _knee(facts: Facts) -> str:
-    now, then = facts["knee"], facts["recorded_knee"]
-    return f"the knee is at {now:.0f}, " + ("as recorded" if now == then else f"recorded at {then:.0f}")
 
 
 _EARLIER = "an earlier gpugate decided this by other rules: gpugate replay decides it again"
@@ -227,7 +216,12 @@ class ReasonCode(str, Enum):
     )
     PAIRS = ("pairs", _pairs)
     # The bill and the contract.
-    COUNTED = ("counted", "engaged by its own account; not measured: {problem}", _counted)
+    COUNTED = (
+        "counted",
+        "engaged by its own account; not measured: {problem}",
+        "{kernel_launches:g} launches, {graph_launches:g} graph launches, {kernels:g} kernels",
+        "no launch was counted",
+    )
     NOT_ENGAGED = ("not_engaged", "{problem}")
     WORK_NOT_SEEN = (
         "work_not_seen",
@@ -275,7 +269,11 @@ class ReasonCode(str, Enum):
     )
     RECORD_DIFFERS = ("record_differs", "since the record: {differences}")
     # Sweeps.
-    KNEE = ("knee", _knee, "the knee is at {knee:.0f}; nothing is recorded to compare it with")
+    KNEE = (
+        "knee",
+        "the knee is at {knee:.0f}, recorded at {recorded_knee:.0f}",
+        "the knee is at {knee:.0f}; nothing is recorded to compare it with",
+    )
 
     @classmethod
     def _missing_(cls, value: object) -> ReasonCode | None:
