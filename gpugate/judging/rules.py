@@ -68,12 +68,10 @@ def _decide_check(
 
 
 def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
-    """The facts of every reason that is a code alone. Changes are shares of the time per step."""
+    """The facts of every reason that is a code alone, beside the numbers of its check. Changes are shares of a time."""
     first, code, cores, record = one.first, one.code, one.result.cores_changed, one.record
-    promise = {"value": one.promise.min_speedup, "allowed": one.allowed or None, "processes": len(one.timed)}
-    wall: Facts = {}
-    if one.wall is not None:
-        wall = {"change": one.wall.value.median - 1, "allowed": one.wall.limits.allowed, "processes": len(one.timed)}
+    times: Facts = {"processes": len(one.timed)}
+    promise: Facts = {**times, "allowed": one.allowed or None}
     duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
     if code is not None and one.duet is not None:
         duet = {"commit": code.commit, "processes": len(one.duet.processes), **_change_of(one.duet.ratio)}
@@ -93,10 +91,9 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ),
         ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
-        **dict.fromkeys(OF_WALL, wall),
-        ReasonCode.WALL_OPEN: {**wall, **(_change_of(one.wall.value) if one.wall is not None else {})},
+        **dict.fromkeys(OF_WALL, times),
+        ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall.value) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
-            **wall,
             "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not compared",
             "code": not_slower if one.code_is == "not slower" else None,
         },
@@ -133,12 +130,7 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
 # What several rules have.
 
 OF_PROMISE = (ReasonCode.SPEEDUP_BELOW_PROMISE, ReasonCode.PROMISE_OPEN, ReasonCode.PROMISE_KEPT)
-OF_WALL = (
-    ReasonCode.WALL_AS_RECORDED,
-    ReasonCode.FASTER_THAN_RECORD,
-    ReasonCode.SLOWER_THAN_RECORD,
-    ReasonCode.WALL_OPEN,
-)
+OF_WALL = (ReasonCode.WALL_AS_RECORDED, ReasonCode.FASTER_THAN_RECORD, ReasonCode.SLOWER_THAN_RECORD)
 OF_CODE = (ReasonCode.CODE_SLOWER, ReasonCode.CODE_NOT_SLOWER, ReasonCode.CODE_UNDECIDED)
 
 

@@ -93,10 +93,10 @@ def _promise(verb: str) -> Words:
     def words(facts: Facts) -> str:
         value = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
         speedup = f"{value} {_which(facts)}".rstrip()
-        if "value" not in facts:
+        if "min_speedup" not in facts:
             return f"{speedup}; nothing is promised for this kind of device"
         allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
-        return f"{speedup} {verb} the promised {units.ratio(facts['value'])}{allowed}"
+        return f"{speedup} {verb} the promised {units.ratio(facts['min_speedup'])}{allowed}"
 
     return words
 
@@ -129,12 +129,12 @@ def _item_grew(facts: Facts) -> str:
     return f"{change}: `{kernel}` {units.milliseconds(then)} -> {units.milliseconds(now)}"
 
 
-def _wall(before: str = "", change: str = "{change:change}") -> Words:
+def _wall(before: str = "", change: str = "{wall_change:change}") -> Words:
     """Words such as `10.00 ms per step, wall +1.2 % against the record, +2.1 % tolerated, in the middle one of 3
     processes`."""
 
     def words(facts: Facts) -> str:
-        wall = f"{{optimized_ms:ms}} per step, wall {change} against the record, +{{allowed:percent}} tolerated"
+        wall = f"{{optimized_ms:ms}} per step, wall {change} against the record, +{{time_tolerance:percent}} tolerated"
         return ", ".join(filter(None, (before + _format(wall, facts), _which(facts))))
 
     return words
@@ -252,8 +252,8 @@ class ReasonCode(str, Enum):
     WALL_OPEN = ("wall_open", _wall("perhaps slower than recorded: ", "{change_low:change}..{change_high:change}"))
     THE_MACHINE = (
         "the_machine",
-        "wall {change:change}, {bill:bill}, {code:code}: the machine",
-        "wall {change:change}, {bill:bill}: the machine",
+        "wall {wall_change:change}, {bill:bill}, {code:code}: the machine",
+        "wall {wall_change:change}, {bill:bill}: the machine",
     )
     CODE_SLOWER = ("code_slower", f"the code is slower: {_IN_TURNS}")
     CODE_NOT_SLOWER = (
