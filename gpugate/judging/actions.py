@@ -42,7 +42,7 @@ def next_action(evidence: Evidence, allowed: Allowed) -> Action:
     changes a wrong output, a side that did not engage, an unfit machine or an impossible time.
     """
     is_wrong = evidence.outputs.problems or evidence.inert or evidence.not_engaged is not None or evidence.idle.sure
-    if is_wrong or evidence.unfit is not None or evidence.times_ceiling:
+    if is_wrong or evidence.unfit is not None or evidence.is_impossible:
         return Action.STOP
     may_confirm = len(evidence.result.attempts) + 1 < allowed.processes
     if may_confirm and _wants_result(evidence):

@@ -14,7 +14,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gpugate.measurement.record import Counters, Measurement
 from gpugate.results.bill import Bill, Bills, bills_of, median_kernels_ms
@@ -65,13 +64,13 @@ def compare_bill(measurement: Measurement, record: Remembered | None) -> BillCha
         return BillChange(grown=grown)
     then = [one for one in record.current.bills if one is not None]
     stands = {name: stand for name in TIMES if (stand := _compare(name, now, then)) is not None}
-    for name in (name for name, stand in stands.items() if stand == "grew"):
+    for name in (name for name, stand in stands.items() if stand > 0):
         facts = _describe_rise(name, now, then)
         # GPU work counts however short it is; of a copy's time and CPU time, a rise by a share of the step does.
         least_ms = max(SAME * record.current.optimized_ms, ROOM[name][1]) if name != "kernel_ms" else 0.0
         if float(facts["now"]) - float(facts["then"]) >= least_ms:
             grown[name] = Reason(ReasonCode.ITEM_GREW, facts)
-    return BillChange(bool(stands), grown, "fell" in stands.values())
+    return BillChange(bool(stands), grown, -1 in stands.values())
 
 
 def _grown_counts(found: Counters, recorded: Counters) -> Iterator[tuple[str, Reason]]:
@@ -91,18 +90,14 @@ def _most(name: str, recorded: float, now: float) -> float:
     return recorded if recorded == int(recorded) and now == int(now) else 1.1 * recorded + 1
 
 
-def _compare(name: str, now: Bills, then: Sequence[Bills]) -> Literal["grew", "fell", "as recorded"] | None:
-    """The change of a time by itself, and beside the reference's where enough processes have that. None where this
-    process or too few recorded ones have the time."""
+def _compare(name: str, now: Bills, then: Sequence[Bills]) -> int | None:
+    """1 where a time grew by itself, and beside the reference's where enough processes have that, -1 where it fell in
+    both, else 0. None where this process or too few recorded ones have the time."""
     logs = [(_log_time(one.optimized, name), _log_time(one.reference, name)) for one in (now, *then)]
     room = CHOSEN_ANEW if name == "kernel_ms" and now.optimized.counters.get("autotuned") else ROOM[name][0]
     own = _find_change([ours for ours, _ in logs], room)
     beside = _find_change([ours - theirs for ours, theirs in logs], room)
-    if own is None:
-        return None
-    if not own or beside not in (None, own):
-        return "as recorded"
-    return "grew" if own > 0 else "fell"
+    return own if own is None or beside in (None, own) else 0
 
 
 def _find_change(logs: Sequence[float], same: float) -> int | None:

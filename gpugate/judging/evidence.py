@@ -92,7 +92,7 @@ class Evidence:
     lacks_record: bool  # a gate has no record, or the record is of too few processes
     slow_host: float | None  # the launch latency over the recorded one, where that is far above 1
     no_result: tuple[Reason, ...]  # why the times are no result
-    times_ceiling: float | None  # the rate of an impossible time, as a multiple of the machine's ceiling
+    is_impossible: bool  # a time is faster than the ceilings of the machine allow
     busy: float | None  # cores that other processes kept busy
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
@@ -238,7 +238,7 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         lacks_record=mode is Mode.GATE if record is None else record.current.processes < MIN_PROCESSES,
         slow_host=slow if slow is not None and slow > PROBE_RATIO and record is not None else None,
         no_result=(no_result,) if no_result is not None else (),
-        times_ceiling=float(impossible.facts["times_ceiling"]) if impossible is not None else None,
+        is_impossible=impossible is not None,
         busy=busy_cores(first),
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,

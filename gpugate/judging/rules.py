@@ -117,7 +117,6 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
         found = shown.speedup
         speedup = {"speedup": found.median, "speedup_low": found.low, "speedup_high": found.high}
         speedup |= {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
-        speedup |= {} if one.times_ceiling is None else {"times_ceiling": one.times_ceiling}
         wall = {"optimized_ms": shown.optimized_ms.median, "reference_ms": shown.reference_ms.median}
         wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
         if one.wall is not None:
@@ -157,7 +156,7 @@ def _trace(one: Evidence) -> NextStep | None:
 
 def _check_size(one: Evidence) -> NextStep:
     """A busy machine has slow yardsticks, beside which a right size looks wrong."""
-    return NextStep.FREE_CORES if one.times_ceiling is None or one.busy is not None else NextStep.CHECK_SIZE
+    return NextStep.CHECK_SIZE if one.is_impossible and one.busy is None else NextStep.FREE_CORES
 
 
 def _nothing(problem: str | None) -> Sequence[Reason]:

@@ -182,7 +182,7 @@ def _measure_until_decided(session: PerfSession, case: Case, result: CaseResult,
         else:
             result.recorded_code = compare_code(session, case, result, report)
         evidence = _judge(session, result)
-    slowed = bool(evidence.no_result) and evidence.times_ceiling is None
+    slowed = bool(evidence.no_result) and not evidence.is_impossible
     lasts = (result.measurement.lasting_slowdown or math.inf) > SLOWDOWN_ENDED
     if slowed and lasts and (result.attempts or allowed.processes == 1):
         session.unusable = f"{case.id} slowed {SPOILED}"
