@@ -81,7 +81,6 @@ class Evidence:
     result: CaseResult
     first: Measurement
     promise: Promise
-    mode: Mode
     record: Remembered | None
     timed: tuple[Summary, ...]
     failures: tuple[str, ...]
@@ -227,7 +226,6 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         result=result,
         first=first,
         promise=promise,
-        mode=mode,
         record=record,
         timed=summaries,
         failures=tuple(dict.fromkeys(one.problem for one in result.attempts if one.problem)),
