@@ -55,13 +55,14 @@ where the run measured them.
 Each recorded process with a bill ({recorded}) is judged by the bills of the others of its record:
 unchanged, and with more of one item. No wall time and no duet is judged, and a gate is red only after a second process.
 GPU work is that of cases whose kernels take at least half of the step, CPU time that of all cases. Kernels that are
-picked by their time may take {chosen} more; TensorRT's are such, which its records do not say.
+picked by their time, as TensorRT's are, may take {chosen} more where too few recorded processes have the same ones.
 
 {alone}
 
 {cpu_time}
 
-Across loans: the first process of each case-night above whose record has a bill.
+Across loans: the first process of each case-night above whose record has a bill. The rule of the same kernels was
+chosen on the processes above, and not on these.
 
 {across}
 

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpugate.catalogue import Catalogue
-from gpugate.judging.bill import TIMES
+from gpugate.judging.bill import TIMES, has_kernels_of
 from gpugate.judging.machine_state import MOSTLY
-from gpugate.measurement.record import Measurement, Process
+from gpugate.measurement.record import Measurement, Process, StepProfile
 from gpugate.results.bill import Bill, Bills
 from gpugate.results.case import CaseResult, Promise, Remembered
 from gpugate.results.summary import (
@@ -87,6 +87,7 @@ class Drawn(NamedTuple):
             counters_missing=None,
             reference_counters=self.bills.reference.counters,
             optimized_counters=self.bills.optimized.counters,
+            optimized_profile=StepProfile({name: (1, ms) for name, ms in self.bills.optimized.kernels_ms.items()}),
         )
 
 
@@ -241,19 +242,27 @@ def draw_process(case: Case, truth: Truth, shift: float, draw: Draw) -> Drawn:
 def draw_bills(recorded: Sequence[Bills], draw: Draw) -> Bills:
     """The bills of a further process. The log of each time is its mean plus a normal sum of the recorded deviations, so
     that all of them have the recorded covariance. Counts, and times that some recorded process lacks, are those of the
-    first one."""
-    weights = (draw.normal(size=len(recorded)) / math.sqrt(len(recorded) - 1)).tolist()
+    first one. Kernels are those of one recorded process, and GPU work that of the processes with these kernels."""
+    one = recorded[int(draw.integers(len(recorded)))]
+    alike = [other for other in recorded if has_kernels_of(one.optimized, other.optimized)] or [one]
+    weights, of_alike = (
+        (draw.normal(size=len(bills)) / math.sqrt(max(1, len(bills) - 1))).tolist() for bills in (recorded, alike)
+    )
 
-    def side(bills: Sequence[Bill]) -> Bill:
-        found = dict(bills[0].counters)
-        for name in TIMES:
-            if all(one.counters.get(name) for one in bills):
-                logs = [math.log(one.counters[name]) for one in bills]
-                middle = fmean(logs)
-                found[name] = math.exp(middle + sum(w * (log - middle) for w, log in zip(weights, logs, strict=True)))
-        return Bill(found, {})
+    def draw_time(name: str, side: str) -> float | None:
+        bills, shares = (alike, of_alike) if name == "kernel_ms" else (recorded, weights)
+        times = [getattr(each, side).counters.get(name) for each in bills]
+        if not all(times):
+            return None
+        logs = [*map(math.log, times)]
+        middle = fmean(logs)
+        return math.exp(middle + sum(share * (log - middle) for share, log in zip(shares, logs, strict=True)))
 
-    return Bills(side([one.reference for one in recorded]), side([one.optimized for one in recorded]))
+    def draw_side(side: str) -> Bill:
+        drawn = {name: time for name in TIMES if (time := draw_time(name, side)) is not None}
+        return Bill({**getattr(recorded[0], side).counters, **drawn}, getattr(one, side).kernels_ms)
+
+    return Bills(draw_side("reference"), draw_side("optimized"))
 
 
 def lengthen(bills: Bills, case: Case, shift: float) -> Bills:
@@ -262,7 +271,7 @@ def lengthen(bills: Bills, case: Case, shift: float) -> Bills:
     step_ms, counters = case.remembered.current.optimized_ms, dict(bills.optimized.counters)
     item = "kernel_ms" if counters.get("kernel_ms", 0.0) >= MOSTLY * step_ms else "cpu_ms"
     counters[item] = max(0.0, counters.get(item, 0.0) + math.expm1(shift) * step_ms)
-    return replace(bills, optimized=Bill(counters, {}))
+    return replace(bills, optimized=replace(bills.optimized, counters=counters))
 
 
 def scale(builds: Process, reference: float, optimized: float) -> Process:
