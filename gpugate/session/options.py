@@ -320,6 +320,7 @@ def _check_together(config: pytest.Config) -> None:
     value = config.getoption
     records, gate, fault = value("update_baselines") is not None, value("gate"), value("perf_mutate")
     own, shard = value("perf_set"), value("perf_shard")
+    has_workers = any(config.getoption(name, None) for name in ("numprocesses", "tx"))
     if records:
         _refuse_ambiguous(config, "--update-baselines", value("update_baselines"))
     for sentence, refused in {
@@ -331,6 +332,7 @@ def _check_together(config: pytest.Config) -> None:
         f"--gate would judge the fault {fault} of --perf-mutate: leave out one of the two, also in addopts and "
         "PYTEST_ADDOPTS": gate and fault is not None,
         "--gate judges and --update-baselines records: run one after the other": gate and records,
+        "--update-baselines with -n would record workers that share a host: use -n 0": records and has_workers,
         "--perf-mutate injects a fault, which no baseline may contain: record without it": (
             records and fault is not None
         ),

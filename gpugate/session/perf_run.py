@@ -118,7 +118,7 @@ class PerfRun:
 
     def _open(self, node_ids: Mapping[str, str]) -> None:
         if self.options.worker is not None:
-            check_worker(self.config, self.options.worker, records=self.options.update_baselines)
+            check_worker(self.config, self.options.worker)
         self._closing.callback(end_children)
         self._closing.enter_context(treat_termination_as_ctrl_c())
         opened = open_session(self.options, self.config.rootpath, catalogue, node_ids)

@@ -105,16 +105,14 @@ def read_worker(config: pytest.Config) -> Worker | None:
     return None if found is None else Worker(**{**found, "name": given["workerid"], "folder": Path(found["folder"])})
 
 
-def check_worker(config: pytest.Config, worker: Worker, records: bool) -> None:
-    """Raises OptionError for more workers than GPUs, and for a recording in any worker: neither is a measurement."""
+def check_worker(config: pytest.Config, worker: Worker) -> None:
+    """Raises OptionError for more workers than GPUs, which are no measurement."""
     count: int = config.workerinput["workercount"]  # type: ignore[attr-defined]
     if count > max(1, len(worker.gpus)):
         raise OptionError(
             f"-n {count} would run {count} tests at once on {len(worker.gpus)} GPU(s), which is no measurement: use -n "
             "auto, and name the folder of the tests, such as pytest perf_tests -n auto"
         )
-    if records:
-        raise OptionError(f"--update-baselines with -n {count} would record workers that share a host: use -n 0")
 
 
 def count_workers(device: str) -> int:

@@ -88,6 +88,7 @@ def test_a_value_that_cannot_be_used_is_one_sentence(
     [
         (["--update-baselines", "new driver"], "tests to run: write --update-baselines='new driver', or put"),
         (["--update-baselines", "--perf-set=video=a", "--perf-baselines=./baselines"], "--perf-set video=a changes"),
+        (["-n", "1", "--update-baselines"], "--update-baselines with -n would record workers that share a host: use"),
         (["--gate", "--update-baselines"], "--gate judges and --update-baselines records: run one after the other"),
         (["--perf-shard=1/1", "--update-baselines"], "--perf-shard 1/1 divides a workload, and"),
         (["--perf-mutate=fast"], "--perf-mutate is 'fast': use one of slow:PERCENT"),

@@ -72,23 +72,22 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "count", "records", "refused"),
+    ("gpus", "count", "refused"),
     [
-        ((), 1, False, None),
-        (("GPU-0", "GPU-1"), 2, False, None),
-        ((), 8, False, "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and"),
-        (("GPU-0", "GPU-1"), 3, False, "-n 3 would run 3 tests at once on 2 GPU(s)"),
-        ((), 1, True, "--update-baselines with -n 1 would record workers that share a host: use -n 0"),
+        ((), 1, None),
+        (("GPU-0", "GPU-1"), 2, None),
+        ((), 8, "-n 8 would run 8 tests at once on 0 GPU(s), which is no measurement: use -n auto, and"),
+        (("GPU-0", "GPU-1"), 3, "-n 3 would run 3 tests at once on 2 GPU(s)"),
     ],
 )
-def test_there_are_no_more_workers_than_gpus_and_none_records(gpus: Any, count: int, records: bool, refused) -> None:
+def test_there_are_no_more_workers_than_gpus(gpus: Any, count: int, refused: str | None) -> None:
     asked: Any = SimpleNamespace(workerinput={"workercount": count})
     worker = cast(Worker, SimpleNamespace(gpus=gpus))
     if refused is None:
-        check_worker(asked, worker, records)
+        check_worker(asked, worker)
         return
     with pytest.raises(OptionError) as caught:
-        check_worker(asked, worker, records)
+        check_worker(asked, worker)
     assert str(caught.value).startswith(refused)
 
 
