@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from gpugate.errors import OptionError
@@ -94,7 +93,7 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         raise OptionError("--store and folders were given, and a history is of one of them: leave one out")
     refused: list[str] = []
     url = IN_MEMORY if arguments.folders else find_url(arguments.store)
-    with closing(open_store(url, make=bool(arguments.folders))) as store:
+    with open_store(url, make=bool(arguments.folders)) as store:
         for folder in arguments.folders:
             refused += add_folder(store, folder).refused
         where = ", ".join(map(str, arguments.folders)) or store.name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from gpugate.session.options import find_url
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gpugate.store.nights import add_folder
 
     refused = False
-    with closing(open_store(find_url(arguments.store))) as store:
+    with open_store(find_url(arguments.store)) as store:
         for folder in arguments.folders:
             added = add_folder(store, folder)
             for sentence in added.refused:

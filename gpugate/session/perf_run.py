@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -315,7 +315,7 @@ def remember(run: RunResult, options: Options, root: Path) -> list[str]:
             return []
         from gpugate.store.database import open_store  # which imports sqlalchemy: a session without cases does not
 
-        with closing(open_store(options.store_url)) as store:
+        with open_store(options.store_url) as store:
             before = store.read_night_before(night)
             store.add(night)
         if options.store_url == url_of(root):

@@ -71,9 +71,6 @@ class Store:
         """The URL without its secrets; of a SQLite file, the path."""
         return _describe(self._engine.url)
 
-    def close(self) -> None:
-        self._engine.dispose()
-
     def add(self, *nights: Night) -> int:
         """Adds the nights in one transaction, and returns the number of those that the store had not.
 
@@ -135,14 +132,15 @@ class Store:
             raise StoreError(_sentence(self._engine.url, done, error)) from error
 
 
-def open_store(url: str, make: bool = True) -> Store:
-    """Opens the store at an SQLAlchemy URL, and makes its table where there is none.
+@contextmanager
+def open_store(url: str, make: bool = True) -> Iterator[Store]:
+    """Opens the store at an SQLAlchemy URL until the block ends, and makes its table where there is none.
 
     Raises StoreError where that fails, and without `make` where a SQLite file is absent.
     """
     try:
         address = _with_driver(make_url(url))
-        store = Store(_create_engine(address, make))
+        engine = _create_engine(address, make)
     except (ArgumentError, NoSuchModuleError, *NO_VALUE) as error:
         problem = "the URL of the store is no valid one of SQLite or PostgreSQL"
         raise StoreError(f"{problem}: give one such as {EXAMPLE}") from error
@@ -152,11 +150,11 @@ def open_store(url: str, make: bool = True) -> Store:
     except OSError as error:
         raise StoreError(_sentence(address, "made", error)) from error
     try:
+        store = Store(engine)
         store.make_table()
-    except StoreError:
-        store.close()
-        raise
-    return store
+        yield store
+    finally:
+        engine.dispose()
 
 
 def _create_engine(address: URL, make: bool) -> sql.Engine:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_marks_rest_on_all_nights_and_not_only_on_those_that_are_shown(folder: P
 
 
 def test_the_line_is_drawn_up_to_the_newest_night(folder: Path) -> None:
-    with closing(open_store(IN_MEMORY)) as store:
+    with open_store(IN_MEMORY) as store:
         add_folder(store, folder)
         (machine,) = build_histories(store.read_nights(case="fused"), 100)
     (trend,) = machine.trends
@@ -156,7 +155,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cases = [timed("fused", 3.0 + number), timed("graph", 1.5)]
         changed = {"provenance": code, "environment": OTHER if number == 3 else MACHINE}
         night(path / "nights", number, cases, **changed)
-    with closing(open_store(url_of(path))) as store:
+    with open_store(url_of(path)) as store:
         add_folder(store, path / "nights")
     return path
 

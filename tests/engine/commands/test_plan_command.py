@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_the_store_gives_the_same_plan_and_says_what_it_knows_only_from_a_sick_m
     nights: Path, tmp_path: Path, plan: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/store.sqlite"
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         add_folder(store, nights)
     assert plan("--store", url, "--gpus", "2") == plan(str(nights), "--gpus", "2")
     sick = {"environment_problem": "the machine gave 1 instead of 2"}

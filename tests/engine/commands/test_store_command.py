@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ SERIES = {"fused": [3.0, 3.1, 2.9]}
 
 
 def count(url: str) -> int:
-    with closing(open_store(url, make=False)) as store:
+    with open_store(url, make=False) as store:
         return store.count_runs()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ def project(tiny: TinyProject, monkeypatch: pytest.MonkeyPatch) -> TinyProject:
 
 
 def stored(project: TinyProject, url: str = "") -> list[Night]:
-    with closing(open_store(url or url_of(project.path), make=False)) as store:
+    with open_store(url or url_of(project.path), make=False) as store:
         return store.read_nights()
 
 
@@ -84,7 +83,7 @@ def test_a_run_is_the_same_from_its_session_and_from_its_file(project: TinyProje
     url = f"sqlite:///{project.path}/again.sqlite"
     from gpugate.store.nights import add_folder
 
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         assert add_folder(store, project.path / "nights").new == 1
         assert store.read_nights() == stored(project)
 

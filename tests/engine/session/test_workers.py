@@ -4,7 +4,6 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -291,6 +290,6 @@ def test_one_worker_measures_and_the_controller_judges_shows_writes_and_remember
     assert (result.status, run.exit_status, run.interrupted, len(run.problems)) == (1, 1, False, 1), result.text
     assert {case_id: case.held for case_id, case in run.cases.items()}["tiny/quick/cpu"] == ("speedup",)
     assert 'name="speedup_low"' in (tiny.path / "junit.xml").read_text(encoding="utf-8")
-    with closing(open_store(url_of(tiny.path), make=False)) as store:
+    with open_store(url_of(tiny.path), make=False) as store:
         (night,) = store.read_nights()
     assert list(night.cases) == ["tiny/quick/cpu"]

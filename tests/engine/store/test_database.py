@@ -125,12 +125,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def read(url: str, **selected: str) -> list[Night]:
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         return store.read_nights(**selected)
 
 
 def add(url: str, *nights: Night) -> int:
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         return store.add(*nights)
 
 
@@ -195,7 +195,7 @@ def test_cases_of_a_machine_that_was_not_well_have_a_name_and_no_numbers(url: st
     add(url, night(0), sick)
     assert read(url) == [night(0), sick]
     assert [one.unfit for one in read(url, case="decode")] == [(), (CASES[1],)]
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         assert store.read_night_before(night(2, cases=CASES[1:])) == night(0)
 
 
@@ -203,7 +203,7 @@ def test_the_night_before_is_of_this_host_this_machine_these_cases_and_if_there_
     elsewhere = night(3, provenance=replace(night().provenance, host="two"))
     topic = night(5, provenance=replace(night().provenance, branch="topic"))
     add(url, night(0), night(1), night(2, machine="nvidia-h200"), elsewhere, night(4, cases=CASES[1:]), topic, night(9))
-    with closing(open_store(url)) as store:
+    with open_store(url) as store:
         assert store.read_night_before(night(5, cases=CASES[:1])) == night(1)
         assert store.read_night_before(night(5)) == night(4, cases=CASES[1:])
         assert store.read_night_before(night(0)) is None
@@ -224,7 +224,7 @@ def start_writer(url: str, first: int) -> BaseProcess:
     """Starts a process that adds twenty nights."""
 
     def write() -> None:
-        with closing(open_store(url)) as store:
+        with open_store(url) as store:
             for day in range(first, first + 20):
                 store.add(night(day))
 
@@ -249,7 +249,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     add(f"sqlite:///{path}", night(0))
     many = night(1, cases=[f"tiny/{number}/cuda" for number in range(2000)])
-    with closing(open_store(f"sqlite:///{path}")) as store:
+    with open_store(f"sqlite:///{path}") as store:
         with files_up_to(path.stat().st_size + 2**16), pytest.raises(StoreError) as refused:
             store.add(many)
         assert str(refused.value).startswith(f"{path} cannot be written (")
@@ -260,7 +260,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
-    with closing(open_store(url)) as store, store._doing("written") as connection:
+    with open_store(url) as store, store._doing("written") as connection:
         connection.execute(sql.text("ALTER TABLE run RENAME COLUMN night TO started_at"))
     for use in (read, lambda url: add(url, night())):
         with pytest.raises(StoreError, match=r"delete it, then add the files of its runs with gpugate store add$"):
@@ -289,7 +289,7 @@ def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
 )
 def test_a_store_that_cannot_be_opened_is_one_sentence(url: str, words: str) -> None:
     with pytest.raises(StoreError) as refused:
-        open_store(url)
+        open_store(url).__enter__()
     assert str(refused.value).startswith(words)
     assert "\n" not in str(refused.value)
     assert "secret" not in str(refused.value)
@@ -298,11 +298,11 @@ def test_a_store_that_cannot_be_opened_is_one_sentence(url: str, words: str) -> 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"needs the package psycopg: pip install 'psycopg\[binary\]'"):
-        open_store("postgresql://me@host/a")
+        open_store("postgresql://me@host/a").__enter__()
 
 
 def test_a_history_makes_no_store(tmp_path: Path) -> None:
     path = tmp_path / ".gpugate/store.sqlite"
     with pytest.raises(StoreError, match=r"there is no store at .*: measure first, or give folders of nights"):
-        open_store(f"sqlite:///{path}", make=False)
+        open_store(f"sqlite:///{path}", make=False).__enter__()
     assert list(tmp_path.iterdir()) == []
