@@ -35,10 +35,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the document, and names on stderr each night that cannot be used. Raises as `select_nights` does."""
-    nights, refused = select_nights(arguments)
-    for sentence in refused:
-        print(f"history_exports: {sentence}", file=sys.stderr)
+    """Prints the document. Raises as `select_nights` does."""
+    nights, _ = select_nights(arguments)
     document = list(hud_records(nights, arguments.repo)) if arguments.format == "hud" else bencher_report(nights)
     sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
     return 0

@@ -57,10 +57,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints or writes the trends, and names on stderr each night that cannot be used.
-
-    Raises OptionError where none can be, and where the page cannot be written.
-    """
+    """Prints or writes the trends. Raises as `select_nights` does, and OptionError where the page cannot be written."""
     from gpugate.commands.trend_report import describe_machine, write_document, write_site
     from gpugate.commands.trends import build_histories
     from gpugate.report.terminal import print_parts, terminal_columns
@@ -70,8 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
     usual = DEFAULT_LAST if arguments.html is None else LAST_OF_PAGE
     last = usual if arguments.last is None else whole_number("--last", arguments.last, usual)
     nights, refused = select_nights(arguments)
-    for sentence in refused:
-        print(f"gpugate history: {sentence}", file=sys.stderr)
     histories = build_histories(nights, last)
     if arguments.html is not None:
         with writing(arguments.html, OptionError, "give a folder that can be"):
@@ -85,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]]:
-    """The selected nights, the oldest first, and a sentence about each one that cannot be used.
+    """The selected nights, the oldest first, and a sentence about each one that cannot be used, which is also printed.
 
     Raises OptionError where none can be, and StoreError where the store cannot be read.
     """
@@ -104,4 +99,6 @@ def select_nights(arguments: argparse.Namespace) -> tuple[list[Night], list[str]
         why = f" ({unfit or refused[0]})" if unfit or refused else ""
         step = "measure first, give other nights, or leave out --case, --machine, --branch or --gates"
         raise OptionError(f"no measured case of {where} is selected{why}: {step}")
+    for sentence in refused:
+        print(f"{arguments.program}: {sentence}", file=sys.stderr)
     return nights, refused

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
@@ -38,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises OptionError for a number that cannot be used, and as `select_nights` does."""
     gpus = whole_number("--gpus", arguments.gpus, example=4)
-    found, refused = select_nights(arguments)
-    for sentence in refused:
-        print(f"gpugate plan: {sentence}", file=sys.stderr)
+    found, _ = select_nights(arguments)
     newest = [night for night in found if night.cases][-1]
     machine = machine_name(newest.environment)
     nights = [night for night in found if machine_name(night.environment) == machine]
