@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if len(paths) > 1:
         raise ReplayError(f"{len(paths)} nights have no verdict together: give one, or --merge DIR for shards")
     (path,) = paths
-    stored = run_file.read(path)
-    run_file.refuse_no_night(path, stored)
+    stored = run_file.read_night(path)
     if stored.interrupted:
         raise ReplayError(f"{path} was interrupted, so it has no verdict: measure again")
     if stored.recording or not stored.gate:
@@ -105,7 +104,6 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
 
 
 def _read_shard(path: Path) -> ShardRun:
-    shard = run_file.read(path)
+    shard = run_file.read_night(path)
     run_file.refuse_other_version(path, shard)
-    run_file.refuse_no_night(path, shard)
     return check_shard(path, shard)

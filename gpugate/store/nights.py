@@ -39,8 +39,7 @@ def add_folder(store: Store, folder: Path) -> Added:
     paths, refused, new = find_runs(folder), list[str](), 0
     for path in paths:
         try:
-            run = run_file.read(path)
-            run_file.refuse_no_night(path, run)
+            run = run_file.read_night(path)
         except GpugateError as error:
             refused.append(str(error))
         else:

@@ -96,14 +96,6 @@ def append(path: Path, case: CaseResult, yardsticks: Sequence[Yardstick], run: R
         os.fsync(file.fileno())
 
 
-def refuse_no_night(path: Path, run: RunResult) -> None:
-    """Raises RunFileError for a run with a fault."""
-    if run.mutated is not None:
-        raise RunFileError(
-            f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
-        )
-
-
 def _beside(path: Path, ending: str) -> Path:
     target = path.resolve()
     return target.with_name(f"{target.name}.{ending}")
@@ -126,6 +118,16 @@ def read(path: Path) -> RunResult:
         run = FILE.decode(_read_document(path))
         parse_time(run.started_at)
         return run
+
+
+def read_night(path: Path) -> RunResult:
+    """Reads a run without a fault on purpose. Raises RunFileError as `read` does, and for a run with one."""
+    run = read(path)
+    if run.mutated is not None:
+        raise RunFileError(
+            f"{path} was mutated by {run.mutated}, so it is no night: measure again without --perf-mutate"
+        )
+    return run
 
 
 def read_start(path: Path) -> tuple[Environment, datetime.datetime, bool]:
