@@ -30,6 +30,7 @@ ALIKE = 0.03  # however wide the interval is: by more they contradict each other
 COLUMNS = (
     Column("case", left=True),
     Column("reference", left=True, rank=4),
+    Column("a step", rank=3),
     Column("time per step"),
     Column("items", rank=3),
     Column("speedup"),
@@ -40,7 +41,7 @@ COLUMNS = (
     Column("start-up", rank=1, note="start-up: building the optimized side, and its first step"),
     Column("verdict", left=True),
 )
-DETAILS = ("reference", "items", "ceiling", "start-up")  # that one screen has no place for
+DETAILS = ("reference", "a step", "items", "ceiling", "start-up")  # that one screen has no place for
 ITEMS: Mapping[str, str] = {
     **BILL_WORDS,
     "workers_cpu_ms": "CPU time of workers",
@@ -90,6 +91,7 @@ def results_table(run: RunResult) -> Table:
         (
             case.case_id if len(kinds) > 1 else case.case_id.removesuffix(f"/{case.device_kind}"),
             "" if case.compared_with == BASELINE else case.compared_with,
+            units.number_of(case.size.items, "item"),
             _step_times(summary),
             units.items_per_second(case.size.items_per_second(summary.optimized_ms.median)),
             units.ratio(summary.speedup.median),
