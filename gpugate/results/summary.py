@@ -28,7 +28,6 @@ from gpugate.statistics.variation import (
 from gpugate.units import Count, Milliseconds, NotNegative, Positive, Processes, stored_unless
 
 DISTURBED = 4.0  # times the others' median half-width, or standard deviations above their median reference time
-ALWAYS_NARROW = 0.01  # relative half-width
 ALWAYS_AS_FAST = 0.1  # log-time of the reference side above the median process's
 ALWAYS_DISTURBED = 0.25  # as ALWAYS_AS_FAST, however much the others vary
 UNKNOWN_TOLERANCE = 0.05  # of a speedup whose variation is not known
@@ -183,7 +182,7 @@ def disturbances(processes: Sequence[ProcessSummary], groups: Sequence[Sequence[
         slower[list(group)] -= np.median(slower[list(group)])
     widths = [one.speedup.half_width for one in processes]
     as_fast = min(max(ALWAYS_AS_FAST, DISTURBED * robust_spread(slower.tolist())), ALWAYS_DISTURBED)
-    narrow = max(ALWAYS_NARROW, DISTURBED * median(widths))
+    narrow = DISTURBED * median(widths)
     return [max(width / narrow, float(log) / as_fast) for width, log in zip(widths, slower, strict=True)]
 
 

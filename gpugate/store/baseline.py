@@ -26,7 +26,6 @@ from gpugate.results.case import CaseResult, describe_other_reference
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Provenance, RunResult
 from gpugate.results.summary import (
-    ALWAYS_NARROW,
     DISTURBED,
     UNKNOWN_TOLERANCE,
     History,
@@ -363,7 +362,7 @@ def _check_worth_replacing(case_id: str, old: Record, new: Record) -> None:
     A machine that was busy all the time disturbs each process alike: their intervals are compared with those of `old`.
     """
     recorded, measured = ([summarize_process(process) for process in one.processes] for one in (old, new))
-    narrow = max(ALWAYS_NARROW, DISTURBED * statistics.median(one.speedup.half_width for one in recorded))
+    narrow = DISTURBED * statistics.median(one.speedup.half_width for one in recorded)
     undisturbed = find_undisturbed(measured, group_by_night(new.started_at))
     disturbed = len(measured) - sum(measured[index].speedup.half_width <= narrow for index in undisturbed)
     before, after = _detectable(old), _detectable(new)
