@@ -34,7 +34,8 @@ FORMAT = "gpugate-history"
 #          3: there is one test, so that a step names none. 4: the times of the bill, null where a night has none.
 #          5: the document of the page, too: a value is a list with the ends of its interval, a night is its number.
 #          6: a level change is a night and words; a machine has no error and no fewest nights.
-#          7: a value is as the store has it: a list with its digits, which lacks the ends of an interval that is none.
+#          7: a value is as the store has it, with its digits and the ends of its interval, if there is one; so is the
+#          anchor of each night.
 FORMAT_VERSION = 7
 INDEX, DATA, SCRIPT = "index.html", "data.js", "trends.js"
 LIBRARIES = "vega"
@@ -200,13 +201,12 @@ def _describe_machine(history: MachineHistory) -> dict[str, Any]:
 def _describe_trend(trend: Trend, numbers: dict[str, int]) -> dict[str, Any]:
     """The series of a case. `nights` are the numbers of its nights, `outcomes` those other than PASS."""
     at = [numbers[night.key] for night in trend.nights]
-    names = [name for name in ("speedup", "optimized_ms", *BILL_TIMES) if any(one.value(name) for one in trend.seen)]
-    anchors = [one.anchor_speedup for one in trend.seen]
+    series = ("speedup", "optimized_ms", "anchor_speedup", *BILL_TIMES)
+    names = [name for name in series if any(one.value(name) for one in trend.seen)]
     others = {number: one.outcome for number, one in zip(at, trend.seen, strict=True) if one.outcome != Outcome.PASS}
     return {
         "nights": at,
         **{name: [one.metrics.get(name) for one in trend.seen] for name in names},
-        "anchors": [[at[index], one] for index, one in enumerate(anchors) if index == 0 or one != anchors[index - 1]],
         "outcomes": {number: outcome and outcome.value for number, outcome in others.items()},
         "source_changed": [numbers[night.key] for night in trend.source_changed],
         "level_changes": [{"night": numbers[mark.night.key], "words": mark.words} for mark in trend.marks],

@@ -33,12 +33,10 @@ function pointsOf(machine, name) {
   if (!series) return [];
   const levels = new Map(series.level_changes.map((one) => [one.night, one.words]));
   const edited = new Set(series.source_changed);
-  let anchor = null;
-  let step = 0;
   return series.nights.map((number, index) => {
     const { started_at, version, changed } = machine.nights[number];
     const clock = started_at.slice(0, 16); // on the clock of the machine that measured
-    while (step < series.anchors.length && series.anchors[step][0] <= number) anchor = series.anchors[step++][1];
+    const anchor = series.anchor_speedup?.[index]?.[0] ?? null;
     const before = number > 0 ? machine.nights[number - 1].version : version;
     const point = { machine: machine.machine, night: clock.replace("T", " "), time: Date.parse(`${clock}Z`), version, anchor };
     for (const value of Object.keys(TITLES)) {

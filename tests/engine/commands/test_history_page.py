@@ -80,9 +80,7 @@ def test_the_document_has_every_value_and_the_nights_of_software_commits_and_anc
             assert values == list(found[number].cases[case_id].metrics["optimized_ms"])
     assert [number for number, night in enumerate(machine["nights"]) if night["changed"]] == [6]
     assert [night["version"] for night in machine["nights"]] == [night.version for night in found]
-    numbers, anchors = zip(*machine["cases"][first]["anchors"], strict=True)
-    assert numbers == (0, FEW - 1)
-    assert anchors == pytest.approx((anchor, 2 * anchor), rel=1e-4)
+    assert machine["cases"][first]["anchor_speedup"] == [*[[anchor]] * (FEW - 1), [2 * anchor]]
     assert machine["cases"][first]["kernel_ms"] == [*[None] * (FEW - 1), [8.0]]
     assert "cpu_ms" not in machine["cases"][first]
 
@@ -98,7 +96,7 @@ def test_hostile_names_are_text_in_the_page_and_in_the_data(tmp_path: Path) -> N
     assert list(read_data(tmp_path)["machines"][0]["cases"]) == list(HOSTILE)
 
 
-def test_a_year_of_96_cases_has_at_most_3_1_megabytes(tmp_path: Path) -> None:
+def test_a_year_of_96_cases_has_at_most_3_4_megabytes(tmp_path: Path) -> None:
     """By a fifth of a year, and as a share of the recorded cases. The libraries have their licences beside them."""
     found = simulated_nights(73)
     share = 96 / len(found[0].cases)
@@ -106,7 +104,7 @@ def test_a_year_of_96_cases_has_at_most_3_1_megabytes(tmp_path: Path) -> None:
     write_site(tmp_path, histories(found))
     sizes = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
     of_nights = sizes[tmp_path / DATA]
-    assert sum(sizes.values()) - of_nights + 5 * share * of_nights <= 3_100_000
+    assert sum(sizes.values()) - of_nights + 5 * share * of_nights <= 3_400_000
     libraries = {path.name.partition(".")[0] for path in (tmp_path / LIBRARIES).iterdir()}
     assert all("Copyright" in (tmp_path / LIBRARIES / f"{name}.LICENSE").read_text() for name in libraries)
 
