@@ -26,7 +26,7 @@ def screen(view: RunView, width: int, detailed: bool = False) -> list[Renderable
     table = view.results if detailed else view.overview
     return [
         *_fault(view),
-        *(_label(label, parts, width) for label, parts in view.machine.items() if parts),
+        *(_label(label, parts) for label, parts in view.machine.items() if parts),
         *([Text(), *table.rich(width)] if table.rows else []),
         *(_figures(view, width) if detailed else []),
         *section("needs attention", _attention(view, detailed)),
@@ -57,7 +57,7 @@ def _fault(view: RunView) -> list[RenderableType]:
     return [Text(view.fault, style="bold red", overflow="fold")] if view.fault else []
 
 
-def _label(label: str, parts: Sequence[str], width: int) -> RenderableType:
+def _label(label: str, parts: Sequence[str]) -> RenderableType:
     grid = Grid.grid()
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")

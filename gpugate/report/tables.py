@@ -6,7 +6,6 @@ A bill is what a step of each side costs, beside the record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from statistics import median
 
 from gpugate import units
@@ -52,6 +51,7 @@ ITEMS: Mapping[str, str] = {
     "operators": "operators",
     "minor_faults": "page faults",
     "voluntary_switches": "switches to wait",
+    **{name: f"{name.replace('_', ' ')} of a build" for name in COMPILER_COUNTERS},
 }
 NOT_RECORDED = "not recorded"
 SLOWEST = 3  # kernels of a case, by the longer one of today's and the recorded time
@@ -104,20 +104,12 @@ def results_table(run: RunResult) -> Table:
         )
         for case, measurement, summary in found
     )
-    notes = tuple(filter(None, (_describe_compiled(case) for case, *_ in found)))
-    return Table("", COLUMNS, rows, notes).drop_empty()
+    return Table("", COLUMNS, rows).drop_empty()
 
 
 def overview_table(run: RunResult) -> Table:
     """The figures for one screen."""
-    return replace(results_table(run), notes=()).drop(*DETAILS)
-
-
-def _describe_compiled(case: CaseResult) -> str:
-    """`net/fast/cuda: torch.compile: compiled graphs 2, graph breaks 1`; empty where nothing was compiled."""
-    counters = case.measurement.optimized_counters if case.measurement is not None else {}
-    counts = [f"{name.replace('_', ' ')} {counters[name]:g}" for name in COMPILER_COUNTERS if counters.get(name)]
-    return f"{case.case_id}: torch.compile: {', '.join(counts)}" if counts else ""
+    return results_table(run).drop(*DETAILS)
 
 
 def _step_times(summary: Summary) -> str:
