@@ -9,7 +9,6 @@ from statistics import median
 from rich.text import Text
 
 from gpugate.commands.history import add_selection, select_nights
-from gpugate.machine.environment import machine_name
 from gpugate.report.machine import describe_unfit
 from gpugate.report.table import Column, Table
 from gpugate.report.terminal import print_parts, terminal_columns
@@ -38,9 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the plan. Raises OptionError for a number that cannot be used, and as `select_nights` does."""
     gpus = whole_number("--gpus", arguments.gpus, example=4)
     found, _ = select_nights(arguments)
-    newest = [night for night in found if night.cases][-1]
-    machine = machine_name(newest.environment)
-    nights = [night for night in found if machine_name(night.environment) == machine]
+    machine = [night.machine for night in found if night.cases][-1]
+    nights = [night for night in found if night.machine == machine]
     cases = {name: case for night in nights for name, case in night.cases.items()}  # of the newest night that has it
     known_s = [taken_s for case in cases.values() if (taken_s := case.value("duration_s"))]
     usual_s = median(known_s) if known_s else 1.0
