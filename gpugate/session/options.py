@@ -42,13 +42,11 @@ PROFILERS: dict[Tool, str] = {"nsys": "gpugate-nsys", "ncu": "gpugate-ncu", "tor
 DEFAULT_KERNELS = 1000
 # The default and the effect of each setting of pytest's configuration.
 SETTINGS = {
-    "perf_budget": ("", "seconds: the project's own --perf-budget"),
     "perf_store": ("", f"the project's own --perf-store, also for the commands of gpugate; {VARIABLE} comes before it"),
     "perf_baselines": (
         DEFAULT_BASELINES,
         "the project's own --perf-baselines, also for the commands of gpugate; relative to pytest's rootdir",
     ),
-    "perf_against": (AUTO, "the --against of each run with --gate"),
     "perf_processes": (
         "",
         f"processes that --update-baselines records, this one included; without it {DEFAULT_PROCESSES}, and "
@@ -239,8 +237,6 @@ def read_options(config: pytest.Config) -> Options:
     _check_together(config)
     fresh = children.task == MEASURE
     budget, processes = value("perf_budget"), config.getini("perf_processes")
-    budget_name = "perf_budget" if budget is None else "--perf-budget"
-    budget = config.getini("perf_budget") if budget is None else budget
     # A child has the cases of its parent, whose shard may stand in the project's own settings.
     is_child, given = children.task is not None, value("perf_shard")
     shard = None if is_child or given is None else parse_shard(given)
@@ -253,7 +249,7 @@ def read_options(config: pytest.Config) -> Options:
         processes=whole_number("perf_processes", processes) if processes else None,
         device=device_name(value("perf_device")),
         seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
-        budget_s=None if budget == "" else seconds(budget_name, budget),
+        budget_s=seconds("--perf-budget", budget) if budget else None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
         json_path=writable("--perf-json", _path(config, value("perf_json"))),
         report_path=_path(config, value("perf_report")),
@@ -281,7 +277,7 @@ def _against(config: pytest.Config, fresh: bool) -> str:
         raise OptionError("--against= names nothing: give a git ref, auto or off")
     if fresh:
         return OFF
-    return given or (config.getini("perf_against") or AUTO if config.getoption("gate") else OFF)
+    return given or (AUTO if config.getoption("gate") else OFF)
 
 
 def _profiling(config: pytest.Config) -> Profiling | None:

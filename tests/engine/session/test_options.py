@@ -62,7 +62,6 @@ TOO_LONG = f"1{22 * '0'}"  # for 64 bits, and to count so far
             for value in ("0", "-2", "1.5", "many", "10001", TOO_LONG)
         ),
         *(("--perf-device", value, "use auto, cpu, cuda or cuda:N") for value in ("gpu", "cuda:", "cuda:x", "tpu:0")),
-        ("-operf_budget", "soon", "give seconds above 0"),
         *(("-operf_seed", value, "give a whole number from 0 to 1") for value in ("-1", "x", TOO_LONG)),
         *(("--perf-shard", value, "give I/N with I from 1 to N") for value in ("5/4", "0/4", "1/0", "half")),
         *(("--perf-json", value, "give a file name in a folder that can") for value in ("no/run.json", "perf_tests")),
@@ -157,22 +156,17 @@ def test_a_folder_of_baselines_is_seen_from_where_pytest_was_started_and_the_def
 
 
 PROJECT = """[pytest]
-perf_budget = 2
 perf_store = off
 perf_baselines = records
-perf_against = main
 """
 
 
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["--gate"], (2.0, "main", "records", None)),
-        ([], (2.0, "off", "records", None)),  # nothing is judged, so nothing is compared
-        (
-            ["--gate", "--perf-budget=3", "--against=auto", "--perf-baselines=b", "--perf-store=sqlite:///a"],
-            (3.0, "auto", "b", "sqlite:///a"),
-        ),
+        (["--gate"], ("auto", "records", None)),
+        ([], ("off", "records", None)),  # nothing is judged, so nothing is compared
+        (["--against=main", "--perf-baselines=b", "--perf-store=sqlite:///a"], ("main", "b", "sqlite:///a")),
     ],
 )
 def test_a_projects_settings_are_those_of_each_run_that_gives_no_option(
@@ -181,7 +175,7 @@ def test_a_projects_settings_are_those_of_each_run_that_gives_no_option(
     pytester.makeini(PROJECT)
     options = read_options(pytester.parseconfig("-p", "gpugate.plugin", *arguments))
     folder = options.baselines_path.relative_to(pytester.path)
-    assert (options.budget_s, options.against, str(folder), options.store_url) == found
+    assert (options.against, str(folder), options.store_url) == found
 
 
 def test_a_console_command_takes_the_store_and_the_baselines_of_the_project(
