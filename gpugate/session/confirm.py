@@ -41,7 +41,7 @@ def run_fresh(
     fault, budget_s = session.options.fault, session.plan_settings().budget_s
     words = [*node_ids, *repeat_options(session), "--perf-budget", str(budget_s)]
     words += [f"--perf-mutate={fault}"] if fault else []
-    words += [f"--perf-json={json_path}", "--perf-report=", f"--perf-baselines={session.options.baselines_path}"]
+    words += [f"--perf-json={json_path}", "--perf-report="]
     log = json_path.with_suffix(".log")
     ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
     if ended.status not in (0, 1) or not json_path.exists():
@@ -54,6 +54,7 @@ def repeat_options(session: PerfSession) -> list[str]:
     plugin may have come by `-p` alone."""
     words = [f"--rootdir={session.root}", "-q", "-p", "gpugate.plugin", "-p", "no:cacheprovider"]
     words += ["--perf-device", str(session.device), "-o", f"perf_step_timeout={session.options.step_timeout_s}"]
+    words += [f"--perf-baselines={session.options.baselines_path}"]
     return [*words, *(f"--perf-set={name}={value}" for name, value in session.options.settings.items())]
 
 
@@ -152,7 +153,7 @@ def _measure_code(
         known[ref] = session.closing.enter_context(check_out(ref, session.root, fork))
     base = known[ref]
     head = Version(".", session.root)
-    words = [*dict.fromkeys(node_ids), *repeat_options(session), f"--perf-baselines={options.baselines_path}"]
+    words = [*dict.fromkeys(node_ids), *repeat_options(session)]
     plan = DuetPlan(str(base.root), case_ids=tuple(case_ids), fault=options.fault, project=str(head.root))
     taken = measure_duets(
         plan,

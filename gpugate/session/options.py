@@ -261,7 +261,7 @@ def read_options(config: pytest.Config) -> Options:
         command=_command(config),
         allow_missing=frozenset(filter(None, re.split(r"[,\s]+", value("allow_missing")))),
         fault=None if value("perf_mutate") is None else Fault.parse(value("perf_mutate")),
-        against=_against(config, fresh),
+        against=_against(config, is_child),
         fresh=fresh,
         explain=value("explain"),
         profiling=_profiling(config),
@@ -270,12 +270,12 @@ def read_options(config: pytest.Config) -> Options:
     )
 
 
-def _against(config: pytest.Config, fresh: bool) -> str:
-    """The value of --against; a fresh process measures for its parent, which compares."""
+def _against(config: pytest.Config, is_child: bool) -> str:
+    """The value of --against; a child measures for its parent, which compares."""
     given: str | None = config.getoption("against")
     if given == "":
         raise OptionError("--against= names nothing: give a git ref, auto or off")
-    if fresh:
+    if is_child:
         return OFF
     return given or (AUTO if config.getoption("gate") else OFF)
 
