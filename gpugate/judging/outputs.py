@@ -15,14 +15,10 @@ from gpugate.workload import Tolerance
 
 @dataclass(frozen=True)
 class Outputs:
-    """The compared outputs of one process: what is wrong with them, the worst first, else what agrees.
-
-    `comparable`: there are numbers of both sides, so that a trace of both may show where they part.
-    """
+    """The compared outputs of one process: what is wrong with them, the worst first, else what agrees."""
 
     problems: tuple[Reason, ...]
     agreements: tuple[Reason, ...]
-    comparable: bool
     numbers: Mapping[str, float]
 
 
@@ -30,7 +26,7 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
     """Every compared output must be within the tolerance, NaN never is, and every proof must hold."""
     found, checks = measurement.differences, measurement.step_checks
     if not found:
-        return Outputs((), (), False, {})
+        return Outputs((), (), {})
     off = [problem for one in found if (problem := _output_problem(one, allowed))]
     of_steps = _step_problems(checks) if checks else []
     named = checks is not None and checks.resembles != "unknown"
@@ -48,7 +44,6 @@ def compare_outputs(measurement: Measurement, allowed: Tolerance) -> Outputs:
     return Outputs(
         problems=tuple(problems),
         agreements=() if problems else tuple(agreements),
-        comparable=bool(off) and all(one.problem is None for one in found),
         numbers={
             "relative_l2": max(one.relative_l2 for one in found),
             "max_error": max(one.max_error for one in found),

@@ -180,12 +180,7 @@ NO_TIMES = (
 )
 RULES: Mapping[Check, tuple[Rule, ...]] = {
     "equivalence": (
-        Rule(
-            lambda one: one.outputs.problems,
-            lambda one: one.outputs.problems[:1],
-            Outcome.WRONG,
-            lambda one: _trace(one) if one.outputs.comparable else NextStep.REPEAT,
-        ),
+        Rule(lambda one: one.outputs.problems, lambda one: one.outputs.problems[:1], Outcome.WRONG, _trace),
         Rule(lambda one: one.outputs.agreements, lambda one: one.outputs.agreements, Outcome.PASS),
         Rule(lambda one: not one.first.differences, lambda one: _nothing(None), Outcome.UNDECIDED),
     ),

@@ -37,7 +37,7 @@ def test_a_wrong_output_is_wrong(difference: Difference, facts: dict[str, Any]) 
     verdict = judged(difference)
     assert verdict.outcome is Outcome.WRONG
     assert verdict.reasons[0] == Reason(ReasonCode.OUTPUTS_DIFFER, {"when": "fresh inputs", **facts})
-    assert (verdict.next_step is NextStep.TRACE) is (difference.problem is None)
+    assert verdict.next_step is NextStep.TRACE
 
 
 WRONG = {"wrong": 2, "steps": 9, "first_wrong": 4}
