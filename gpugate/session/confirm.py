@@ -41,7 +41,7 @@ def run_fresh(
     fault, budget_s = session.options.fault, session.plan_settings().budget_s
     words = [*node_ids, *repeat_options(session), "--perf-budget", str(budget_s)]
     words += [f"--perf-mutate={fault}"] if fault else []
-    words += [f"--perf-json={json_path}", "--perf-report="]
+    words += [f"--perf-json={json_path}"]
     log = json_path.with_suffix(".log")
     ended = run_module("pytest", words, MEASURE, timeout_s, folder=session.root, log_path=log)
     if ended.status not in (0, 1) or not json_path.exists():

@@ -237,7 +237,7 @@ def read_options(config: pytest.Config) -> Options:
     _check_together(config)
     fresh = children.task == MEASURE
     budget, processes = value("perf_budget"), config.getini("perf_processes")
-    # A child has the cases of its parent, whose shard may stand in the project's own settings.
+    # A child has the cases of its parent, whose shard and files may stand in the project's own settings.
     is_child, given = children.task is not None, value("perf_shard")
     shard = None if is_child or given is None else parse_shard(given)
     own_store, seed = config.getini("perf_store"), config.getini("perf_seed")
@@ -251,8 +251,8 @@ def read_options(config: pytest.Config) -> Options:
         seed=whole_number("perf_seed", seed, example=7, least=0, most=MOST_SEED) if seed else None,
         budget_s=seconds("--perf-budget", budget) if budget else None,
         step_timeout_s=seconds("perf_step_timeout", config.getini("perf_step_timeout")),
-        json_path=writable("--perf-json", _path(config, value("perf_json"))),
-        report_path=_path(config, value("perf_report")),
+        json_path=writable("--perf-json", _path(config, value("perf_json"))) if fresh or not is_child else None,
+        report_path=None if is_child else _path(config, value("perf_report")),
         store_url=None if shard else store_url,
         proofs_path=_proofs_path(config, store_url),
         baselines_path=_baselines(config),

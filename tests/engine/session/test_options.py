@@ -199,16 +199,17 @@ def test_a_fresh_process_may_have_what_a_gate_accepts_and_a_shard_from_the_proje
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "task", MEASURE)
-    words = "--gate --allow-missing=nvenc --perf-shard=2/2 --perf-store=sqlite:///a"
+    words = "--gate --allow-missing=nvenc --perf-shard=2/2 --perf-store=sqlite:///a --perf-report=a --perf-json=b"
     pytester.makeini(f"[pytest]\naddopts = {words}")
     config = pytester.parseconfig("-p", "gpugate.plugin")
     options = read_options(config)
     assert (options.gate, options.update_baselines, options.fresh) == (False, False, True)
     assert options.allow_missing == {"nvenc"}
     assert options.shard is None  # its one case is of the shard of its parent
-    assert (options.store_url, options.proofs_path) == (None, None)
+    assert (options.store_url, options.proofs_path, options.report_path) == (None, None, None)
     monkeypatch.setattr(children, "task", "a plan of duets")
-    assert read_options(config).shard is None
+    options = read_options(config)
+    assert (options.shard, options.given_paths) == (None, ())
 
 
 @pytest.mark.parametrize("word", ["--perf-store=off", "--perf-set=video=mine", "--perf-mutate=slow:1", ""])
