@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpugate.errors import OptionError
-from gpugate.machine import nvml
+from gpugate.machine import children, nvml
 from gpugate.machine.children import end_with_parent
 from gpugate.machine.cores import find_first_threads, find_usable_cores, share_cores
 from gpugate.report.visible_text import show_controls
@@ -131,6 +131,8 @@ def start_workers(config: pytest.Config, worker: Worker | None, device: str, see
         if worker is not None and worker.place is not None:  # before torch looks for GPUs
             os.environ[GPU_VARIABLE] = worker.gpus[worker.place]
         return
+    if children.task is not None:  # a child measures in one process, also where the project's addopts has -n
+        config.option.dist, config.option.tx = "no", []
     workers = len(config.getoption("tx", None) or ())
     if workers:
         own = measures and workers > 1 and device in ("auto", "cuda")

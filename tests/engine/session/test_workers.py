@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from gpugate.errors import OptionError
-from gpugate.machine import nvml
+from gpugate.machine import children, nvml
 from gpugate.measurement.torch_flags import TorchFlags, set_default_threads
 from gpugate.session import workers as workers_module
-from gpugate.session.options import Options
+from gpugate.session.options import MEASURE, Options
 from gpugate.session.perf_session import choose_device
 from gpugate.session.workers import (
     GPU_VARIABLE,
@@ -101,6 +101,13 @@ def test_workers_that_measure_have_gpus_of_their_own_unless_one_is_named(gpus, d
     node: Any = SimpleNamespace(workerinput={})
     asked.stash[WORKERS].pytest_configure_node(node)
     assert len(node.workerinput["gpugate"]["gpus"]) == given
+
+
+def test_a_child_has_no_workers_whatever_a_project_has_in_its_addopts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "task", MEASURE)
+    asked = config("popen", "popen")
+    start_workers(asked, None, "auto", None, measures=True)
+    assert (asked.option.dist, asked.option.tx, asked.stash) == ("no", [], {})
 
 
 @pytest.mark.parametrize(
@@ -220,7 +227,7 @@ from pathlib import Path
 
 import torch
 
-from gpugate.machine import nvml
+from gpugate.machine import children, nvml
 from gpugate.session import perf_session
 
 nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
