@@ -53,14 +53,8 @@ VARIANTS: Mapping[str, Rung] = {
 }
 SHARE = "ms per frame; share: of the whole run, more than 100 % together where stages overlap"
 COUNTED = "the suite counts how much it really is: pytest perf_tests -m gpu -k video/end-to-end"
-PACKAGES = (
-    "av",
-    "cv2",
-    "cvcuda",
-    "PyNvVideoCodec",
-    "torchvision",
-    "triton",
-)  # by the names under which they are imported
+# By the names under which they are imported.
+PACKAGES = ("av", "cv2", "cvcuda", "PyNvVideoCodec", "torchvision", "triton")
 # the errors that OpenCV and FFmpeg raise; many of them derive from Exception alone
 ERRORS_OF_LIBRARIES = {"cv2": "error", "av": "FFmpegError"}
 # OpenCV, which reads this before it opens its first file, lets FFmpeg write a line on stderr for each damaged packet.

@@ -98,7 +98,8 @@ def _find_comparable(name: str, now: Bills, recorded: Sequence[Bills]) -> tuple[
     """The processes that a time is compared with, and the share by which it may rise.
 
     GPU work is compared with that of the same kernels where enough processes have them: a library that chooses kernels,
-    by a rule or by their time, chooses others on some nights, and a process then takes 5 to 11 % longer.
+    by a rule or by their time, chooses others on some nights, and a process then takes 5 to 11 % longer. One recorded
+    process with these kernels is not enough: another host took 6 % more than it.
     """
     room = ROOM[name][0]
     if name != "kernel_ms":

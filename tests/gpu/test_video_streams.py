@@ -171,7 +171,7 @@ def test_one_launch_converts_what_torch_has_queued(
 ) -> None:
     place = Place(Context(DEVICE, BATCH, 0, clip.parent), examine(clip))
     batches = [(each,) for each in frames[:QUEUED_FRAMES].split(BATCH)]
-    found = under_load(rungs.form_for(MotionJpeg, place), batches, nobody_waits)
+    found = under_load(rungs.make_encoded_form(MotionJpeg, place), batches, nobody_waits)
     wanted = [rgb_from_nv12(*batch, "bt601") for batch in batches]
     assert all(map(torch.equal, found, wanted))
 

@@ -200,8 +200,8 @@ def chosen(numbers: Tensor) -> slice:
 # several sessions when frames are read, since they are built meanwhile.
 
 SESSIONS = 7  # as many as an H200 has engines; the driver spreads them
-# Frames ahead of a session: it should finish its next segment while the other ones are read, and never fill the GPU. A
-# clip with longer segments than that decodes less of itself at the same time.
+# Frames ahead of a session: it should finish its next segment while the other ones are read. A clip with longer
+# segments decodes less of itself at the same time, and at 4K the frames of all sessions take up to 10 GB.
 MOST_AHEAD = 128
 # Priority over a network's kernels, each of which would delay a frame's conversion and copy while an engine idles, and
 # over the encoders' too: PyTorch has 32 streams of each priority, and these are not shared.

@@ -375,7 +375,7 @@ def why_not(gpu: int) -> str | None:
     child = subprocess.run(command, capture_output=True, check=False, errors="replace")
     if child.returncode == 0:
         return None
-    last = child.stderr.strip().rpartition("\n")[2]
+    last = child.stderr.strip().rpartition("\n")[2] or "without a message"
     problem = f"a trial ended with status {child.returncode}, {last[:160]}"
     advice = "take another encoder, or PyAV 18 with Python 3.11 or newer; A100, H100 and H200 have none"
     return f"GPU {gpu} encodes no h264 by NVENC ({problem}): {advice}"

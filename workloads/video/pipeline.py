@@ -50,6 +50,7 @@ from workloads.video.clip import (
     BATCH,
     CLIPS,
     EXACT,
+    GPU,
     ON_HOST,
     TRITON,
     VIDEO_ENGINES,
@@ -162,7 +163,7 @@ NVENC = replace(OVERLAPPED, encoder=encoders.Nvenc)
 ON_CPU = replace(REFERENCE, overlapped=True)
 
 
-def stages_around(rung: Rung, place: Place) -> tuple[Work, Work]:
+def make_stages(rung: Rung, place: Place) -> tuple[Work, Work]:
     """The stages before and after the network; kernels of the device are compiled before the stages begin."""
     sample: Work = partial(preprocess.on_host, device=place.context.device)
     blend: Work = composite.on_host
@@ -175,7 +176,7 @@ def stages_around(rung: Rung, place: Place) -> tuple[Work, Work]:
     return sample, blend
 
 
-def form_for(encoder: type[Encoder], place: Place) -> Work:
+def make_encoded_form(encoder: type[Encoder], place: Place) -> Work:
     """The function from composites, BGR on the host or NV12 on the device, to the form that the encoder takes."""
     if encoder is Mp4v:
         return place.download
@@ -243,8 +244,8 @@ class Pipeline:
             built.callback(self.close)
             self.place = Place(context, info, self._decoder.settle, clock)
             self.network = rung.network(self.place)
-            self._sample, self._blend = stages_around(rung, self.place)
-            self._encoded_form = form_for(rung.encoder, self.place)
+            self._sample, self._blend = make_stages(rung, self.place)
+            self._encoded_form = make_encoded_form(rung.encoder, self.place)
             self._last: Work = self._record(grids) if grids is not None else lambda composites: composites
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()  # cuda only  # other streams use what is made here
@@ -505,7 +506,7 @@ def file_is_whole(rung: Rung, context: Context) -> str:
         found = quality(path, given, clip)
     words, wanted = found.judge(clip.frames), composite_grids(context)
     wrong = (torch.stack([*found.grids]) - wanted).square().mean((1, 2)) > CODED_LEVELS**2
-    if wrong.any():
+    if wrong.any() and not is_users(context):  # coding changes the grain of some videos by more
         raise DisprovedError(f"{words}: frame {int(wrong.nonzero()[0])} is another one")
     with closing(_baseline_composites(context)) as batches:
         first = pipeline.place.upload(next(batches)[:1])[0]
@@ -519,6 +520,7 @@ def file_is_whole(rung: Rung, context: Context) -> str:
 # --- promises ---------------------------------------------------------------------------------------------------------
 
 VIDEO = replace(VIDEO_ENGINES, packages=(*VIDEO_ENGINES.packages, "triton"), compute_capability=(8, 0))
+GPU_STAGES = replace(GPU, compute_capability=(8, 0))
 WITH_TENSORRT = replace(VIDEO, packages=(*VIDEO.packages, "cvcuda"), engine=TENSORRT.engine)
 WITH_NVENC = replace(VIDEO, engine=Engine("nvenc", why_not))
 PIXELS = BATCH * CLIPS["cuda"].width * CLIPS["cuda"].height  # of a step; a user's own video may have more
@@ -530,10 +532,11 @@ H264_WITH_START_UP = Limit("whole_run_speedup", at_least=4.2)
 ALWAYS_BUSY = Limit("active_fraction", at_least=0.80)
 COMPRESSED_ONLY = compressed_only(BATCH, COMPOSITED_BYTES)
 NV12_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 // 2 + TEST_READS_BYTES)
-BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # no logits, a third as much again
+BGR_ONLY = Limit("device_to_host_bytes", at_most=PIXELS * 3 + TEST_READS_BYTES)  # and no mask
 WITHIN_8_GIB = Limit("peak_bytes", at_most=8 * 2**30)  # every case checks that it does not grow
 ONE_GRAPH = Limit("graph_launches", at_least=1)  # the network of a batch, which is a step
-FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)  # one before the network, and four after it
+# One before the network and four after it, and some twenty that convert frames and record what arrives.
+FEW_LAUNCHES = Limit("kernel_launches", at_most_of_reference=0.1)
 A_FRAME_GOES_UP_ONCE = Limit("host_to_device_bytes", at_most_of_reference=0.75)
 NO_FRAME_GOES_UP = Limit("host_to_device_bytes", at_most=2**20)  # no host has decoded it
 
@@ -553,7 +556,7 @@ def _rung(
     engaged = engaged if from_host else (NO_FRAME_GOES_UP, *engaged)
     words = {
         "dtype": "float16",
-        "needs": TRITON if from_host else VIDEO,
+        "needs": VIDEO if not from_host else GPU_STAGES if rung.blend is None else TRITON,
         "tolerance": EXACT,
         "contract": {"sm_90": Contract(engaged, (*limits, *on_sm_90)), "cuda": Contract(engaged, limits)},
         **more,
@@ -562,7 +565,7 @@ def _rung(
 
 
 def _optimized(name: str, rung: Rung, *promised: Any, **more: Any) -> Optimization:
-    """A rung whose files are proved to be whole."""
+    """A rung whose files are proved to be whole; `nvjpeg` and `overlapped` have the stages of `optimized-nvjpeg`."""
     return _rung(name, rung, *promised, proofs=(Proof("file is whole", partial(file_is_whole, rung)),), **more)
 
 
@@ -588,21 +591,50 @@ TWO_CORES = (
     "leaves idle; in the sequential baseline too the network computes on one thread"
 )
 
-NO_LOSS = {"cuda": 0.75}  # beyond that noise
 BELOW = (
     _rung(
-        *("segment-fused", SEGMENT_FUSED, NO_LOSS, LONGEST_FIRST, *TENSOR_CORES, ONE_GRAPH, FEW_LAUNCHES),
+        *(
+            "segment-fused",
+            SEGMENT_FUSED,
+            {"sm_90": 0.9, "cuda": 0.75},
+            LONGEST_FIRST,
+            *TENSOR_CORES,
+            ONE_GRAPH,
+            FEW_LAUNCHES,
+        ),
         min_speedup_why=CPU_BOUND,
     ),
     _rung(
-        *("composite-gpu", COMPOSITE_GPU, NO_LOSS, UP_AND_BACK, *TENSOR_CORES, ONE_GRAPH, BGR_ONLY),
+        *(
+            "composite-gpu",
+            COMPOSITE_GPU,
+            {"sm_90": 1.0, "cuda": 0.75},
+            UP_AND_BACK,
+            *TENSOR_CORES,
+            ONE_GRAPH,
+            BGR_ONLY,
+        ),
         min_speedup_why=CPU_BOUND,
     ),
     _rung(
-        *("preprocess-gpu", PREPROCESS_GPU, NO_LOSS, SAMPLED_APART, ONE_GRAPH, A_FRAME_GOES_UP_ONCE),
+        *(
+            "preprocess-gpu",
+            PREPROCESS_GPU,
+            {"sm_90": 0.85, "cuda": 0.75},
+            SAMPLED_APART,
+            ONE_GRAPH,
+            A_FRAME_GOES_UP_ONCE,
+        ),
         min_speedup_why=CPU_BOUND,
     ),
-    _rung("nvdec-sessions", NVDEC_SESSIONS, NO_LOSS, BORN_ON_GPU, ONE_GRAPH, min_speedup_why=CPU_BOUND),
+    _rung(
+        "nvdec-sessions",
+        NVDEC_SESSIONS,
+        {"sm_90": 0.9, "cuda": 0.75},
+        BORN_ON_GPU,
+        ONE_GRAPH,
+        min_speedup_why=CPU_BOUND,
+    ),
     _rung(
         *("nvjpeg", NVJPEG, {"sm_90": 8.0, "cuda": 1.0}, f"only the compressed stream comes back; {MOTION_JPEG}"),
         contract={"cuda": Contract((COMPRESSED_ONLY,))},
@@ -618,7 +650,7 @@ OPTIMIZED = (
         min_speedup_why=OPENCV_VARIES,
     ),
     _optimized(
-        *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.9, "cuda": 0.8}, NVIDIAS_LIBRARIES),
+        *("optimized-tensorrt", TENSORRT_STAGES, {"sm_90": 0.95, "cuda": 0.8}, NVIDIAS_LIBRARIES),
         *(Limit("tensor_core_kernels", at_least=40), COMPRESSED_ONLY),
         compared_with="optimized-nvjpeg",
         needs=WITH_TENSORRT,

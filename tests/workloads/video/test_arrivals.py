@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workloads.video.arrivals import DECODED_LEVELS, Arrivals, luma_grids
-from workloads.video.clip import Clip, clip_path
+from workloads.video.clip import SMALL, Clip, clip_path
 from workloads.video.decode import HostDecoder, HostPlanesDecoder
 
 CPU = torch.device("cpu")
@@ -45,10 +45,11 @@ def test_all_is_right_round_and_round(arrivals: Arrivals, nv12: Tensor) -> None:
     assert arrivals.of_nv12(torch.cat((nv12[8:], around, nv12[:2]))).tolist() == [1] * 24
 
 
-def test_any_two_frames_of_a_clip_differ_by_more_than_is_allowed(path: Path) -> None:
-    grids = luma_grids(path)
+@pytest.mark.parametrize("clip", [Clip(320, 192, 10), SMALL], ids=["short", "whole"])
+def test_any_two_frames_of_a_clip_differ_by_more_than_is_allowed(clip: Clip, cache_dir: Path) -> None:
+    grids = luma_grids(clip_path(cache_dir, clip))
     apart = (grids[:, None] - grids).square().mean((2, 3)).sqrt()
-    assert apart[~torch.eye(10, dtype=torch.bool)].min() > 2 * DECODED_LEVELS
+    assert apart[~torch.eye(clip.frames, dtype=torch.bool)].min() > 2 * DECODED_LEVELS
 
 
 def test_a_lost_a_doubled_and_a_swapped_frame_are_out_of_turn(path: Path, nv12: Tensor, bgr: NDArray[np.uint8]) -> None:
