@@ -139,11 +139,14 @@ class RunView:
     @cached_property
     def tally(self) -> str:
         """`7 cases measured (7 PASS), 1 case not gated tonight (net/fast/cpu), in 182 s, seed 0`."""
-        run = self.run
-        not_gated = [case.case_id for case in self.cases if run.gate and _is_not_gated(case)]
-        count = f"{number_of(len(not_gated), 'case')} not gated tonight ({units.list_names(not_gated)})"
-        parts = [self.counts, *([count] if not_gated else [])]
-        return ", ".join([*parts, f"in {run.wall_s:.0f} s", f"seed {run.seed}"])
+        parts = (self.counts, self.not_gated, f"in {self.run.wall_s:.0f} s", f"seed {self.run.seed}")
+        return ", ".join(filter(None, parts))
+
+    @cached_property
+    def not_gated(self) -> str:
+        """`1 case not gated tonight (net/fast/cpu)`; empty where a gate judged the times of all."""
+        found = [case.case_id for case in self.cases if self.run.gate and _is_not_gated(case)]
+        return f"{number_of(len(found), 'case')} not gated tonight ({units.list_names(found)})" if found else ""
 
     # --- its cases ----------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ def night_page(view: RunView, last: tuple[str, RunResult] | str) -> bytes:
         light=_light(run),
         rest=_rest(view),
         warned=[*([view.fault] if view.fault else []), *view.problems, *view.warnings],
-        worth=[words for words in (view.records, view.comparisons, view.proofs, view.tally) if words],
+        worth=[words for words in (view.records, view.comparisons, view.proofs, view.not_gated) if words],
         last=last,
         changes=changes,
         flipped=len(flips),
