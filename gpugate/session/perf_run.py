@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -187,7 +187,7 @@ class PerfRun:
                         raise BaselineError(NOT_RECORDED)
                     record(perf, self._lines.extend)
         except GpugateError as error:
-            self._end_red(session, [str(error)])
+            self._end_unwritten(session, str(error))
         except KeyboardInterrupt:
             if perf is not None:
                 perf.finish(interrupted=True)
@@ -219,21 +219,32 @@ class PerfRun:
             self._end_red(session, [NOTHING_MEASURED])
 
     def _end(self, session: pytest.Session, run: RunResult, problems: Sequence[str]) -> None:
-        """Decides the exit status, and writes the pages of the night, at last the run, and its line in the store."""
+        """Decides the exit status, and writes the run with it, the pages of its night, and its line in the store."""
         self._end_red(session, problems)
         if not run.interrupted:
             self._end_with_fault(session, run)
         run.exit_status = None if run.recording else int(session.exitstatus)
         try:
+            self._write_files(run)
             if self.options.report_path is not None and not self._is_worker:
                 write_pages(self.options.report_path, run)
-            self._write_files(run)
         finally:  # where no file can be written, the store may have room
             self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
 
     def _write_files(self, run: RunResult) -> None:
         for path in self.options.run_paths:
             run_file.write(path, run)
+
+    def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
+        """Ends the session red, also in the files of its run that can be written."""
+        self._end_red(session, [problem])
+        run = self.run
+        if run is None or run.recording:
+            return
+        run.exit_status = int(session.exitstatus)
+        for path in self.options.run_paths:
+            with suppress(GpugateError):
+                run_file.write(path, run)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""

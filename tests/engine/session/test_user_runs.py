@@ -260,8 +260,8 @@ def test_a_full_disk_is_one_sentence_before_anything_is_measured_and_leaves_no_h
     assert not any("run.json" in name for name in tiny.files())
 
 
-@pytest.mark.parametrize("name", ["summary.md", "run.json"])
-def test_a_file_of_a_gate_that_finds_no_room_leaves_no_green_file_of_its_run(
+@pytest.mark.parametrize("name", ["summary.md", "run.json", "night/run.json"])
+def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
     tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     replace_file = Path.replace
@@ -283,6 +283,13 @@ def test_a_file_of_a_gate_that_finds_no_room_leaves_no_green_file_of_its_run(
     assert "INTERNALERROR" not in result.text
     assert main(["verdict", str(tiny.path / "run.json")]) != 0
     assert main(["verdict", str(tiny.path / "night")]) != 0
+    assert "No result" in (tiny.path / "night/summary.md").read_text(encoding="utf-8")
+    assert not (tiny.path / "night/night.html").exists()
+    for path in ("run.json", "night/run.json"):
+        if not path.endswith(name):
+            run = run_file.read(tiny.path / path)
+            assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
+            assert not run.interrupted
 
 
 def test_what_is_the_users_own_is_not_held_against_what_ships(tiny: TinyProject) -> None:
