@@ -91,11 +91,6 @@ class PerfTests:
         report.unmeasured = failed and not self.session.doubt.cases and bool(cases_of(item))
         return report
 
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Where nothing can be measured, pytest lists no failed test: the screen has their one reason."""
-        hidden = report.when == "call" and report.failed and getattr(report, "unmeasured", False)
-        return ("not measured", "F", "FAILED") if hidden else None
-
     def judge_case(self, case: Case) -> Judged:
         """Measures the case once per session. Skips, naming what is missing, where the machine cannot run it."""
         __tracebackhide__ = True

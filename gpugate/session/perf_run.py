@@ -173,6 +173,12 @@ class PerfRun:
         earlier = self.failed.get(report.nodeid, False) and report.when != "setup"  # a rerun starts anew
         self.failed[report.nodeid] = earlier or (report.failed and not hasattr(report, "wasxfail"))
 
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Where nothing can be measured, pytest lists no failed test: the screen has their one reason. The
+        controller of xdist lists those of its workers."""
+        hidden = report.when == "call" and report.failed and getattr(report, "unmeasured", False)
+        return ("not measured", "F", "FAILED") if hidden else None
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         perf = self.opened

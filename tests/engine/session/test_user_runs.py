@@ -105,6 +105,13 @@ def test_a_missing_gpu_fails_a_gate_unless_it_is_allowed(tiny: TinyProject) -> N
     assert tiny.run("-k", "outputs", "--gate", "--allow-missing", "memory, cuda").status == 0
 
 
+def test_a_gate_by_workers_that_can_measure_nothing_has_one_reason_too(tiny: TinyProject) -> None:
+    gate = tiny.run("-n", "1", "-m", "gpu", "--gate")
+    assert (gate.status, gate.text.count(NO_GPU)) == (1, 1), gate.text
+    assert "4 not measured" in gate.text
+    assert "FAILURES" not in gate.text
+
+
 def test_the_json_holds_everything_and_reads_back(whole: Whole) -> None:
     tiny = whole.project
     run = run_file.read(tiny.path / "run.json")
