@@ -7,7 +7,6 @@ Importing this module imports no torch, no scipy and no sqlite, since every pyte
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from gpugate.session.selection import PERF_RUN, expects_perf_tests, parametrize,
 from gpugate.session.workers import WORKERS, count_workers, start_workers
 
 if TYPE_CHECKING:
+    from gpugate.results.verdict import Verdict
     from gpugate.session.judged import Gate, Judged, JudgedSweep, PerfTests
     from gpugate.session.perf_run import PerfRun
 
@@ -81,8 +81,12 @@ def sweep(request: pytest.FixtureRequest) -> JudgedSweep:
 @pytest.fixture
 def gate(request: pytest.FixtureRequest) -> Gate:
     """Fails or passes by the verdict's outcome and the mode of the session."""
-    __tracebackhide__ = True
-    return partial(_tests(request).gate, request)
+
+    def decide(*verdicts: Verdict) -> None:
+        __tracebackhide__ = True
+        _tests(request).gate(request, *verdicts)
+
+    return decide
 
 
 def perf_run(config: pytest.Config) -> PerfRun:

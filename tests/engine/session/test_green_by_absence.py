@@ -342,6 +342,14 @@ def test_a_fresh_process_of_a_gate_by_settings_measures_judges_nothing_and_shows
 PLAIN = "def test_plain():\n    pass\n"
 
 
+def test_a_plain_test_may_take_the_fixture_gate_where_nothing_is_measured(tiny: TinyProject) -> None:
+    tiny.write("other/test_plain.py", "def test_taking(gate):\n    pass\n\ndef test_calling(gate):\n    gate()\n")
+    result = tiny.run("other")
+    assert "1 failed, 1 passed" in result.text
+    assert "Failed: nothing is measured in this session: `gate` serves tests of `workload` or `sweep`" in result.text
+    check_no_traceback(result.text)
+
+
 def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject) -> None:
     tiny.write("other/test_plain.py", PLAIN)
     words = "ERROR: the gate measured nothing: select cases that this machine can run"
