@@ -264,18 +264,21 @@ class PerfRun:
         return found
 
     def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """A sentence about the recorded cases that no test of the night measures and whose absence is not accepted,
-        also those that the catalogue no longer has; none for a developer who selects cases."""
+        """A sentence about each recorded case that the catalogue no longer has, and one about the others that no test
+        of the night measures and whose absence is not accepted, except for a developer who selects cases."""
+        known = {case.id: case for case in catalogue.cases()}
+        lost = list(perf.records.describe_lost(known))
         if not (self.options.gate or selects_all(self.config)):
-            return []
+            return lost
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
         kind = "/cuda" if self.config.option.markexpr == GPU_MARK else ""
-        others = {name for name in perf.records.recorded if name not in selected and name.endswith(kind)}
-        others -= {case.id for case in catalogue.cases() if case.id in others and perf.accepts_absence(case)}
+        left_out = (name for name in perf.records.recorded if name in known and name not in selected)
+        others = [name for name in left_out if name.endswith(kind) and not perf.accepts_absence(known[name])]
         step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
         names = list_names(sorted(others))
-        return [f"no selected test measures {names}, which this machine has recorded: {step}"] if others else []
+        dropped = f"no selected test measures {names}, which this machine has recorded: {step}"
+        return [*lost, dropped] if others else lost
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,6 +122,13 @@ class Records:
             return None  # nothing is compared with the records of the folder
         folder, workload = self.options.baselines_path, case.workload.name
         return baseline.find_other_cores(folder, self.result.environment, workload, _key(case))
+
+    def describe_lost(self, known: Collection[str]) -> Iterator[str]:
+        """Writes a sentence for each recorded case that the catalogue, whose cases are `known`, no longer has."""
+        folder = self.options.baselines_path
+        for case_id in sorted(set(self.recorded).difference(known)):
+            delete = shlex.join(["gpugate", "accept", "--delete", case_id, "--baselines", str(folder)])
+            yield f"{case_id} is recorded and no longer in the catalogue: restore it, or delete its record: {delete}"
 
 
 def _key(case: Case) -> str:

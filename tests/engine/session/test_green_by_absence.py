@@ -1,5 +1,7 @@
 """A gate is never green by absence: every selected case gets a verdict or an error, whatever its code raises."""
 
+import json
+import shlex
 from types import SimpleNamespace
 from typing import Any
 
@@ -361,16 +363,34 @@ def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject) -> None
 
 
 def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(
-    tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
     tiny.take_baseline(recorded_project)
     tiny.workload(RIGHT, 'Optimization("right", right, {"cpu": 0.01})')
     promises(tiny, "gate(workload.equivalence)")
-    lenient = tiny.run("--perf-device=cpu")
-    assert (lenient.status, lenient.text.count(DROPPED)) == (0, 1)
+    lost = "tiny/quick/cpu is recorded and no longer in the catalogue: restore it, or delete its record: "
+    for options in ((), ("-k", "right"), ("-k", "right", "--gate")):
+        lenient = tiny.run("--perf-device=cpu", *options)
+        assert (lenient.status, lenient.text.count(lost)) == (0, 1), lenient.text
+        assert "no selected test measures" not in lenient.text
     status, (error,) = gate(tiny)
     assert status == 1
-    assert error.startswith(f"ERROR: {DROPPED}")
-    monkeypatch.chdir(tiny.path)
-    assert cli.main(["accept", "--delete", "tiny/quick/cpu"]) == 0
+    assert error.startswith(f"ERROR: {lost}")
+    command = shlex.split(error.rpartition(": ")[2])
+    assert command[0] == "gpugate"
+    assert cli.main(command[1:]) == 0
     assert gate(tiny) == (0, [])
+
+
+def test_a_record_whose_optimization_is_gone_is_named_before_a_dropped_case(
+    of_two: TinyProject,
+) -> None:
+    (path,) = of_two.baselines.rglob("tiny.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["cases"]["gone/cpu"] = document["cases"]["quick/cpu"]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    of_two.write("perf_tests/conftest.py", DROPS["before"])
+    status, (first, second) = gate(of_two)
+    assert status == 1
+    assert first.startswith("ERROR: tiny/gone/cpu is recorded and no longer in the catalogue: ")
+    assert second.startswith(f"ERROR: {DROPPED}")

@@ -65,6 +65,7 @@ def test_each_suite_has_the_workloads_of_its_conftest_and_records_of_another_sui
     assert sorted(path.name for path in tiny.baselines.glob("*.json")) == ["one.json", "two.json"]
     alone = tiny.run("tests/first", "--perf-device=cpu")
     assert (alone.status, "no selected test measures" in alone.text) == (0, False), alone.text
+    assert "no longer in the catalogue" not in alone.text
     only = tiny.run("tests", "-k", "number")
     assert (only.status, "1 passed" in only.text) == (0, True), only.text
 
