@@ -1,6 +1,8 @@
 """Folders that gpugate makes, whose files git ignores, and in which one process at a time works."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,31 @@ def test_only_what_cannot_be_written_in_a_project_is_in_the_cache_of_its_user(
     (tmp_path / "cache/gpugate").rename(tmp_path / "else")
     (tmp_path / "cache/gpugate").touch()
     assert choose_folder(project / "new") == project / "new", "nor can the cache"
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from gpugate.errors import OptionError
+from gpugate.store.writable_folder import lock_folder
+with lock_folder(Path(sys.argv[1]), OptionError):
+    print("inside", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_by_its_pid_and_leaves_no_lock_when_it_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"inside\n"
+        with pytest.raises(OptionError) as refused, lock_folder(tmp_path, OptionError):
+            pytest.fail("two processes have the lock")
+        assert str(refused.value) == f"{tmp_path} is in use by another process (pid {holder.pid}): wait for its end"
+        holder.kill()
+    assert (tmp_path / LOCK_NAME).exists(), "the file that the killed process left"
+    with lock_folder(tmp_path, OptionError):
+        pass
 
 
 def test_an_error_inside_unlocks_the_folder(tmp_path: Path) -> None:
