@@ -227,7 +227,7 @@ from pathlib import Path
 
 import torch
 
-from gpugate.machine import children, nvml
+from gpugate.machine import nvml
 from gpugate.session import perf_session
 
 nvml.list_visible_gpus = lambda: ["GPU-a", "GPU-b"]
