@@ -47,7 +47,7 @@ def hud_records(nights: Sequence[Night], repository: str) -> Iterator[dict[str, 
     for night in nights:
         for case_id, case in night.cases.items():
             for name, metric in case.metrics.items():
-                yield {**_record(night, case_id, name, metric), "repo": repository}
+                yield {**_record(night, case_id, name, metric), "repo": repository or night.provenance.repository or ""}
 
 
 def _record(night: Night, case_id: str, name: str, metric: Sequence[float]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ step that takes longer runs its kernels longer where these take half of it, and 
 no evidence where threads wait in a loop. The times of a bill vary as between the recorded processes.
 All processes of a case share the loan of its night, which moves the optimized side and its bill. "As git shows" is a
 standard deviation of 0.41 %, the largest of the loans in the history of the records, and 0.51 % for `inductor-fp16`;
-with the loan before the engine removed the order effect of building, `inductor-fp16` has 2.15 %. 1.4 % is the largest
+with the loan before the four of these records, `inductor-fp16` has 2.15 %. 1.4 % is the largest
 distance of two loans.
 "As recorded", the variations and medians of a case are those of its record, which is in-sample. "Unknown", each night
 draws them from what the record leaves open. "Recorded anew", the record is drawn from such a variation, too.

@@ -63,8 +63,8 @@ class Loans(NamedTuple):
 
 NO_LOANS = Loans(0.0)
 # From the history of the records: 0.22 to 0.41 % by case. The largest stands for the cases that were recorded on one
-# loan only. `inductor-fp16` has 0.51 % over the four loans since the engine removes the order effect of building; with
-# the loan before, of which its speedup is 4 % higher, 2.15.
+# loan only. `inductor-fp16` has 0.51 % over the last four loans; with the loan before them, in which its speedup is 4 %
+# higher, 2.15.
 LOANS_IN_GIT = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0051})
 LOANS_OF_THE_OLD_ENGINE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0215})
 HARD_LOANS = Loans(0.014)

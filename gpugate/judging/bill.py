@@ -111,7 +111,7 @@ def _find_comparable(name: str, now: Bills, recorded: Sequence[Bills]) -> tuple[
 
 
 def has_kernels_of(now: Bill, then: Bill) -> bool:
-    """True where less than SAME of the recorded time is of kernels that did not run now."""
+    """True where less than SAME of the recorded time is of kernels that the bill does not name now."""
     gone_ms = sum(ms for name, ms in then.kernels_ms.items() if name not in now.kernels_ms)
     return gone_ms < SAME * sum(then.kernels_ms.values())
 

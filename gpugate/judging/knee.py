@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from gpugate.results.case import CaseResult
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import Mode
 from gpugate.results.series import Sweep
 from gpugate.results.verdict import NextStep, Outcome, Verdict
 
 
-def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: str | None = None) -> Verdict:
+def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: CaseResult | None = None) -> Verdict:
     """PASS for a knee at its recorded value or at a neighbour of it, REGRESSED for any other knee.
 
-    `unfit` is the reason why the times of the sweep are no evidence. A neighbour may take the knee's place by chance.
+    `unfit` is a point whose times are no evidence. A neighbour may take the knee's place by chance.
     """
     knee, recorded, step = sweep.knee, sweep.recorded_knee, None
     numbers = {"knee": knee, "recorded_knee": recorded}
     reason = Reason(ReasonCode.KNEE, {name: value for name, value in numbers.items() if value is not None})
     if unfit is not None:
-        reason = Reason(ReasonCode.MACHINE_UNFIT, {"problem": unfit})
-        outcome, step = Outcome.ENV_INVALID, NextStep.COOL_MACHINE
+        reason, outcome = Reason(ReasonCode.MACHINE_UNFIT, {"problem": str(unfit.unfit)}), Outcome.ENV_INVALID
+        step = NextStep.USE_CUDA if unfit.environment_problem is None else NextStep.COOL_MACHINE
     elif knee is None:
         problem = next((point.problem for point in sweep.points if point.problem), "one value is no sweep")
         reason, outcome = Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem}), Outcome.UNDECIDED

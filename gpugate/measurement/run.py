@@ -355,6 +355,7 @@ def _take_pairs(run: _Run, pairing: Pairing) -> StopReason | None:
         pairs = run.pairs + len(pairing.pairs)
         # Where building is dear (compilation), the budget allows only more pairs of the same build. The fewest pairs
         # are of two builds, unless one takes the whole budget: eight of one build leave an interval half as wide again.
+        # So a case may take twice its budget.
         in_budget = run.rebuild_s + round_s < run.seconds_left
         affordable = in_budget or (pairs < FEWEST_PAIRS and run.rebuild_s < settings.budget_s)
         missing = settings.min_builds - len(run.builds) - 1 if affordable else 0

@@ -12,7 +12,7 @@ from gpugate.statistics.intervals import BUILD_SPREAD, Estimate, residuals_withi
 
 def speedup_of(builds: Sequence[TimedBuild]) -> Estimate:
     """Estimates the speedup by `gpugate.statistics.intervals.speedup_estimate`. Raises ValueError without any pair."""
-    return speedup_estimate([build.log_ratios for build in builds], [build.reference_built_first for build in builds])
+    return speedup_estimate([build.log_ratios for build in builds])
 
 
 SETTLED_CHANGE = 0.05  # the half-width changed by less than this over the last builds

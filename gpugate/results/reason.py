@@ -236,7 +236,7 @@ class ReasonCode(str, Enum):
     NO_RECORD = (
         "no_record",
         "the record is of {processes:.0f} processes, and a gate needs {needed:.0f}",
-        "nothing is recorded for this machine yet",
+        "there is no record to compare with",
     )
     OTHER_CORES = (
         "other_cores",

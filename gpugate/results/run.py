@@ -37,11 +37,11 @@ class Provenance:
     kernels/rows.py`.
     """
 
-    repository: str | None = None  # of older files; None since
+    repository: str | None = None  # only older files have one
     commit: str | None = None
     changes: str | None = None
     branch: str | None = None
-    ci_url: str | None = None  # of older files; None since
+    ci_url: str | None = None  # only older files have one
     host: str | None = None
     gpu_uuid: str | None = None
     container: str | None = None  # digest of the image

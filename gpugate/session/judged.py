@@ -110,7 +110,7 @@ class PerfTests:
         ):
             pytest.skip(show_controls(str(next(iter(results.values())).skipped)))
         (found,) = sweeps(results)  # the cases are the points of one
-        unfit = next((result.unfit for result in results.values() if result.unfit), None)
+        unfit = next((result for result in results.values() if result.unfit), None)
         knee = judge_knee(found, session.result.mode, unfit)
         self.knees.append((sweep, knee))
         return JudgedSweep(sweep, knee)

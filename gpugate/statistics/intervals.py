@@ -69,44 +69,24 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return float(special.stdtrit(degrees_of_freedom, probability))
 
 
-def order_effect(medians: Sequence[float], reference_first: Sequence[bool]) -> float:
-    """Computes half the difference of medians between builds with the reference built first and the other builds.
-
-    The order of building decides the memory of each side: two identical sides differed by +2 and -2 % in turn. 0 with
-    fewer than two builds of either order, and where removing the effect does not reduce the median absolute deviation
-    of the builds: one outlier must not pass for an effect.
-    """
-    signed = [(median, 1 if first else -1) for median, first in zip(medians, reference_first, strict=True)]
-    first, other = ([median for median, sign in signed if sign == order] for order in (1, -1))
-    if min(len(first), len(other)) < 2:
-        return 0.0
-    effect = (median_of(first) - median_of(other)) / 2
-    without = [median - sign * effect for median, sign in signed]
-    return effect if robust_spread(without) < robust_spread(medians) else 0.0
-
-
-def speedup_estimate(log_ratios: Sequence[Sequence[float]], reference_first: Sequence[bool]) -> Estimate:
+def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build: their median, and the interval of the
     mean of the builds' medians.
 
     The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
     (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). The half-width over n builds is
-    t(d0 + d) * s / sqrt(n), where s^2 = (d0 s0^2 + d v) / (d0 + d): v is the variance of the medians with d degrees of
-    freedom, n - 2 where the `order_effect` was removed, else n - 1; s0^2 is its prediction, BUILD_SPREAD^2 and the
-    variance that the pairs alone give a median, and d0 is PRIOR_WORTH (Smyth, 2004, as in `shrink_all`). So one build
-    has an interval, too. `reference_first` is True for each build whose reference was built first. Raises ValueError
-    without any pair.
+    t(d0 + d) * s / sqrt(n), where s^2 = (d0 s0^2 + d v) / (d0 + d): v is the variance of the medians with d = n - 1
+    degrees of freedom; s0^2 is its prediction, BUILD_SPREAD^2 and the variance that the pairs alone give a median, and
+    d0 is PRIOR_WORTH (Smyth, 2004, as in `shrink_all`). So one build has an interval, too. Raises ValueError without
+    any pair.
     """
-    taken = [(values, first) for values, first in zip(log_ratios, reference_first, strict=True) if values]
-    effect = order_effect([median_of(values) for values, _ in taken], [first for _, first in taken])
-    builds = [[value - effect if first else value + effect for value in values] for values, first in taken]
+    builds = [values for values in log_ratios if values]
     if not builds:
         raise ValueError("no samples: a speedup needs at least one pair")
     median, medians = median_of(value for values in builds for value in values), [median_of(one) for one in builds]
-    mean, free = fmean(medians), len(medians) - (2 if effect else 1)
+    mean, degrees = fmean(medians), PRIOR_WORTH + len(medians) - 1
     predicted = BUILD_SPREAD**2 + len(builds) * variance_of_pairs(builds)
     squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * predicted
-    degrees = PRIOR_WORTH + free
     half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
     low, high = min(median, mean - half_width), max(median, mean + half_width)
     return Estimate(*map(math.exp, (median, low, high)))

@@ -19,7 +19,7 @@ from gpugate.results.case import CaseResult
 from gpugate.results.duet import RecordedCode
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.verdict import Outcome
+from gpugate.results.verdict import NextStep, Outcome
 from gpugate.session import recording
 from gpugate.session.judged import PerfTests
 from gpugate.session.measure_case import measure_case
@@ -415,3 +415,4 @@ def test_no_knee_is_judged_where_ranks_share_a_cpu_or_the_machine_is_sick(
     monkeypatch.setattr(PerfTests, "_measure", lambda self, cases: results)
     knee = PerfTests(None, session, {}).judge_sweep(SweepCases("mb", cases)).knee
     assert (knee.outcome, knee.code) == (Outcome.ENV_INVALID, ReasonCode.MACHINE_UNFIT)
+    assert knee.next_step is (NextStep.USE_CUDA if problem is None else NextStep.COOL_MACHINE)

@@ -1,7 +1,6 @@
 """Bounds are wrong as seldom as they say, on skewed numbers too, and honest where there are too few."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from gpugate.statistics.intervals import (
     BUILD_SPREAD,
     CONFIDENCE,
     Estimate,
-    order_effect,
     robust_spread,
     speedup_estimate,
     time_interval,
@@ -20,11 +18,6 @@ from gpugate.statistics.variation import Variation
 
 DRAWS = 2000
 ALLOWED_TO_BE_WRONG = 0.015  # 1 %, and the luck of 2000 draws
-
-
-def in_turn(ratios: Sequence[Sequence[float]]) -> Estimate:
-    """The estimate of builds in alternating order."""
-    return speedup_estimate(ratios, [index % 2 == 0 for index in range(len(ratios))])
 
 
 @pytest.mark.parametrize("count", [7, 8, 20, 80])
@@ -38,7 +31,7 @@ def test_bounds_are_the_tightest_order_statistics_that_the_binomial_allows(count
 def test_below_seven_samples_the_bounds_reach_beyond_the_extremes() -> None:
     assert time_interval([10.0, 20.0, 40.0]) == Estimate(20.0, 2.5, 160.0)  # times stay positive
     assert time_interval([5.0, 1, 4, 2, 3, 7, 6]) == Estimate(4, 1, 7)
-    for estimate in (time_interval, lambda samples: speedup_estimate([samples], [True])):
+    for estimate in (time_interval, lambda samples: speedup_estimate([samples])):
         with pytest.raises(ValueError, match="no samples"):
             estimate([])
 
@@ -46,7 +39,7 @@ def test_below_seven_samples_the_bounds_reach_beyond_the_extremes() -> None:
 @pytest.mark.parametrize(("builds", "t"), [(1, 6.9646), (2, 4.5407), (3, 3.7469)])
 def test_builds_that_agree_have_the_interval_of_the_typical_difference_of_builds(builds: int, t: float) -> None:
     """t(1 + n) at 99 %, since the prediction is worth two builds; without its own part, the variance is 2 of 1 + n."""
-    estimate = in_turn([[0.5] * 20] * builds)
+    estimate = speedup_estimate([[0.5] * 20] * builds)
     half_width = t * BUILD_SPREAD * math.sqrt(2 / (1 + builds) / builds)
     bounds = math.log(estimate.low), math.log(estimate.median), math.log(estimate.high)
     assert bounds == pytest.approx((0.5 - half_width, 0.5, 0.5 + half_width), rel=1e-4)
@@ -55,7 +48,7 @@ def test_builds_that_agree_have_the_interval_of_the_typical_difference_of_builds
 def test_the_noise_of_pairs_widens_the_interval_of_builds_that_agree() -> None:
     noisy = [[0.4, 0.45, 0.5, 0.5, 0.5, 0.55, 0.6, 0.6, 0.4]]  # deviations of 0.05 in the middle, 0.0741 scaled
     predicted = math.hypot(BUILD_SPREAD, 0.05 / 0.67449 * math.sqrt(math.pi / 2 / 8))
-    assert math.log(in_turn(noisy).high) == pytest.approx(0.5 + 6.9646 * predicted, rel=1e-3)
+    assert math.log(speedup_estimate(noisy).high) == pytest.approx(0.5 + 6.9646 * predicted, rel=1e-3)
 
 
 def test_an_interval_covers_the_recorded_spread_between_processes() -> None:
@@ -63,9 +56,9 @@ def test_an_interval_covers_the_recorded_spread_between_processes() -> None:
     quiet, loud = (Variation(share, 4).half_width for share in (0.001, 0.02))
     assert (quiet, loud) == pytest.approx((0.0037469, 0.074939), rel=1e-4)  # t(4) at 99 % is 3.7469
     apart = [[0.0] * 8, [0.1] * 8, [0.05] * 8]
-    found = speedup_estimate(apart, [True] * 3)
+    found = speedup_estimate(apart)
     assert widen(found, quiet) == found  # builds differ by more
-    many = widen(speedup_estimate([[0.5] * 8] * 3, [True] * 3), loud)  # builds are alike, and processes are not
+    many = widen(speedup_estimate([[0.5] * 8] * 3), loud)  # builds are alike, and processes are not
     assert math.log(many.low) == pytest.approx(0.5 - loud)
 
 
@@ -74,24 +67,18 @@ def test_a_bound_of_the_speedup_holds_when_fresh_instances_differ_more_than_pair
     """0.5 % between instances, 0.1 % between pairs, as a launch-bound workload has it: pairs alone would mislead."""
     draw = np.random.default_rng(instances)
     offsets = draw.normal(0.0, 0.005, size=(DRAWS, instances, 1))
-    estimates = [in_turn(run) for run in (offsets + draw.normal(0, 0.001, (DRAWS, instances, 4))).tolist()]
+    estimates = [speedup_estimate(run) for run in (offsets + draw.normal(0, 0.001, (DRAWS, instances, 4))).tolist()]
     assert np.mean([estimate.low > 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
     assert np.mean([estimate.high < 1 for estimate in estimates]) <= ALLOWED_TO_BE_WRONG
 
 
-def test_who_is_built_first_neither_moves_the_speedup_nor_widens_its_interval() -> None:
-    """Two identical sides of one process, as measured on a GPU: who was built first was slower, every time."""
+def test_equal_sides_whose_first_built_one_is_slower_are_equal_by_builds_in_turn() -> None:
+    """As measured on a GPU: who was built first was slower, every time."""
     in_percent = [-1.18, 2.06, -2.26, 2.34, -1.70, 1.92]
-    ratios = [[median / 100] * 4 for median in in_percent]
-    assert order_effect([values[0] for values in ratios], [True, False] * 3) == pytest.approx(-0.0188)
-    found, blind = in_turn(ratios), speedup_estimate(ratios, [True] * 6)
-    assert math.log(found.median) == pytest.approx(0.0, abs=0.003)
+    found = speedup_estimate([[median / 100] * 4 for median in in_percent])
+    assert math.log(found.median) == pytest.approx(0.0037)
     assert found.low < 1 < found.high
-    assert found.half_width < blind.half_width / 3
-    # The effect that was taken out costs a degree of freedom: t(4) at 99 %.
-    four = in_turn([[median] * 8 for median in (0.0, 0.1, 0.02, 0.12)])
-    variance = (2 * BUILD_SPREAD**2 + 4 * 0.01**2) / 4
-    assert math.log(four.high) == pytest.approx(0.06 + 3.7469 * math.sqrt(variance / 4), rel=1e-4)
+    assert found.half_width == pytest.approx(0.022, abs=0.001)
 
 
 def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> None:
@@ -99,18 +86,3 @@ def test_the_robust_spread_is_the_standard_deviation_without_its_outliers() -> N
     samples[:40] = 1000.0
     assert robust_spread(samples.tolist()) == pytest.approx(2.0, rel=0.1)
     assert robust_spread([3.0]) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("medians", "first", "effect"),
-    [
-        ([0.2312, 0.0003, -0.0046, -0.0401], [True, False] * 2, 0.0),  # another program started beside the first build
-        ([0.0, 0.1, 0.0], [True, False, True], 0.0),
-        ([0.0, 0.1, 0.0, 0.1], [True] * 4, 0.0),
-        ([0.0, 0.1, 0.0, 0.1], [True, False] * 2, pytest.approx(-0.05)),
-    ],
-)
-def test_an_effect_of_the_order_needs_two_builds_of_either_and_no_outlier(
-    medians: list[float], first: list[bool], effect: object
-) -> None:
-    assert order_effect(medians, first) == effect
