@@ -38,6 +38,7 @@ from gpugate.session.recording import lock_for_recording, record, warn_about_cod
 from gpugate.session.selection import (
     GPU_MARK,
     cases_of,
+    describe_unmatched,
     deselect,
     deselect_other_devices,
     ended_early,
@@ -70,6 +71,7 @@ class PerfRun:
         self.opened: PerfSession | None = None  # until its first case is collected, and where nothing is measured
         self.tests: PerfTests | None = None
         self.failed: dict[str, bool] = {}  # of every test that ran here
+        self._collected: set[str] = set()  # the cases of all tests, before any is deselected
         self._is_worker = hasattr(config, "workerinput")
         self._of_workers: RunResult | None = None
         root, kept = config.rootpath.resolve(), choose_folder(config.rootpath / CACHE_FOLDER).parent
@@ -96,6 +98,7 @@ class PerfRun:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self._collected = {case.id for item in items for case in cases_of(item)}
         deselect_other_devices(self.config, items, self.options.device)
 
     @pytest.hookimpl(tryfirst=True)
@@ -221,6 +224,8 @@ class PerfRun:
             self._end(session, run, [*problems, *(() if run.interrupted else run_problems(run))])
         elif any(cases_of(item) for item in session.items):
             pass  # another plugin measured them, such as that of duets
+        elif self._collected and session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+            self._lines.extend(describe_unmatched(self.config.option.keyword, self._collected))
         elif self.options.gate and not (self._is_worker or self.config.option.collectonly or session.exitstatus):
             self._end_red(session, [NOTHING_MEASURED])
 

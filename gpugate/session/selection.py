@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from gpugate.catalogue import catalogue
 from gpugate.errors import GpugateError
 from gpugate.report.visible_text import show_controls
 from gpugate.results.fleet_plan import Shard, divide, group_name, needs_host
+from gpugate.units import list_names
 from gpugate.workload import Case, SweepCases
 
 if TYPE_CHECKING:
@@ -129,6 +131,13 @@ def selects_all(config: pytest.Config) -> bool:
     """
     narrowed = any(config.getoption(name, None) not in (None, "", False, GPU_MARK) for name in NARROWING)
     return not narrowed and not any("::" in word for word in config.option.file_or_dir)
+
+
+def describe_unmatched(keyword: str, case_ids: Collection[str]) -> list[str]:
+    """The sentence about a `-k` that selects nothing, with the names that it may stand for; none without `-k`."""
+    names = sorted({*case_ids, *(case_id.rsplit("/", 2)[0] for case_id in case_ids)})
+    similar = get_close_matches(keyword, names, n=3) or names[:3]
+    return [f"-k {keyword!r} selects no test; cases have names such as {list_names(similar)}"] if keyword else []
 
 
 def ended_early(session: pytest.Session, exitstatus: int, reached: Container[str]) -> bool:

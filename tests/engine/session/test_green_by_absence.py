@@ -362,6 +362,12 @@ def test_a_gate_on_plain_tests_alone_measured_nothing(tiny: TinyProject) -> None
     assert tiny.run("--gate", "other", "-k", "nowhere").status == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_a_mistyped_case_is_answered_with_similar_names(tiny: TinyProject) -> None:
+    result = tiny.run("-k", "tiny/quikc", "--gate")
+    assert result.status == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "-k 'tiny/quikc' selects no test; cases have names such as tiny/quick" in result.text
+
+
 def test_a_record_whose_optimization_is_gone_is_red_until_it_is_deleted(
     tiny: TinyProject, recorded_project: TinyProject
 ) -> None:
