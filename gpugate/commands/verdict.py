@@ -65,8 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     if stored.exit_status is None:
         raise ReplayError(f"{path} has no exit status, so its run did not end: measure again")
     red = [*list_red(stored), *stored.problems, *_describe_other_verdicts(path, stored)]
-    green = stored.exit_status == 0 and not red
-    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {RunView(stored).tally}"
+    green, view = stored.exit_status == 0 and not red, RunView(stored)
+    if not green and not red:
+        red = [f"{number_of(len(ids), 'case')} not measured: {reason}" for reason, ids in view.skips.items()]
+    said = f"{path} is {'green' if green else f'red, with exit status {stored.exit_status}'}: {view.tally}"
     more = [f"{len(red) - MOST_PRINTED} more problems"] if len(red) > MOST_PRINTED else []
     print(said, *red[:MOST_PRINTED], *more, sep="; ")
     return GREEN if green else RED

@@ -28,10 +28,13 @@ def sweep(*speedups: float) -> list[CaseResult]:
 
 
 GOOD = [case("pass")]
+SKIPPED = [*GOOD, case("skipped", None, skipped="needs a CUDA GPU", lacking=("cuda",))]
+NOT_MEASURED = "1 case not measured: needs a CUDA GPU; --allow-missing cuda lets a gate pass without it"
 HELD = [case("pass", held=CASE_CHECKS), case("regressed", 2.8, held=("throughput",))]
 NIGHTS: dict[str, tuple[list[CaseResult], dict[str, Any], int, str]] = {
     "green": (GOOD, {}, 0, "is green"),
     "red": (GOOD, {"exit_status": 1}, 1, "is red, with exit status 1"),
+    "not measured": (SKIPPED, {"exit_status": 1}, 1, NOT_MEASURED),
     "interrupted": (GOOD, {"interrupted": True}, 2, "was interrupted"),
     "killed": (GOOD, {"exit_status": None}, 2, "has no exit status"),
     "no gate": (GOOD, {"gate": False}, 2, "without --gate"),
