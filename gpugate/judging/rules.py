@@ -71,7 +71,8 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     """The facts of every reason that is a code alone, beside the numbers of its check. Changes are shares of a time."""
     first, code, cores, record = one.first, one.code, one.result.cores_changed, one.record
     times: Facts = {"processes": len(one.timed)}
-    promise: Facts = {**times, "allowed": one.allowed or None}
+    faster = one.speedup.median if one.speedup is not None and len(one.timed) == 2 else None
+    promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
     duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
     if code is not None and one.duet is not None:
         duet = {"commit": code.commit, "processes": len(one.duet.processes), **_change_of(one.duet.ratio)}

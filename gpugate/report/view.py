@@ -223,13 +223,14 @@ class RunView:
 
     @cached_property
     def gains(self) -> list[str]:
-        """The findings about the optimizations in one or two sentences; none without a time that is evidence."""
+        """The findings about the optimizations in one or two sentences; none without a time that is evidence, and of a
+        fault on purpose."""
         found = {
             f"{case.workload}/{case.optimization}": one.speedup
             for case in self.cases
             if (one := summarize_decider(case)) and case.worst not in NO_EVIDENCE and not _has_no_result(case)
         }
-        if not found:
+        if not found or self.run.mutated:
             return []
         gains = {name: speedup for name, speedup in found.items() if speedup.low > 1}
         losses = [name for name, speedup in found.items() if speedup.high < 1]

@@ -87,12 +87,21 @@ def _which(facts: Facts) -> str:
     return {1: "", 2: "in the slower one of 2 processes"}.get(count, f"in the middle one of {count} processes")
 
 
-def _promise(verb: str) -> Words:
-    """Words such as `2.50x (2.49..2.51) in the middle one of 3 processes is below the promised 3.00x`."""
+def _promise(one: str, both: str) -> Words:
+    """Words such as `2.50x (2.49..2.51) is below the promised 3.00x`, or `2.50x and 2.60x in 2 processes are below it`.
+
+    `one` and `both` are the verbs for one process and for two. The interval of a single process decides, and of several
+    the medians do.
+    """
 
     def words(facts: Facts) -> str:
-        value = _format("{speedup:ratio}", facts) + f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
-        speedup = f"{value} {_which(facts)}".rstrip()
+        speedup, verb = _format("{speedup:ratio}", facts), one
+        if facts["processes"] == 1:
+            speedup += f" ({units.interval(facts['speedup_low'], facts['speedup_high'])})"
+        elif "faster" in facts:
+            speedup, verb = f"{speedup} and {units.ratio(facts['faster'])} in 2 processes", both
+        else:
+            speedup += f" {_which(facts)}"
         if "min_speedup" not in facts:
             return f"{speedup}; nothing is promised for this kind of device"
         allowed = f" -{units.percent(facts['allowed'])}" if "allowed" in facts else ""
@@ -207,9 +216,9 @@ class ReasonCode(str, Enum):
         "no result: the reference takes {times:.3g} times as long beside the optimized side as before that was built",
     )
     # The speedup against its promise.
-    PROMISE_KEPT = ("promise_kept", _promise("holds"))
-    SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below"))
-    PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of"))
+    PROMISE_KEPT = ("promise_kept", _promise("holds", "hold"))
+    SPEEDUP_BELOW_PROMISE = ("speedup_below_promise", _promise("is below", "are below"))
+    PROMISE_OPEN = ("promise_open", _promise("is not clearly on either side of", "disagree about"))
     DID_NOTHING = (
         "did_nothing",
         "the side did nothing: it has the reference's kernels, its outputs to the bit, and its speed",
