@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from gpugate.results.run import RunResult
 from gpugate.session.selection import case_needs_host
 from gpugate.store import run_file
 from gpugate.store.baseline import Record
@@ -179,7 +180,7 @@ def run_process(
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-    durations = _read_seconds(path) if path.exists() else {}
+    durations = _seconds_of(run_file.read(path)) if path.exists() else {}
     where = "all GPUs" if gpu is None else f"GPU {gpu}"
     took_s, left_s = time.monotonic() - began, ends_at - time.monotonic()
     if not durations:
@@ -188,9 +189,9 @@ def run_process(
     return durations
 
 
-def _read_seconds(path: Path) -> dict[str, float]:
+def _seconds_of(run: RunResult) -> dict[str, float]:
     """The seconds of each case that the run measured."""
-    return {name: case.duration_s for name, case in run_file.read(path).cases.items() if case.measurement is not None}
+    return {name: case.duration_s for name, case in run.cases.items() if case.measurement is not None}
 
 
 def _find_records(cases: Iterable[Case], machine: Machine, hashes: Mapping[str, str]) -> dict[str, Record]:
@@ -204,7 +205,8 @@ def find_stored(cases: Sequence[Case], machine: Machine, hashes: Mapping[str, st
     """The seconds of each case of the machine's stored runs, where the sources of its workload are still the same."""
     found = []
     for path in list_files(machine.results / "runs", "catalogue*.json"):
-        sources, seconds = run_file.read(path).source_hashes, _read_seconds(path)
+        run = run_file.read(path)
+        seconds, sources = _seconds_of(run), run.source_hashes
         same = {case.id for case in cases if sources.get(case.workload.name) == hashes[case.workload.name]}
         found.append({case_id: seconds[case_id] for case_id in seconds.keys() & same})
     return found
@@ -233,7 +235,7 @@ def main(words: Sequence[str] | None = None) -> int:
     workloads = {case.workload.name: case.workload for case in cases}
     hashes = {name: source_hash(workload) for name, workload in workloads.items()}
     stored = find_stored(cases, machine, hashes)
-    measured = [_read_seconds(path) for path in sorted(known.folder.glob("*.json"))]
+    measured = [_seconds_of(run_file.read(path)) for path in sorted(known.folder.glob("*.json"))]
     done = Counter(itertools.chain.from_iterable(measured))
     known_s = {name: seconds for run in (*stored, *measured) for name, seconds in run.items()}
     records = _find_records(cases, machine, hashes)
