@@ -121,7 +121,7 @@ def simulate() -> str:
             "loans as git shows, recorded anew",
             nights.simulate_recordings(suite, None, nights.LOANS_IN_GIT, NIGHTS // nights.NIGHTS_OF_A_RECORD, 0.0),
         ),
-        ("loans as git shows with the old engine, as recorded", _draw_nights(known, nights.LOANS_OF_THE_OLD_ENGINE)),
+        ("loans as git shows with the one before, as recorded", _draw_nights(known, nights.LOANS_WITH_THE_ONE_BEFORE)),
         ("loans of 1.4 %, as recorded", _draw_nights(known, nights.HARD_LOANS)),
     ]
     slow = [

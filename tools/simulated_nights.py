@@ -66,7 +66,7 @@ NO_LOANS = Loans(0.0)
 # loan only. `inductor-fp16` has 0.51 % over the last four loans; with the loan before them, in which its speedup is 4 %
 # higher, 2.15.
 LOANS_IN_GIT = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0051})
-LOANS_OF_THE_OLD_ENGINE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0215})
+LOANS_WITH_THE_ONE_BEFORE = Loans(0.0041, {"resnet50-inference/inductor-fp16/cuda": 0.0215})
 HARD_LOANS = Loans(0.014)
 
 
