@@ -83,13 +83,12 @@ class Queue:
     in_vain: int = 0  # processes in a row that measured nothing
     lock: Lock = field(default_factory=Lock)
 
-    def list_left(self, alone: bool) -> list[PlannedCase]:
-        """The cases of one part that lack processes: those with the fewest first, then the longest."""
+    def list_left(self) -> list[PlannedCase]:
+        """The cases that lack processes: those with the fewest first, then the longest."""
         lacking = (
             case
             for case in self.cases
-            if case.alone == alone
-            and case.case_id not in self.running
+            if case.case_id not in self.running
             and self.done[case.case_id] < self.wanted
             and self.tried[case.case_id] - self.done[case.case_id] < TRIES
         )
@@ -102,13 +101,18 @@ class Queue:
         return self.known_s.get(case.case_id, UNKNOWN_S)
 
     def take(self, alone: bool, left_s: float) -> list[PlannedCase]:
-        """Takes the cases of the next process that end within `left_s` seconds; none where no case does, and after
-        MOST_IN_VAIN processes that measured nothing."""
+        """Takes the cases of the next process, of one part, that end within `left_s` seconds.
+
+        It takes none while the other part has a case with fewer processes, where no case ends in time, and after
+        MOST_IN_VAIN processes that measured nothing.
+        """
         with self.lock:
             if self.in_vain >= MOST_IN_VAIN:
                 return []
             room_s, taken = left_s - START_S, list[PlannedCase]()
-            for case in self.list_left(alone):
+            in_time = [case for case in self.list_left() if self.seconds(case) <= room_s]
+            fewest = [case for case in in_time if self.processes(case) == self.processes(in_time[0])]
+            for case in (case for case in fewest if case.alone == alone):
                 if self.seconds(case) <= room_s and (not taken or case.gpus == taken[0].gpus):
                     taken.append(case)
                     room_s = min(GROUP_S, room_s) - self.seconds(case)  # the first case may be longer than a group
@@ -124,12 +128,6 @@ class Queue:
             self.done.update(measured_s.keys())
             self.known_s.update(measured_s)
 
-    def first_part(self) -> bool:
-        """True where the cases that run alone have fewer processes, on average, than those side by side."""
-        parts = [[self.processes(case) for case in self.list_left(alone)] for alone in (True, False)]
-        averages = [sum(part) / len(part) if part else float("inf") for part in parts]
-        return averages[0] < averages[1]
-
 
 Measure = Callable[[Sequence[PlannedCase], "int | None", float], Mapping[str, float]]
 
@@ -138,17 +136,22 @@ def measure_all(queue: Queue, gpus: int, ends_at: float, measure: Measure, clock
     """Measures until each case has its processes or the time is over.
 
     `measure` takes the cases of a process, the number of its GPU (None: all of them) and the time at which it must end,
-    and returns the seconds of each measured case. The part of the cases with fewer processes comes first in each round.
+    and returns the seconds of each measured case. The cases that run alone and those side by side take turns.
     """
 
-    def empty(alone: bool, gpu: int) -> None:
+    def empty(alone: bool, gpu: int) -> int:
+        processes = 0
         while taken := queue.take(alone, ends_at - clock()):
             queue.give_back(taken, measure(taken, gpu if taken[0].gpus == 1 else None, ends_at))
+            processes += 1
+        return processes
 
-    first = queue.first_part()
-    for alone in (first, not first):
-        with ThreadPoolExecutor(1 if alone else gpus) as pool:
-            list(pool.map(partial(empty, alone), range(1 if alone else gpus)))
+    turns_in_vain, alone = 0, True
+    while turns_in_vain < 2:
+        lanes = 1 if alone else gpus
+        with ThreadPoolExecutor(lanes) as pool:
+            processes = sum(pool.map(partial(empty, alone), range(lanes)))
+        turns_in_vain, alone = 0 if processes else turns_in_vain + 1, not alone
 
 
 def run_process(

@@ -65,7 +65,22 @@ def test_each_case_gets_its_processes_and_those_that_run_alone_do(recorded_more:
 
     measure_all(queue, 2, 10_000.0, measure, lambda: now[0])
     assert queue.done == Counter({case.case_id: 2 for case in queue.cases})
-    assert begun[0][0] == (recorded_more is SIDE_BY_SIDE)
+    parts = [alone for alone, _ in begun]
+    assert parts == sorted(parts, reverse=recorded_more is SIDE_BY_SIDE)
+
+
+def test_no_case_gets_a_second_process_before_each_one_in_time_has_a_first() -> None:
+    queue = make_queue([*SIDE_BY_SIDE, *ALONE])
+    queue.known_s[SIDE_BY_SIDE[0].case_id] = 200_000.0
+    done = list[tuple[int, str]]()
+
+    def measure(cases: Sequence[PlannedCase], gpu: int | None, ends_at: float) -> Mapping[str, float]:
+        done.extend((queue.processes(case), case.case_id) for case in cases)
+        return {case.case_id: 60.0 for case in cases}
+
+    measure_all(queue, 1, 100_000.0, measure, lambda: 0.0)
+    assert [before for before, _ in done] == [0] * 13 + [1] * 13
+    assert SIDE_BY_SIDE[0].case_id not in {name for _, name in done}
 
 
 def test_a_case_that_is_never_measured_is_tried_twice() -> None:
