@@ -449,7 +449,7 @@ OPTIMIZATIONS = (
     ),
     _promised("inductor-fp16", inductor_fp16, 2.4, 1.2, TENSOR_CORES, _limit_size(0.6, 0.38, 0.7)),
     _promised("cudnn-fused", cudnn_fused, 3.4, 1.2, ONE_GRAPH, _limit_size(0.6, 0.28), needs=AMPERE),
-    _promised("cuda-graph", cuda_graph, 1.0, 0.95, ONE_GRAPH, compared_with="channels-last-fp16"),
+    _promised("cuda-graph", cuda_graph, 1.02, 0.95, ONE_GRAPH, compared_with="channels-last-fp16"),
     _promised(
         *("tensorrt-fp16", tensorrt_fp16, 3.4, 1.2, ENGINE, (FUSED, *_limit_size(0.42, 0.28))),
         needs=TENSORRT,
