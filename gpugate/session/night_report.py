@@ -7,6 +7,7 @@ where its `--junitxml` points.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -34,13 +35,23 @@ def prepare_night(folder: Path) -> None:
 
 
 def write_pages(folder: Path, run: RunResult) -> None:
-    """Replaces `summary.md` and `night.html`, each in one step. Raises OptionError where one cannot be written."""
+    """Replaces `summary.md` and `night.html`, each in one step. Raises OptionError where one cannot be made or written,
+    whatever its own code raises: the session then ends red, and has its run."""
     from gpugate.report.pages.night import night_page  # with jinja2, which a session imports at its end
 
     view = RunView(run)
-    with _writing(folder):
-        write_atomically(folder / SUMMARY, night_summary(view))
-        write_atomically(folder / PAGE, night_page(view, find_last_night(folder, run)))
+    pages: dict[str, Callable[[], str | bytes]] = {
+        SUMMARY: lambda: night_summary(view),
+        PAGE: lambda: night_page(view, find_last_night(folder, run)),
+    }
+    for name, make in pages.items():
+        try:
+            content = make()
+        except Exception as error:
+            problem = f"{folder / name} cannot be made ({type(error).__name__}: {error})"
+            raise OptionError(f"{problem}: report it, with {RUN}, which has the whole run") from error
+        with _writing(folder):
+            write_atomically(folder / name, content)
 
 
 def find_last_night(folder: Path, run: RunResult) -> tuple[str, RunResult] | str:

@@ -237,8 +237,7 @@ class PerfRun:
         run.exit_status = None if run.recording else int(session.exitstatus)
         try:
             self._write_files(run)
-            if self.options.report_path is not None and not self._is_worker:
-                write_pages(self.options.report_path, run)
+            self._write_pages(run)
         finally:  # where no file can be written, the store may have room
             self._lines.extend([] if self._is_worker else remember(run, self.options, self.config.rootpath))
 
@@ -246,8 +245,12 @@ class PerfRun:
         for path in self.options.run_paths:
             run_file.write(path, run)
 
+    def _write_pages(self, run: RunResult) -> None:
+        if self.options.report_path is not None and not self._is_worker:
+            write_pages(self.options.report_path, run)
+
     def _end_unwritten(self, session: pytest.Session, problem: str) -> None:
-        """Ends the session red, also in the files of its run that can be written."""
+        """Ends the session red, also in the files and pages of its run that can be written."""
         self._end_red(session, [problem])
         run = self.run
         if run is None or run.recording:
@@ -256,6 +259,8 @@ class PerfRun:
         for path in self.options.run_paths:
             with suppress(GpugateError):
                 run_file.write(path, run)
+        with suppress(GpugateError):
+            self._write_pages(run)
 
     def _problems(self, session: pytest.Session, perf: PerfSession) -> list[str]:
         """The problems that make a session red without a failed test; a worker of xdist counts its own tests only."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.report.pages import night
 from gpugate.results.verdict import Outcome
 from gpugate.session import perf_session
 from gpugate.store import run_file
@@ -267,7 +268,7 @@ def test_a_full_disk_is_one_sentence_before_anything_is_measured_and_leaves_no_h
     assert not any("run.json" in name for name in tiny.files())
 
 
-@pytest.mark.parametrize("name", ["summary.md", "run.json", "night/run.json"])
+@pytest.mark.parametrize("name", ["summary.md", "night.html", "run.json", "night/run.json"])
 def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
     tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -290,13 +291,36 @@ def test_a_file_of_a_gate_that_finds_no_room_makes_every_file_of_its_run_red(
     assert "INTERNALERROR" not in result.text
     assert main(["verdict", str(tiny.path / "run.json")]) != 0
     assert main(["verdict", str(tiny.path / "night")]) != 0
-    assert "No result" in (tiny.path / "night/summary.md").read_text(encoding="utf-8")
-    assert not (tiny.path / "night/night.html").exists()
+    headline, _, summary = (tiny.path / "night/summary.md").read_text(encoding="utf-8").partition("\n")
+    if name == "summary.md":
+        assert headline.startswith("**No result**")
+    else:
+        assert headline.endswith(f", 1 problem, exit status {result.status}")
+        assert "No space left on device" in summary
+    page = tiny.path / "night/night.html"
+    assert not page.exists() or "gate red" in page.read_text(encoding="utf-8")
+    assert page.exists() == name.endswith("run.json")
     for path in ("run.json", "night/run.json"):
         if not path.endswith(name):
             run = run_file.read(tiny.path / path)
             assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
             assert not run.interrupted
+
+
+def test_a_page_whose_own_code_fails_is_one_sentence_and_the_run_is_stored(
+    tiny: TinyProject, recorded_project: TinyProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(night, "_light", lambda run: run.no_such_thing)
+    tiny.take_baseline(recorded_project)
+    result = tiny.run("--perf-device=cpu", "--gate", "--perf-report=night")
+    check_no_traceback(result.text)
+    (said,) = [line for line in result.text.splitlines() if line.startswith("ERROR: ")]
+    error = "AttributeError: 'RunResult' object has no attribute 'no_such_thing'"
+    assert f"night/night.html cannot be made ({error}): report it" in said
+    assert result.status == pytest.ExitCode.TESTS_FAILED
+    run = run_file.read(tiny.path / "night/run.json")
+    assert (run.problems, run.exit_status) == ([said.removeprefix("ERROR: ")], result.status)
+    assert "1 problem, exit status 1\n" in (tiny.path / "night/summary.md").read_text(encoding="utf-8")
 
 
 def test_what_is_the_users_own_is_not_held_against_what_ships(tiny: TinyProject) -> None:
