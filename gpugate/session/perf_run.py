@@ -209,10 +209,9 @@ class PerfRun:
 
     def _finish(self, session: pytest.Session, perf: PerfSession) -> None:
         run, dropped = perf.result, self._describe_dropped(session, perf)
-        is_due = self.options.gate and selects_all(self.config)
-        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if is_due else dropped)])
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if run.gate else dropped)])
         is_judged = not (run.interrupted or run.recording)
-        self._end(session, run, [*self._problems(session, perf), *(dropped if is_due else [])] if is_judged else [])
+        self._end(session, run, [*self._problems(session, perf), *(dropped if run.gate else [])] if is_judged else [])
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
@@ -274,11 +273,12 @@ class PerfRun:
         return found
 
     def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """A sentence about each recorded case that the catalogue no longer has, and one about the others that no test
-        of the night measures and whose absence is not accepted, except for a developer who selects cases."""
+        """A sentence about each recorded case that the catalogue no longer has, whatever is selected, and without a
+        selection one about the others that no test measures and whose absence is not accepted: a gate is red by both.
+        """
         known = {case.id: case for case in catalogue.cases()}
         lost = list(perf.records.describe_lost(known))
-        if not (self.options.gate or selects_all(self.config)):
+        if not selects_all(self.config):
             return lost
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
