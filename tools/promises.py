@@ -1,21 +1,16 @@
-"""Targets and promises for each GPU beside what was recorded and what a night measured.
+"""Targets and promises for each GPU beside what was recorded and what single runs measured.
 
-`python -m tools.promises` writes promises.md of each machine below results/. It fills in the speedups of
-results/h200/figures.md that stand between `<!--speedup CASE RECORD-->` and `<!--end-->`, where RECORD is `current` or
-`anchor`. The night of a machine is in the folder night/ beside its pages, and single runs are in runs/.
+`python -m tools.promises` writes promises.md of each machine below results/. Its single runs are in runs/ beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
-from pathlib import Path
 
 from gpugate import units
 from gpugate.errors import GpugateError
@@ -23,8 +18,7 @@ from gpugate.measurement.derived import with_derived
 from gpugate.measurement.record import Measurement, Process
 from gpugate.report.table import Column, Table
 from gpugate.results.case import CaseResult, summarize_decider
-from gpugate.results.run import RunResult
-from gpugate.results.summary import Summary, group_by_night, select_counted, summarize_process
+from gpugate.results.summary import group_by_night, select_counted, summarize_process
 from gpugate.statistics.intervals import Estimate
 from gpugate.store import run_file
 from gpugate.store.baseline import Entry, Record
@@ -34,15 +28,8 @@ from tools.machines import H200, MACHINES, ROOT, Machine, is_outdated, list_case
 from tools.markdown_table import Markdown, write_markdown
 from tools.simulated_nights import load_entries
 
-NIGHT, RUNS = "night", "runs"  # the folders of a machine's night and of its single runs
-NIGHT_S = 420.0
+RUNS = "runs"  # the folder of a machine's single runs
 SHARE = 0.8  # of the recorded speedup, or of the lower stored run: a promise below it needs a reason
-# Every side that is measured later has PyTorch's own defaults. Before, its convolutions were in strict FP32.
-DEFAULTS_SINCE = datetime.fromisoformat("2026-11-27T15:00:00+00:00")
-TF32 = "resnet50-inference/tf32/cuda"  # what strict FP32 costs
-# Workloads with convolutions. A side with a network launches dozens of kernels, and in FP32 none on tensor cores.
-NETWORKS = ("resnet50-inference", "resnet18-training", "driving", "video/segment", "video/end-to-end")
-NETWORK_KERNELS = 50
 
 
 @dataclass(frozen=True)
@@ -178,19 +165,11 @@ class RecordedCase(PromisedCase):
         varied = "one process alone is recorded" if few else f"processes differ by {units.percent(cv or 0.0)}"
         return f"{varied}: {why}" if why else ""
 
-    @property
-    def is_against_strict_fp32(self) -> bool:
-        """True where the recorded reference is a network in strict FP32, which is slower than PyTorch's default."""
-        counters, workload = self.entry.current.reference_counters, self.case.workload.name
-        has_network = workload.startswith(NETWORKS) and counters.get("kernels", 0) >= NETWORK_KERNELS
-        return has_network and counters.get("tensor_core_kernels") == 0 and is_strict(self.entry.current.recorded_at)
-
 
 @dataclass(frozen=True)
 class StoredSpeedup:
-    """The speedup of a case in a run that is stored in the file `path`."""
+    """The speedup of a case in a stored run."""
 
-    path: Path
     started_at: str
     speedup: Estimate
     result: CaseResult
@@ -236,25 +215,6 @@ class RunCase(PromisedCase):
         return Spread.of([one.median for one in found]) if len(found) > 1 else _spread(found[0])
 
 
-def is_strict(started_at: str) -> bool:
-    """True for a measurement whose sides had strict FP32: its convolutions ran without TF32."""
-    return datetime.fromisoformat(started_at) < DEFAULTS_SINCE
-
-
-def describe_strict_fp32(subject: str) -> str:
-    """A sentence on what is measured against strict FP32, with the cost that the nights measured before the change."""
-    costs = []
-    for machine in MACHINES:
-        night = Night(machine)
-        found = night.summary(TF32)
-        if found is not None and is_strict(night.runs[0].started_at):
-            costs.append(f"{found.speedup.median:.2f} ({machine.gpu}, {night.runs[0].started_at[:10]})")
-    workload, optimization, _ = TF32.split("/")
-    measured = f"`{workload}` by {' and '.join(costs)}, as the case `{optimization}` of that night measured"
-    sentence = f"{subject} measured against strict FP32, which is slower than PyTorch's default of convolutions in TF32"
-    return f"{sentence}: {measured}." if costs else f"{sentence}."
-
-
 def load_cases(machine: Machine = H200) -> dict[str, RecordedCase]:
     """Loads each case that is recorded on a machine, by its id, in the order of the catalogue."""
     entries = load_entries(machine)
@@ -288,15 +248,15 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
     """
     entries, found = load_entries(machine), dict[str, list[StoredSpeedup]]()
     cases = {case.id: case for case in list_cases("cuda") if not _is_recorded(case, entries)}
-    folders = (machine.results / NIGHT, machine.results / RUNS)
-    for shown, path in ((folder / path.name, path) for folder in folders for path in list_files(folder, "*.json")):
+    folder = machine.results / RUNS
+    for path in list_files(folder, "*.json"):
         if json.loads(path.read_text(encoding="utf-8"))["format"] != run_file.FILE.format:  # such as a comparison
             continue
         run = run_file.read(path)
         for case_id, result in run.cases.items():
             case, decided = cases.get(case_id), summarize_decider(result)
             if case is not None and decided is not None and result.compared_with == case.reference_name:
-                one = StoredSpeedup(shown, run.started_at, decided.speedup, result)
+                one = StoredSpeedup(run.started_at, decided.speedup, result)
                 found.setdefault(case_id, []).append(one)
     newer = {one: [run for run in runs if not is_outdated(cases[one], run.started_at)] for one, runs in found.items()}
     return {one: newer[one] or runs for one, runs in found.items() if newer[one] or one not in entries}
@@ -305,35 +265,6 @@ def _load_speedups(machine: Machine) -> dict[str, list[StoredSpeedup]]:
 def _is_recorded(case: Case, entries: Mapping[str, Entry]) -> bool:
     """True where the case has a record that its sides did not change after."""
     return case.id in entries and not is_outdated(case, entries[case.id].current.recorded_at)
-
-
-class Night:
-    """The measured cases of a machine's stored night, by id. Its runs are in their order of time."""
-
-    def __init__(self, machine: Machine) -> None:
-        runs = [run_file.read(path) for path in list_files(machine.results / NIGHT, "*.json")]
-        self.runs: list[RunResult] = sorted(runs, key=lambda run: run.started_at)
-        measured = (case for run in self.runs for case in run.cases.values() if case.measurement is not None)
-        self._cases: dict[str, CaseResult] = {case.case_id: case for case in measured}
-
-    @property
-    def title(self) -> str:
-        """`2026-11-26, NVIDIA H200, driver 580.159.04, ...`"""
-        first = self.runs[0]
-        return ", ".join([first.started_at[:10], *first.environment.facts])
-
-    def count(self, case_ids: Iterable[str]) -> int:
-        """Counts the cases that the night measured."""
-        return len(self._cases.keys() & set(case_ids))
-
-    def summary(self, case_id: str) -> Summary | None:
-        """The summary of the process that decided; None for a case that was not measured."""
-        case = self._cases.get(case_id)
-        return summarize_decider(case) if case is not None else None
-
-    def counter(self, case_id: str, name: str) -> float | None:
-        case = self._cases.get(case_id)
-        return None if case is None else read_counter(case, name)
 
 
 def read_counter(result: CaseResult, name: str) -> float | None:
@@ -348,8 +279,8 @@ def _find_counter(counted: Measurement | Record, name: str) -> float | None:
     return counted.reference_counters[name] / found if name == CACHED_STEP and found else found
 
 
-def write_promises(machine: Machine, cases: Mapping[str, RecordedCase], night: Night) -> str:
-    """Writes the page of targets, promises, records, stored runs and the night of a machine, in Markdown."""
+def write_promises(machine: Machine, cases: Mapping[str, RecordedCase]) -> str:
+    """Writes the page of targets, promises, records and stored runs of a machine, in Markdown."""
     run_cases = load_run_cases(machine)
     held: list[RecordedCase | RunCase] = [*cases.values(), *run_cases.values()]
     compared = [one for one in held if not one.is_outdated]
@@ -366,18 +297,14 @@ a stored run of this GPU are not listed.
 
 - A speedup is over the reference in the column "against". `baseline` is the unoptimized side: eager PyTorch with
   PyTorch's own defaults, or the library of the host that the workload names.
-{_list_strict_fp32(cases, night)}- {kept} of {len(compared)} promises are at least {SHARE:g} of the record or, where
+- {kept} of {len(compared)} promises are at least {SHARE:g} of the record or, where
   there is none, of the lower stored run. Each other one of these has its reason. {len(waiting)} further
   promises wait for a record or a run: the sides changed since.
 - A target is to be reached; in brackets is the larger figure that was hoped for. **Bold**: below the target.
 
-The night is [{NIGHT}/]({NIGHT}/summary.md): {night.title}.
-It is one process of each case, or the one that decided where others confirmed it, with its interval, each end of which
-holds at 99 %. A cell is empty where the night did not measure the case.
-
 ## Speedups
 
-{write_markdown(_speedups(cases, night))}
+{write_markdown(_speedups(cases))}
 
 ## Stored runs of sides without a record
 
@@ -392,70 +319,44 @@ process of the code of its hour. The promise is compared with the lower median o
 
 ## Items per second with a target
 
-{write_markdown(_rates_with_target(cases, night))}
+{write_markdown(_rates_with_target(cases, run_cases))}
 """
     if any(case_id in cases or case_id in run_cases for case_id, _ in COUNTER_TARGETS):
         page += f"""
 ## Counters with a target
 
-The record is the largest value of its processes; the night and the newest stored run are of their first process. The
-target of `{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases, machine)}
+The record is the largest value of its processes; the newest stored run is one process. The target of
+`{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases, machine)}
 
-{write_markdown(_counters(cases, run_cases, night))}
+{write_markdown(_counters(cases, run_cases))}
 """
-    known = len(list_cases("cuda"))
-    return f"""{page}
-## The time of the night
-
-The goal is at most {NIGHT_S / 60:g} min on four GPUs for all cases, with remembered proofs. The night showed every
-proof. It has {night.count(cases)} of the {len(cases)} recorded cases, of {known} in the catalogue, and
-its first run took {_night_time(night)}.
-"""
-
-
-def _list_strict_fp32(cases: Mapping[str, RecordedCase], night: Night) -> str:
-    """The entry of the list that says which figures are against strict FP32; empty where none is."""
-    marked = sum(one.is_against_strict_fp32 for one in cases.values())
-    subjects = [f"{units.number_of(marked, 'record')}, marked **FP32**,"] if marked else []
-    subjects += [f"the night of {night.runs[0].started_at[:10]}"] if is_strict(night.runs[0].started_at) else []
-    words = f"{' and '.join(subjects)} {'were' if marked else 'was'}"
-    return f"- {describe_strict_fp32(words[0].upper() + words[1:])}\n" if subjects else ""
+    return page
 
 
 def _describe_bus(cases: Mapping[str, RecordedCase], machine: Machine) -> str:
     if BUS_SHARE not in cases:
         return ""
-    figures = "figures.md" if machine is H200 else f"../{H200.folder}/figures.md"
-    return f""" A gate asks for a smaller
-share of the bus than the target: [streams beside others]({figures}#streams-beside-others)."""
+    lessons = "lessons.md" if machine is H200 else f"../{H200.folder}/lessons.md"
+    return f" A gate asks for a smaller share of the bus than the target: [streams beside others]({lessons}#streams)."
 
 
-def _night_time(night: Night) -> str:
-    """The wall time of the night's first run, all shards beside each other; bold where it is missed."""
-    taken_s = night.runs[0].wall_s
-    return units.duration(taken_s) if taken_s <= NIGHT_S else f"**{units.duration(taken_s)}**"
-
-
-def _speedups(cases: Mapping[str, RecordedCase], night: Night) -> Table:
+def _speedups(cases: Mapping[str, RecordedCase]) -> Table:
     columns = (
         *(Column("case", left=True), Column("against", left=True), Column("target"), Column("promise")),
-        *(Column("record"), Column("night")),
+        Column("record"),
         *(Column("promise / record"), Column("reason of a low promise", left=True)),
     )
-    return Table("", columns, tuple(_speedup_row(one, night) for one in cases.values()))
+    return Table("", columns, tuple(map(_speedup_row, cases.values())))
 
 
-def _speedup_row(one: RecordedCase, night: Night) -> tuple[str, ...]:
-    recorded, found = speedups(one.entry.current), night.summary(one.case.id)
-    tonight = "" if found is None else _spread(found.speedup).as_speedup()
-    reference = f"`{one.case.reference_name}`"
+def _speedup_row(one: RecordedCase) -> tuple[str, ...]:
+    recorded = speedups(one.entry.current)
     return (
         one.name,
-        Markdown(f"{reference} **FP32**") if one.is_against_strict_fp32 else reference,
+        f"`{one.case.reference_name}`",
         f"{one.target or ''}",
         _bold_below(one.target, one.promise),
         _bold_below(one.target, recorded.median, recorded.as_speedup()),
-        "" if found is None else _bold_below(one.target, found.speedup.median, tonight),
         f"{one.share:.2f}",
         OUTDATED if one.is_outdated else one.reason if one.is_low else "",
     )
@@ -475,22 +376,12 @@ def _speedups_of_runs(cases: Mapping[str, RunCase]) -> Table:
         (
             *(one.name, f"`{one.case.reference_name}`", f"{one.target or ''}", _bold_below(one.target, one.promise)),
             _bold_below(one.target, one.spread.median, one.spread.as_speedup()),
-            Markdown(", ".join(f"[{run.started_at[:10]}]({_link(run, one.machine)})" for run in one.runs)),
+            ", ".join(run.started_at[:10] for run in one.runs),
             *(f"{one.share:.2f}", OUTDATED if one.is_outdated else one.reason if one.is_low else ""),
         )
         for one in cases.values()
     )
     return Table("", columns, tuple(rows))
-
-
-def _link(run: StoredSpeedup, machine: Machine) -> str:
-    """The address of the run's page where it has one, else of its data, from the page of promises.
-
-    The runs `catalogue*.json` have one page.
-    """
-    name = "catalogue" if run.path.stem.startswith("catalogue") else run.path.stem
-    page = run.path.with_name(f"{name}.md")
-    return (page if page.exists() else run.path).relative_to(machine.results).as_posix()
 
 
 def _other_cases(cases: Sequence[PromisedCase]) -> Table:
@@ -505,44 +396,34 @@ def _other_cases(cases: Sequence[PromisedCase]) -> Table:
 
 
 def find_elsewhere(one: PromisedCase) -> str:
-    """The places where a case is recorded, was measured, or is printed by a run without data."""
+    """The places where a case is recorded or was measured."""
     others = [other for other in MACHINES if other is not one.machine]
     places = [f"recorded on an {other.gpu}" for other in others if one.case.id in load_entries(other)]
     places += [f"measured on an {other.gpu}" for other in others if one.case.id in load_run_cases(other)]
-    printed = [f"an {other.gpu}" for other in MACHINES if _is_printed(one.case, other)]
-    places += [f"printed on {' and '.join(printed)}, without data"] if printed else []
     return ", ".join(places) if places else Markdown("**never run**")
 
 
-def _is_printed(case: Case, machine: Machine) -> bool:
-    """True where a stored text has a table of the workload, and a row of the optimization somewhere."""
-    workload, optimization = (re.escape(name) for name in (case.workload.name, case.optimization.name))
-    texts = (path.read_text(encoding="utf-8") for path in (machine.results / RUNS).glob("*.txt"))
-    wanted = (rf"^{workload}/cuda, ", rf"^{optimization} +[\d.,]+ ms ")
-    return any(all(re.search(one, text, re.MULTILINE) for one in wanted) for text in texts)
-
-
-def _rates_with_target(cases: Mapping[str, RecordedCase], night: Night) -> Table:
-    columns = (Column("case", left=True), Column("target"), Column("record"), Column("night"))
+def _rates_with_target(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase]) -> Table:
+    columns = (Column("case", left=True), Column("target"), Column("record"), Column("newest run"))
     rows = []
     for case_id, target in RATE_TARGETS.items():
-        if case_id not in cases:
+        one = cases.get(case_id) or run_cases.get(case_id)
+        if one is None:
             continue
-        recorded, found = cases[case_id].items_per_s, night.summary(case_id)
-        items_per_s = cases[case_id].case.size.items_per_second
-        tonight = None if found is None else items_per_s(found.optimized_ms.median)
+        recorded = cases[case_id].items_per_s if case_id in cases else None
+        newest = summarize_decider(run_cases[case_id].newest.result) if case_id in run_cases else None
+        ran = one.case.size.items_per_second(newest.optimized_ms.median) if newest else None
         rows.append(
             (
-                f"`{case_id.removesuffix('/cuda')}`",
-                f"{target}",
-                _bold_below(target, recorded.median, recorded.as_rate()),
-                "" if tonight is None else _bold_below(target, tonight, f"{tonight:,.0f}"),
+                *(one.name, f"{target}"),
+                "" if recorded is None else _bold_below(target, recorded.median, recorded.as_rate()),
+                "" if ran is None else _bold_below(target, ran, f"{ran:,.0f}"),
             )
         )
     return Table("", columns, tuple(rows))
 
 
-def _counters(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase], night: Night) -> Table:
+def _counters(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase]) -> Table:
     columns = (Column("case", left=True), Column("counter", left=True), Column("target"), Column("promise"))
     rows = []
     for (case_id, counter), target in COUNTER_TARGETS.items():
@@ -552,7 +433,6 @@ def _counters(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase
             continue
         values = (
             _find_counter(recorded.entry.current, counter) if recorded else None,
-            night.counter(case_id, counter),
             read_counter(ran.newest.result, counter) if ran else None,
         )
         rows.append(
@@ -561,7 +441,7 @@ def _counters(cases: Mapping[str, RecordedCase], run_cases: Mapping[str, RunCase
                 *("" if value is None else _bold_below(target, value, f"{value:.3g}") for value in values),
             )
         )
-    return Table("", (*columns, Column("record"), Column("night"), Column("newest run")), tuple(rows))
+    return Table("", (*columns, Column("record"), Column("newest run")), tuple(rows))
 
 
 def _promise_counter(one: PromisedCase, counter: str) -> float:
@@ -579,22 +459,6 @@ def _bold_below(target: Target | None, value: float, words: str | None = None) -
     return Markdown(f"**{shown}**") if target and value < target.at_least else shown
 
 
-_FIGURE = re.compile(r"(<!--speedup (\S+) (current|anchor)-->)(?:(?!<!--).)*(<!--end-->)", re.DOTALL)
-
-
-def fill_figures(text: str, cases: Mapping[str, RecordedCase]) -> str:
-    """Fills in the marked speedups of a page. Raises GpugateError for a marker of a case that is not recorded."""
-
-    def fill(found: re.Match[str]) -> str:
-        opening, name, record, closing = found.groups()
-        one = cases.get(f"{name}/cuda")
-        if one is None:
-            raise GpugateError(f"the marker {opening} names nothing that is recorded: correct it")
-        return f"{opening}{speedups(getattr(one.entry, record)).as_speedup()}{closing}"
-
-    return _FIGURE.sub(fill, text)
-
-
 def speedups(record: Record) -> Spread:
     """Computes the speedups of the counted processes."""
     return Spread.of([summarize_process(process).speedup.median for process in _counted(record)])
@@ -606,13 +470,11 @@ def _counted(record: Record) -> list[Process]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Writes the pages of promises, and fills in figures.md, from the records and the nights."""
+    """Writes the pages of promises, from the records and the stored runs."""
     argparse.ArgumentParser(prog="python -m tools.promises", description=main.__doc__).parse_args(words)
     for machine in MACHINES:
-        promises = write_promises(machine, load_cases(machine), Night(machine))
+        promises = write_promises(machine, load_cases(machine))
         (machine.results / "promises.md").write_text(promises, encoding="utf-8")
-    figures = H200.results / "figures.md"
-    figures.write_text(fill_figures(figures.read_text(encoding="utf-8"), load_cases(H200)), encoding="utf-8")
 
 
 if __name__ == "__main__":

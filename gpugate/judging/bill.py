@@ -26,8 +26,7 @@ from gpugate.workload.counter_names import EXACT, EXACT_UNLESS_AUTOTUNED
 SAME = 0.02  # of GPU work and of memory: a growth below it is none, and neither is one below this share of the step
 # Of the GPU work of kernels that were chosen by timing them, where they are not those of enough recorded processes. The
 # processes of a night often share one choice, so that their spread does not show it: the two such cases that one gate
-# of equal code finished took 6 and 7 % more. Three that another host measured later (results/h200/another-host) took 2
-# and 6 % more and 2 % less.
+# of equal code finished took 6 and 7 % more. Three that another host measured later took 2 and 6 % more and 2 % less.
 CHOSEN_ANEW = 0.1
 DEVIATIONS = 3.0  # between recorded processes
 # The rise of an item that is none: a share of the item, and milliseconds or bytes.

@@ -30,7 +30,6 @@ from gpugate.store import run_file
 from tests.support import stored_runs
 from tests.support.golden_verdicts import FOLDER, RUNS
 from tests.support.recorded_nights import Faults, recorded_night
-from tools.run_page import results_page
 
 WORDS = FOLDER / "words"
 COLUMNS, DETAILED_COLUMNS = 120, 200
@@ -79,7 +78,6 @@ def _texts(name: str, run: RunResult, last: tuple[str, RunResult] | None) -> Ite
     view = RunView(run)
     yield f"{name}.screen.txt", render_text(screen(view, COLUMNS), COLUMNS, False) + "\n".join(view.next_command)
     yield f"{name}.details.txt", render_text(screen(view, DETAILED_COLUMNS, detailed=True), DETAILED_COLUMNS, False)
-    yield f"{name}.results.md", results_page(view)
     yield (
         f"{name}.page.html",
         _STYLE.sub("", night_page(view, last or "no earlier night").decode()),

@@ -1,7 +1,5 @@
 """Promises keep close to the records, or give the reason; the pages agree with the records."""
 
-import re
-
 import pytest
 
 from gpugate.catalogue import catalogue
@@ -10,10 +8,8 @@ from tools.archive import list_files
 from tools.machines import CHANGED_AT, H200, MACHINES, Machine, is_outdated
 from tools.promises import (
     RUNS,
-    Night,
     RecordedCase,
     RunCase,
-    fill_figures,
     load_cases,
     load_other_cases,
     load_run_cases,
@@ -21,7 +17,6 @@ from tools.promises import (
     write_promises,
 )
 
-FIGURES = H200.results / "figures.md"
 ALL = [one for machine in MACHINES for one in load_cases(machine).values()]  # cases that both have stand twice
 FROM_RUNS = [one for machine in MACHINES for one in load_run_cases(machine).values()]
 
@@ -67,19 +62,5 @@ def test_each_change_has_a_record_or_a_run_of_the_sides_before() -> None:
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.folder)
 def test_the_page_of_promises_is_up_to_date(machine: Machine) -> None:
-    page = write_promises(machine, load_cases(machine), Night(machine))
+    page = write_promises(machine, load_cases(machine))
     assert (machine.results / "promises.md").read_text(encoding="utf-8") == page, "run python -m tools.promises"
-
-
-def test_the_marked_figures_are_up_to_date(cases: dict[str, RecordedCase]) -> None:
-    text = FIGURES.read_text(encoding="utf-8")
-    assert fill_figures(text, cases) == text, "run python -m tools.promises"
-    markers = re.findall(r"<!--(end)?", text.replace("`<!--`", ""))
-    assert markers == ["", "end"] * (len(markers) // 2)
-
-
-def test_a_stale_figure_is_filled_in_anew(cases: dict[str, RecordedCase]) -> None:
-    marker, case_id = "<!--speedup two-layer-net/all current-->", "two-layer-net/all/cuda"
-    figure = speedups(cases[case_id].entry.current).as_speedup()
-    text = f"It is {marker}9.99x (9..10)<!--end-->, and 9.99x stays."
-    assert fill_figures(text, cases) == f"It is {marker}{figure}<!--end-->, and 9.99x stays."
