@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -208,10 +208,11 @@ class PerfRun:
             self.config.add_cleanup(partial(setattr, session, "exitstatus", session.exitstatus))
 
     def _finish(self, session: pytest.Session, perf: PerfSession) -> None:
-        run, dropped = perf.result, self._describe_dropped(session, perf)
-        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *([] if run.gate else dropped)])
-        is_judged = not (run.interrupted or run.recording)
-        self._end(session, run, [*self._problems(session, perf), *(dropped if run.gate else [])] if is_judged else [])
+        run, dropped = perf.result, dict(self._describe_dropped(session, perf))
+        notes = [words for words, is_red in dropped.items() if not is_red]
+        problems = [*self._problems(session, perf), *(words for words, is_red in dropped.items() if is_red)]
+        self._lines.extend([*perf.doubt.describe(), *sorted(perf.notes), *notes])
+        self._end(session, run, [] if run.interrupted or run.recording else problems)
 
     def _finish_without_cases(self, session: pytest.Session) -> None:
         """The end of a session that measured nothing itself: the controller of xdist, or one of plain tests alone."""
@@ -272,23 +273,24 @@ class PerfRun:
             found += run_problems(perf.result)
         return found
 
-    def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> list[str]:
-        """A sentence about each recorded case that the catalogue no longer has, whatever is selected, and without a
-        selection one about the others that no test measures and whose absence is not accepted: a gate is red by both.
-        """
+    def _describe_dropped(self, session: pytest.Session, perf: PerfSession) -> Iterator[tuple[str, bool]]:
+        """Yields a sentence about each recorded case that the catalogue no longer has, and one about the others that no
+        test of the night measures and whose absence is not accepted, except for a developer who selects cases; each
+        with True where it makes this session red."""
+        gate, is_whole = self.options.gate, selects_all(self.config)
         known = {case.id: case for case in catalogue.cases()}
-        lost = list(perf.records.describe_lost(known))
-        if not selects_all(self.config):
-            return lost
+        yield from ((words, gate) for words in perf.records.describe_lost(known))  # which no selection can mean
+        if not (gate or is_whole):
+            return
         selected = {case.id for item in session.items for case in cases_of(item)}
         selected.update(self.options.shard.cases if self.options.shard else ())
         kind = "/cuda" if self.config.option.markexpr == GPU_MARK else ""
         left_out = (name for name in perf.records.recorded if name in known and name not in selected)
         others = [name for name in left_out if name.endswith(kind) and not perf.accepts_absence(known[name])]
         step = "let their tests run, divide them by --perf-shard, or delete the records with gpugate accept --delete"
-        names = list_names(sorted(others))
-        dropped = f"no selected test measures {names}, which this machine has recorded: {step}"
-        return [*lost, dropped] if others else lost
+        if others:
+            names = list_names(sorted(others))
+            yield f"no selected test measures {names}, which this machine has recorded: {step}", gate and is_whole
 
     def _end_red(self, session: pytest.Session, problems: Sequence[str]) -> None:
         """Keeps the problems in the run, prints them at the end, and makes them the exit status."""
