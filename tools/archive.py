@@ -21,7 +21,7 @@ from tools.machines import ROOT
 RESULTS = ROOT / "results"
 ARCHIVES = "trials-*.tar.xz"
 HOSTS = ("night/*.json", "slow-host/*.json", "another-host/*.json", "runs/llm-*.json", "runs/catalogue*.json")
-ARCHIVED = ("duets/*/duets-*.json", "trust/**/trials-*.json", *HOSTS)
+ARCHIVED = ("duets/*/duets-*.json", *HOSTS)
 
 
 def list_files(folder: Path, pattern: str) -> list[Path]:

@@ -326,18 +326,17 @@ process of the code of its hour. The promise is compared with the lower median o
 ## Counters with a target
 
 The record is the largest value of its processes; the newest stored run is one process. The target of
-`{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases, machine)}
+`{CACHED_STEP}` is a gain, as a speedup is.{_describe_bus(cases)}
 
 {write_markdown(_counters(cases, run_cases))}
 """
     return page
 
 
-def _describe_bus(cases: Mapping[str, RecordedCase], machine: Machine) -> str:
+def _describe_bus(cases: Mapping[str, RecordedCase]) -> str:
     if BUS_SHARE not in cases:
         return ""
-    lessons = "lessons.md" if machine is H200 else f"../{H200.folder}/lessons.md"
-    return f" A gate asks for a smaller share of the bus than the target: [streams beside others]({lessons}#streams)."
+    return " A gate asks for less of the bus than the target: [streams beside others](../lessons.md#streams)."
 
 
 def _speedups(cases: Mapping[str, RecordedCase]) -> Table:

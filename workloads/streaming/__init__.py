@@ -29,7 +29,7 @@ COMPUTE: Regimes = {
 # Reading at 55 GB/s beside a bus of the same rate is bounded by memory: twelve threads that read into 512 MiB of
 # buffers reached 34 GB/s, and 61 % of the bus. So the buffers fit in the L3 cache, where the bus finds the block that
 # was just read; there, waiting for Python's lock cost many readers as much as memory had. Four readers with a team of
-# three threads each reached 95 % (results/h200/lessons.md). 1 GiB on disk, 128 MiB of buffers.
+# three threads each reached 95 % (results/lessons.md). 1 GiB on disk, 128 MiB of buffers.
 COPY: Regimes = {
     "cuda": Regime(rows=8192, points=1024, blocks=32, rounds=0, buffers=4, readers=4, consumers=2, pieces=2, team=3)
 }
@@ -76,7 +76,7 @@ ALWAYS_BUSY = (
     Limit("active_fraction", at_least_of_reference=2.0),
 )
 # A host without other users of its memory reached 90 to 95 %, and 49 to 74 % beside other processes: reading at 55 GB/s
-# is bounded by the shared memory (results/h200/lessons.md).
+# is bounded by the shared memory (results/lessons.md).
 BUSY_BUS = Limit("bus_share", at_least=0.45)
 HIDDEN_COPIES = Limit("overlap_fraction", at_least=0.5)
 SPEEDUP_BY_BUFFERS = {1: 1.73, 2: 3.4, 3: 4.5, 4: 5.5, 8: 5.85}  # at least, on sm_90
