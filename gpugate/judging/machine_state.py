@@ -30,8 +30,9 @@ UNSEEN_SHARE, MOSTLY = 0.1, 0.5
 ABOUT_KERNELS = ("kernels", "kernel_launches", "graph_launches", "tensor_core_kernels")
 
 LAUNCH_LATENCY = "launch_latency_us"
-# Times a ceiling, or a recorded latency: no probe is more exact. It was chosen on two gates of an H100: 11 of 13 pairs of
-# probes of a slow host exceed it, and none of 28 of another one. Of a night of an H200, which did not choose it, 3 of 94.
+# Times a ceiling, or a recorded latency: no probe is more exact. It was chosen on two gates of an H100: 11 of 13 pairs
+# of probes of a slow host exceed it, and none of 28 of another host. Of 94 of a night of an H200, which did not choose
+# it, 3 do.
 PROBE_RATIO = 1.2
 
 BUSY_CORES = 0.5  # taken by other processes: threads on all cores then wait for the one that has to share its core
