@@ -21,7 +21,7 @@ from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import ReasonCode
 from gpugate.results.run import Mode, RunResult
 from gpugate.results.series import sweeps
-from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, NextStep, Outcome, Verdict, outcome_word
+from gpugate.results.verdict import CASE_CHECKS, NOT_JUDGED, SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.policy import SHARP
 from gpugate.units import date_of, number_of, percent
 
@@ -202,14 +202,9 @@ class RunView:
     def attention(self) -> list[Finding]:
         """Everything that is not PASS, the worst first: the cases with one reason code and one step together.
 
-        The reason is the one of the first case. A promise that a run without --gate leaves open is no failure: the
-        gains count those cases.
+        The reason is the one of the first case.
         """
-        found = self._merge(lambda one: one.verdicts[0].code)
-        return [one for one in found if not self._is_left_open(one.verdicts[0])]
-
-    def _is_left_open(self, verdict: Verdict) -> bool:
-        return verdict.code is ReasonCode.PROMISE_OPEN and not self.run.gate
+        return self._merge(lambda one: one.verdicts[0].code)
 
     def _merge(self, key: Callable[[Finding], Hashable]) -> list[Finding]:
         """The findings of the cases; those with equal checks, steps and keys as one, with one command for all."""
@@ -247,20 +242,7 @@ class RunView:
             for sweep in sweeps(self.run.cases)
             if sweep.knee
         ]
-        return [words + self._describe_undecided(), *knees]
-
-    def _describe_undecided(self) -> str:
-        """The end of the sentence; with a command for all of them, where their steps are one."""
-        run, found = self.run, [one for case in self.cases for one in case.verdicts if self._is_left_open(one)]
-        if not found:
-            return ""
-        verb, which = ("is", "its interval is") if len(found) == 1 else ("are", "their intervals are")
-        words = f"; {len(found)} {verb} UNDECIDED: {which} on both sides of the promise"
-        steps = {verdict.next_step for verdict in found}
-        command = describe_next_step(found[0], run, [one.case_id for one in found])
-        if steps == {NextStep.FREE_CORES}:
-            return f"{words}: {command}"
-        return f"{words}, and `{command}` measures longer" if steps == {NextStep.MEASURE_LONGER} else words
+        return [words, *knees]
 
     @cached_property
     def whole_runs(self) -> list[str]:
