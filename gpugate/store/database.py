@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ MAKING_LOCK = 0x67617465  # of PostgreSQL, where two processes cannot make one t
 # Of a row that another program changed.
 NO_VALUE = (LookupError, ValueError, TypeError, ArithmeticError, AttributeError)
 _DAMAGED = re.compile("not a database|malformed|no such column|has no column|column .* does not exist")
-_PLACE = re.compile(r"[\w.:-]*")  # the name of a server or of its database
+_PLACE = re.compile(r"[\w.:-]*")  # the name of a server
 RUN = sql.Table(
     "run",
     sql.MetaData(),
@@ -201,33 +200,22 @@ def _read_night(text: str, case: str = "") -> Night:
 
 
 def _describe(address: URL) -> str:
-    """The path of a SQLite file, or the server without what may be secret: a log keeps what is printed."""
+    """The path of a SQLite file, or the server without what may be secret: a password whose @ is not quoted ends in the
+    host."""
     if address.get_backend_name() == "sqlite":
         return str(address.database or "the store in memory")
-    return f"{address.drivername}://{_hide_secrets(address.host or '', address)}"
-
-
-def _hide_secrets(words: str, address: URL) -> str:
-    """The words, such as an error of a driver, with `***` for each part of the address that may be secret. A password
-    whose @ is not quoted ends in the host."""
-    odd = [part for part in (address.host, address.database) if part and not _PLACE.fullmatch(part)]
-    secrets = [address.password, *odd, *chain.from_iterable(address.normalized_query.values())]
-    for secret in filter(None, map(str, filter(None, secrets))):
-        words = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "***", words)
-    return words
+    return f"{address.drivername}://{address.host if _PLACE.fullmatch(address.host or '') else '***'}"
 
 
 def _sentence(address: URL, done: str, error: Exception) -> str:
-    problem, step = _hide_secrets(_first_line(error), address), "make room, mend its permissions, or give another store"
-    if isinstance(error, NO_VALUE) or _DAMAGED.search(problem):
-        step = "delete it, then add the files of its runs with gpugate store add"
-    elif address.get_backend_name() != "sqlite":
-        step = "check the server and the URL, or give another store"
-    return f"{_describe(address)} cannot be {done} ({problem}): {step}"
-
-
-def _first_line(error: Exception) -> str:
-    """The words of the driver where there are some: SQLAlchemy adds the statement and a link."""
-    cause = getattr(error, "orig", None) or error
+    """The words of a server's driver may have a secret of the URL: its error has its name alone."""
+    cause = getattr(error, "orig", None) or error  # SQLAlchemy adds the statement and a link
     text = getattr(cause, "strerror", None) or str(cause)
-    return (text.strip().splitlines() or [type(cause).__name__])[0]
+    words = (text.strip().splitlines() or [type(cause).__name__])[0]
+    is_file = address.get_backend_name() == "sqlite"
+    step = "make room, mend its permissions, or give another store"
+    if isinstance(error, NO_VALUE) or _DAMAGED.search(words):
+        step = "delete it, then add the files of its runs with gpugate store add"
+    elif not is_file:
+        step = "check the server and the URL, such as by psql, or give another store"
+    return f"{_describe(address)} cannot be {done} ({words if is_file else type(cause).__name__}): {step}"

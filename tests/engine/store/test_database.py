@@ -277,7 +277,10 @@ def test_the_table_of_another_gpugate_is_one_sentence(url: str) -> None:
         ("postgresql//me:secret@host/a", "the URL of the store is no valid one of"),
         ("sqlite:////bin/true?timeout=secret", "the URL of the store is no valid one of"),
         ("sqlite:////proc/none/store.sqlite", "/proc/none/store.sqlite cannot be made (No such file or directory)"),
-        ("postgresql://me:secret@127.0.0.1:1/a", "postgresql+psycopg://127.0.0.1 cannot be opened ("),
+        (
+            "postgresql://me:secret@127.0.0.1:1/a",
+            "postgresql+psycopg://127.0.0.1 cannot be opened (OperationalError): check the server and the URL",
+        ),
         (
             "postgresql://me@127.0.0.1:1/a?password=secret&sslpassword=secret",
             "postgresql+psycopg://127.0.0.1 cannot be",
