@@ -21,12 +21,12 @@ def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: CaseResult | None = 
         reason, outcome = Reason(ReasonCode.MACHINE_UNFIT, {"problem": str(unfit.unfit)}), Outcome.ENV_INVALID
         step = NextStep.USE_CUDA if unfit.environment_problem is None else NextStep.COOL_MACHINE
     elif knee is None:
-        problem = next((point.problem for point in sweep.points if point.problem), "one value is no sweep")
+        problem = next(iter(sweep.problems.values()), "one value is no sweep")
         reason, outcome = Reason(ReasonCode.NOTHING_MEASURED, {"problem": problem}), Outcome.UNDECIDED
     elif recorded is None:
         outcome, step = (Outcome.NO_BASELINE, NextStep.RECORD) if mode is Mode.GATE else (Outcome.PASS, None)
     else:
-        values = [point.value for point in sweep.points]
+        values = list(sweep.points)
         moved = abs(values.index(knee) - values.index(recorded)) > 1
         outcome, step = (Outcome.REGRESSED, NextStep.MEASURE_LONGER) if moved else (Outcome.PASS, None)
     return Verdict("knee", sweep.id, outcome, (reason,), step, numbers)

@@ -16,7 +16,7 @@ from gpugate.results.bill import Bills, bills_of, median_kernels_ms
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.reason import BILL_WORDS
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, Sweep, SweepPoint, ladders, sweeps
+from gpugate.results.series import Ladder, Sweep, ladders, sweeps
 from gpugate.results.summary import Summary
 from gpugate.results.verdict import SEVERITY, Outcome, Verdict, outcome_word
 from gpugate.statistics.intervals import Estimate
@@ -143,7 +143,7 @@ def _share(case: CaseResult, measurement: Measurement, summary: Summary) -> str:
 
 def series_tables(run: RunResult) -> list[Table]:
     """Every ladder, then every sweep; not one of which every point was skipped, since the report lists those."""
-    tried = (sweep for sweep in sweeps(run.cases) if any(point.speedup is not None for point in sweep.points))
+    tried = (sweep for sweep in sweeps(run.cases) if sweep.measured)
     return [*map(ladder_table, ladders(run.cases)), *map(sweep_table, tried)]
 
 
@@ -165,25 +165,21 @@ def _estimate(estimate: Estimate | None) -> tuple[str, str]:
 
 
 def sweep_table(sweep: Sweep) -> Table:
-    """Raises ValueError for a sweep of which no point was measured."""
     knee = "no knee: too few points" if sweep.knee is None else f"knee: {sweep.knee}"
     recorded = "" if sweep.recorded_knee is None else f", recorded: {sweep.recorded_knee}"
     return Table(
         title=f"sweep of {sweep.id}",
         columns=columns(sweep.parameter, "items", "speedup, of the best"),
-        rows=tuple(_point(point, sweep) for point in sweep.points),
+        rows=tuple((str(value), *_point(sweep, value)) for value in sweep.points),
         notes=(f"{knee}{recorded}; the smallest value within 3 % of the best, by speedups, which are from pairs",),
     )
 
 
-def _point(point: SweepPoint, sweep: Sweep) -> tuple[str, ...]:
-    if point.speedup is None or point.items_per_s is None:
-        return str(point.value), "", point.problem or ""
-    return (
-        str(point.value),
-        units.items_per_second(point.items_per_s),
-        units.percent(point.speedup / sweep.best_speedup),
-    )
+def _point(sweep: Sweep, value: int) -> tuple[str, str]:
+    if value in sweep.problems:
+        return "", sweep.problems[value]
+    per_s = sweep.points[value].size.items_per_second(sweep.measured[value].optimized_ms.median)
+    return units.items_per_second(per_s), units.percent(sweep.speedups[value] / max(sweep.speedups.values()))
 
 
 def bill_table(run: RunResult) -> Table:

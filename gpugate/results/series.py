@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gpugate.results.case import CaseResult, summarize_decider
 from gpugate.results.summary import Summary
@@ -39,39 +40,44 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class SweepPoint:
-    """One measured value of a sweep. `speedup` is over the reference of all points, None with the reason as `problem`;
-    `recorded` is the speedup of the record, or None."""
-
-    value: int
-    items_per_s: Positive | None
-    speedup: Positive | None
-    recorded: Positive | None = None
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
 class Sweep:
-    """All points of one parameter of one workload on one kind of device, by value.
-
-    `recorded_knee` is None where the baseline lacks a point that was measured: it was recorded with other values.
-    """
+    """All points of one parameter of one workload on one kind of device: their cases, by value."""
 
     workload: str
     parameter: str
     device_kind: str
-    points: tuple[SweepPoint, ...]
-    knee: int | None
-    recorded_knee: int | None
-
-    @property
-    def best_speedup(self) -> float:
-        """Raises ValueError where no point was measured."""
-        return max(point.speedup for point in self.points if point.speedup is not None)
+    points: Mapping[int, CaseResult]
 
     @property
     def id(self) -> str:
         return f"{self.workload}/{self.parameter}/{self.device_kind}"
+
+    @cached_property
+    def measured(self) -> dict[int, Summary]:
+        """The process that decides about each point with times."""
+        found = ((value, summarize_decider(case)) for value, case in self.points.items())
+        return {value: decided for value, decided in found if decided is not None}
+
+    @cached_property
+    def problems(self) -> dict[int, str]:
+        """The reason of each point without times."""
+        unmeasured = {value: case for value, case in self.points.items() if value not in self.measured}
+        return {value: case.skipped or case.error or "not measured" for value, case in unmeasured.items()}
+
+    @cached_property
+    def speedups(self) -> dict[int, float]:
+        return {value: decided.speedup.median for value, decided in self.measured.items()}
+
+    @property
+    def knee(self) -> int | None:
+        return find_knee(self.speedups)
+
+    @property
+    def recorded_knee(self) -> int | None:
+        """None where the baseline lacks a point that was measured: it was recorded with other values."""
+        remembered = ((value, case.remembered) for value, case in self.points.items())
+        recorded = {value: record.current.speedup for value, record in remembered if record is not None}
+        return find_knee(recorded) if self.measured.keys() <= recorded.keys() else None
 
 
 def rung_number(workload: Workload, name: str) -> int | None:
@@ -124,7 +130,7 @@ def _product(gains: Sequence[Estimate]) -> Estimate:
     return Estimate(median, median * math.exp(-below), median * math.exp(above))
 
 
-def knee(throughputs: Mapping[int, float]) -> int | None:
+def find_knee(throughputs: Mapping[int, float]) -> int | None:
     """The smallest value within 3 % of the best; None for fewer than two values."""
     if len(throughputs) < FEWEST_POINTS:
         return None
@@ -134,25 +140,9 @@ def knee(throughputs: Mapping[int, float]) -> int | None:
 
 def sweeps(cases: Mapping[str, CaseResult]) -> list[Sweep]:
     """Every sweep of which a point was asked for."""
-    groups: dict[tuple[str, str, str], list[SweepPoint]] = {}
+    groups: dict[tuple[str, str, str], dict[int, CaseResult]] = {}
     for case in cases.values():
         if case.point is not None:
             key = (case.workload, case.point.sweep, case.device_kind)
-            groups.setdefault(key, []).append(_point(case, case.point.value))
-    return [_sweep(*key, sorted(found, key=lambda point: point.value)) for key, found in groups.items()]
-
-
-def _sweep(workload: str, parameter: str, device_kind: str, points: Sequence[SweepPoint]) -> Sweep:
-    measured = {point.value: point.speedup for point in points if point.speedup is not None}
-    recorded = {point.value: point.recorded for point in points if point.recorded is not None}
-    then = knee(recorded) if set(measured) <= set(recorded) else None
-    return Sweep(workload, parameter, device_kind, tuple(points), knee(measured), then)
-
-
-def _point(case: CaseResult, value: int) -> SweepPoint:
-    recorded = case.remembered.current.speedup if case.remembered else None
-    decided = summarize_decider(case)
-    if decided is None:
-        return SweepPoint(value, None, None, recorded, case.skipped or case.error or "not measured")
-    per_second = case.size.items_per_second(decided.optimized_ms.median)
-    return SweepPoint(value, per_second, decided.speedup.median, recorded)
+            groups.setdefault(key, {})[case.point.value] = case
+    return [Sweep(*key, points=dict(sorted(found.items()))) for key, found in groups.items()]

@@ -10,7 +10,7 @@ from gpugate.report.tables import series_tables
 from gpugate.results.case import CaseResult, Confirmation
 from gpugate.results.reason import Reason, ReasonCode
 from gpugate.results.run import RunResult
-from gpugate.results.series import Ladder, knee, ladders, rung_number, sweeps
+from gpugate.results.series import Ladder, find_knee, ladders, rung_number, sweeps
 from gpugate.results.summary import summarize
 from gpugate.results.verdict import Outcome
 from gpugate.statistics.intervals import Estimate
@@ -108,7 +108,7 @@ def swept(*points: CaseResult) -> dict[str, CaseResult]:
     ],
 )
 def test_the_knee_is_the_smallest_value_within_three_percent_of_the_best(throughputs, expected) -> None:
-    assert knee(throughputs) == expected
+    assert find_knee(throughputs) == expected
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_ladder_and_a_sweep_are_measured_shown_and_written(tiny: TinyProject) 
     (ladder,) = ladders(run.cases)
     assert [rung.name for rung in ladder.rungs] == ["baseline", "two", "one"]
     (sweep,) = sweeps(run.cases)
-    assert (sweep.knee, [point.problem for point in sweep.points]) == (16, [None, None, "out of memory"])
+    assert (sweep.knee, sweep.problems) == (16, {32: "out of memory"})
     assert run.cases["tiny/batch-32/cpu"].skipped == "out of memory"
 
 
