@@ -158,7 +158,6 @@ class Pairing:
 
     def result(self) -> TimedBuild:
         return TimedBuild(
-            reference_built_first=self.both.reference_built_first,
             pairs=tuple(self.pairs),
             discarded=self.discarded,
             throttled_by=tuple(sorted(self.throttled_by)),

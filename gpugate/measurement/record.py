@@ -50,7 +50,6 @@ class Pair:
 class TimedBuild:
     """Pairs taken with one build of both sides. `discarded` counts pairs dropped for a throttled or capped clock."""
 
-    reference_built_first: bool
     pairs: tuple[Pair, ...]
     discarded: Count = 0
     throttled_by: tuple[str, ...] = ()
@@ -70,7 +69,6 @@ class Columns:
     A field of `Pair` has one inner list per build.
     """
 
-    reference_built_first: tuple[bool, ...]
     discarded: tuple[Count, ...]
     throttled_by: tuple[tuple[str, ...], ...]
     reference_steps_per_block: tuple[Natural, ...]
@@ -79,6 +77,7 @@ class Columns:
     optimized_ms: tuple[tuple[Milliseconds, ...], ...]
     reference_first: tuple[tuple[bool, ...], ...]
     sm_clock_mhz: tuple[tuple[Count | None, ...], ...]
+    reference_built_first: InitVar[object] = None  # of older files
 
     @property
     def instances(self) -> tuple[TimedBuild, ...]:

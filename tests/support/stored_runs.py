@@ -51,7 +51,7 @@ def timed_build(
     reference, optimized = ([ms] * pairs if isinstance(ms, (int, float)) else ms for ms in (reference_ms, optimized_ms))
     times = enumerate(zip(reference, optimized, strict=True))
     taken = (Pair(*both_ms, reference_first=number % 2 == 0) for number, both_ms in times)
-    return replace(TimedBuild(True, tuple(taken)), **changed)
+    return replace(TimedBuild(tuple(taken)), **changed)
 
 
 def measurement(*builds: TimedBuild, case_id: str = "net/fast/cuda", **changed: Any) -> Measurement:
@@ -66,13 +66,13 @@ def measured(
     step_ms = optimized_ms or 30.0 / speedup
     draw = random.Random(f"{case_id} {speedup}")  # noqa: S311  # the same in every run of the tests
 
-    def build(first: bool) -> TimedBuild:
+    def build() -> TimedBuild:
         pairs = [[step_ms * side * (1 + draw.uniform(-spread, spread)) for side in (speedup, 1.0)] for _ in range(4)]
         reference_ms, optimized_ms = zip(*pairs, strict=True)
-        return timed_build(reference_ms, optimized_ms, reference_built_first=first)
+        return timed_build(reference_ms, optimized_ms)
 
     facts = {"differences": (Difference(1.23e-6, 4.56e-6, None, "fresh inputs"),), "optimized_counters": COUNTED}
-    return measurement(*map(build, (True, False, True, False)), case_id=case_id, **{**facts, **changed})
+    return measurement(*(build() for _ in range(4)), case_id=case_id, **{**facts, **changed})
 
 
 def case(name: str, speedup: float | None = 3.0, kind: str = "cuda", **changed: Any) -> CaseResult:

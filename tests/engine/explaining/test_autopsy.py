@@ -320,7 +320,7 @@ def test_the_state_of_a_side_tells_how_its_outputs_are_wrong() -> None:
 
 def test_a_recorded_state_has_the_clock_and_the_blocks_of_its_processes() -> None:
     pairs = tuple(Pair(30.0, 10.0, True, clock) for clock in (1900, 1980, None))
-    then = history([[TimedBuild(True, pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
+    then = history([[TimedBuild(pairs, optimized_steps_per_block=steps) for steps in (3, 5, 5)]] * 5)
     case = stored_runs.case("fast", remembered=replace(stored_runs.RECORDED, current=then))
     found = recorded_side(case, PROFILE)
     assert found is not None

@@ -130,7 +130,7 @@ def test_sides_alternate_and_times_stay_with_their_side(reference_first: bool) -
     first = [reference_first, not reference_first] * 2
     assert taken.pairs == [Pair(3.0, 1.0, goes_first, 1980) for goes_first in first]
     taken.both.reference.steps_per_block, taken.both.optimized.steps_per_block = 2, 7
-    assert taken.result() == TimedBuild(True, tuple(taken.pairs), 0, (), 2, 7)
+    assert taken.result() == TimedBuild(tuple(taken.pairs), 0, (), 2, 7)
 
 
 def hot_at(place: int) -> list[ClockReading]:
