@@ -16,7 +16,6 @@ from statistics import fmean, median
 import numpy as np
 from scipy import special
 
-from gpugate.judging.duet import PROCESS_S
 from gpugate.report.table import Table, columns
 from gpugate.results.duet import DuetOutcome, DuetSize
 from gpugate.session.time_plan import CASE_DOUBT_S
@@ -29,6 +28,7 @@ from tools.archive import RESULTS
 from tools.machines import MACHINES, Machine
 from tools.markdown_table import Markdown, write_markdown
 from tools.simulated_duets import (
+    PROCESS_S,
     SEED,
     CaseNoise,
     Simulated,
@@ -89,8 +89,7 @@ limit that a gate has for further processes and duets of one case whose source i
 duet. Each process of a case takes as long as in its trials, and at least {process:g} s beside its pairs.
 
 The noise of each case is fitted to one or two trials of two to six processes, which ended when they were decided: the
-simulation is not a measurement of the rates. The spread that is assumed of builds was chosen on the same trials
-(`BUILD_SD` in `gpugate/judging/duet.py`).
+simulation is not a measurement of the rates.
 
 {table}
 

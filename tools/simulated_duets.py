@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpugate.judging.duet import PROCESS_S, plan, read_noise
+from gpugate.judging.duet import plan
 from gpugate.measurement.record import Measurement, Process
 from gpugate.results.duet import DuetSize
 from gpugate.statistics.sequential import MOST_PROCESSES, ProcessMean, collect_evidence, decide_in_turn, mean_of_pairs
@@ -31,6 +31,7 @@ SEED = 20261127
 GRID = np.array([0, 0.1, 0.2, 0.4, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11, 16]) / 100  # standard deviations of effects
 EM_STEPS, DRAWN_MEDIANS = 500, 2000
 FEWEST_BUILDS = 2  # degrees of freedom; below them, the effects of builds are a part of the effect of their process
+PROCESS_S = 10.0  # the least time of a process beside its pairs
 NOTHING = 1e-10  # variance of a process of quiet pairs
 
 
@@ -174,10 +175,10 @@ def _log_likelihood(group: Sequence[tuple[float, float]], sd: float) -> float:
 
 def size_of(record: Sequence[Process]) -> DuetSize:
     """The size that the record of a case plans. Raises ValueError for a record without noise."""
-    noise = read_noise(record)
-    if noise is None:
+    size = plan(record)
+    if size is None:
         raise ValueError("a record of single pairs plans no duet: record it again with a larger --perf-budget")
-    return plan(noise)
+    return size
 
 
 def count_processes(noise: CaseNoise, size: DuetSize, limit_s: float) -> int:

@@ -8,20 +8,12 @@ from statistics import median
 
 from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Counters, Measurement, Process
-from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize, Noise
+from gpugate.measurement.settings import FEWEST_PAIRS, Settings
+from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize
 from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, residuals_within, robust_spread, variance_of_median
-from gpugate.statistics.policy import SHARP
-from gpugate.statistics.sequential import (
-    MOST_PROCESSES,
-    ProcessMean,
-    collect_evidence,
-    decide_in_turn,
-    detectable_change,
-    mean_of_pairs,
-)
+from gpugate.statistics.sequential import ProcessMean, collect_evidence, decide_in_turn, mean_of_pairs
 
-PROCESS_S, BUILD_S = 10.0, 2.0  # beside the pairs: of a process; of a further build, where no longer one fits
-BUILD_SD = 0.02  # between builds of one side, as a log-ratio: 0.03 to 8 % in the trials of GPUs
+BUDGET_S = 15.0  # of sampling a case in a process of a duet
 
 
 def mean_of(measurement: Measurement, swapped: bool) -> ProcessMean:
@@ -76,37 +68,24 @@ def judge_duets(taken: Sequence[DuetProcess]) -> tuple[list[Duet], dict[str, str
     return duets, problems
 
 
-def read_noise(processes: Sequence[Process]) -> Noise | None:
-    """The noise of the pairs of a recorded case; None where no build has two pairs.
+def plan(processes: Sequence[Process]) -> DuetSize | None:
+    """The size of a process of a duet, by the noise of the pairs of a recorded case; None where no build has two pairs.
+
+    The pairs are as many as give their median a standard deviation of UNKNOWN_BUILD_SPREAD, by which processes differ
+    anyway, but no more than take BUDGET_S, and at least FEWEST_PAIRS in a build.
 
     The differences between recorded processes are left out, since they are of two different sides, and those of a duet
     are one: their rank correlation with the differences of a duet is 0.17 over 85 cases of an H200 and 0.21 over 55 of
-    an H100; that of the spreads of pairs is 0.59 and 0.49. The differences between recorded builds are left out, too:
-    sizes by one spread of builds for all cases find as many slowdowns.
+    an H100; that of the spreads of pairs is 0.59 and 0.49. The differences between recorded builds are left out, too.
     """
-    builds = [build for process in processes for build in process if len(build.pairs) > 1]
-    if not builds:
+    recorded = [build for process in processes for build in process if len(build.pairs) > 1]
+    if not recorded:
         return None
-    residuals = residuals_within(build.log_ratios for build in builds)
-    pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - len(builds)))
+    residuals = residuals_within(build.log_ratios for build in recorded)
+    pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - len(recorded)))
     # Both sides of a duet take the time of the optimized one.
-    pairs_ms = [2 * pair.optimized_ms * build.optimized_steps_per_block for build in builds for pair in build.pairs]
-    return Noise(pair_sd, median(pairs_ms) / 1e3)
-
-
-def plan(noise: Noise) -> DuetSize:
-    """The size that is most precise for its time, of those with which a duet finds a slowdown of SHARP with a
-    probability of 1 - MISS; of all, where none finds it. `noise` is that of the record.
-
-    The variance of a process mean is that of a process, UNKNOWN_BUILD_SPREAD^2, of builds, each BUILD_SD^2, and of the
-    median of pairs (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 6).
-    """
-    sizes: dict[tuple[bool, float], DuetSize] = {}  # by lack of power, and variance times seconds
-    for builds in (1, 2, 4):
-        for pairs in (8, 16, 32, 64, 128):  # of a build
-            of_pairs = variance_of_median(noise.pair_sd, builds * pairs)
-            sd = math.sqrt(UNKNOWN_BUILD_SPREAD**2 + BUILD_SD**2 / builds + of_pairs)
-            sampling_s = builds * pairs * noise.pair_s + (builds - 1) * BUILD_S
-            is_blunt = detectable_change(sd, MOST_PROCESSES) > SHARP
-            sizes.setdefault((is_blunt, sd**2 * (PROCESS_S + sampling_s)), DuetSize(pairs, builds, sampling_s))
-    return sizes[min(sizes)]
+    pairs_ms = [2 * pair.optimized_ms * build.optimized_steps_per_block for build in recorded for pair in build.pairs]
+    pair_s, builds = median(pairs_ms) / 1e3, Settings.min_builds
+    wanted = min(variance_of_median(pair_sd, 1) / UNKNOWN_BUILD_SPREAD**2, BUDGET_S / pair_s)
+    pairs = max(FEWEST_PAIRS, math.ceil(wanted / builds))
+    return DuetSize(pairs, builds, builds * pairs * pair_s)

@@ -22,18 +22,8 @@ class DuetOutcome(str, Enum):
 
 
 @dataclass(frozen=True)
-class Noise:
-    """The noise of a recorded case: the standard deviation of the log-ratio between the pairs of a build, and the
-    seconds of a pair."""
-
-    pair_sd: NotNegative
-    pair_s: NotNegative
-
-
-@dataclass(frozen=True)
 class DuetSize:
-    """The size of a process of a duet: the pairs of a build, the builds, and the seconds that pairs and further builds
-    take."""
+    """The size of a process of a duet: the pairs of a build, the builds, and the seconds that all pairs take."""
 
     pairs: Natural
     builds: Natural

@@ -17,14 +17,14 @@ from gpugate.catalogue import CONFTEST, catalogue
 from gpugate.errors import SPANS_GPUS, GpugateError, SideError
 from gpugate.faults.fault import Fault
 from gpugate.faults.mutate import apply
-from gpugate.judging.duet import plan, read_noise
+from gpugate.judging.duet import BUDGET_S, plan
 from gpugate.machine import children
 from gpugate.measurement.progress import silent
 from gpugate.measurement.record import Measurement
 from gpugate.measurement.settings import Settings
 from gpugate.measurement.time_limit import limit_time
 from gpugate.results.duet import DuetProcess
-from gpugate.session.duets import BUDGET_S, HUNG, DuetPlan
+from gpugate.session.duets import HUNG, DuetPlan
 from gpugate.session.measure_case import collect_garbage
 from gpugate.session.other_tree import Layout, OtherTree, find_below, find_tops
 from gpugate.session.perf_session import PerfSession
@@ -37,7 +37,6 @@ from gpugate.workload import BASELINE, Case
 _LOG = logging.getLogger(__name__)
 PREFIX = "gpugate_base"
 FAILED = 1
-WARM_UP_ALLOWED_S = 2.0
 
 
 def explain_absence(perf: PerfSession, case: Case) -> str | None:
@@ -133,16 +132,15 @@ class DuetTaker:
 
 
 def plan_settings(orders: DuetPlan, record: Record | None) -> Settings:
-    """The settings of a case by the noise of its record; its pairs and builds may take twice as long as recorded.
+    """The settings of a case by the noise of its record; warm-up and builds may take BUDGET_S beside the pairs.
 
     A case without a record is sampled until its interval is half as wide as the change that a duet tests for, or for
     BUDGET_S.
     """
-    noise = read_noise(record.processes) if record is not None else None
-    if noise is None:
+    size = plan(record.processes) if record is not None else None
+    if size is None:
         return Settings(budget_s=orders.budget_s or BUDGET_S, half_width=ALTERNATIVE / 4, duet=True)
-    size = plan(noise)
-    most_s = WARM_UP_ALLOWED_S + 2 * size.sampling_s
+    most_s = BUDGET_S + size.sampling_s
     return Settings(
         budget_s=min(most_s, orders.budget_s or most_s),
         pairs_per_build=size.pairs,

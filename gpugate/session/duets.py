@@ -22,7 +22,6 @@ from gpugate.store.codec import from_json, to_json
 from gpugate.store.version import Version
 from gpugate.units import Count, Positive, number_of
 
-BUDGET_S = 15.0  # of sampling a case without a record in a process
 HUNG = 6  # exit status of a process that hangs in C code; those of pytest are smaller
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpugate.judging.duet import BUILD_S, judge_duet, plan, read_noise
+from gpugate.judging.duet import judge_duet, plan
 from gpugate.measurement.record import Difference, Measurement, TimedBuild
-from gpugate.results.duet import DuetOutcome, DuetProcess, Noise
+from gpugate.results.duet import DuetOutcome, DuetProcess
 from tests.conftest import TWO_CORES
 from tests.support.stored_runs import measurement, timed_build
 
@@ -69,39 +69,32 @@ def test_a_time_of_the_bill_is_the_median_of_the_processes() -> None:
     assert judge_duet(CASE, taken).head == {"kernels": 4, "kernel_ms": 8.2}
 
 
-def record(pair_sd: float, build_sd: float, processes: int = 5, builds: int = 4) -> list[list[TimedBuild]]:
-    """Recorded processes whose steps of 2 ms run in blocks of 5, with normal log-ratios."""
+def record(pair_sd: float, build_sd: float, step_ms: float = 2.0, processes: int = 5) -> list[list[TimedBuild]]:
+    """Recorded processes of four builds, whose steps run in blocks of 5, with normal log-ratios."""
     draw = np.random.default_rng(SEED)
 
     def build(mean: float) -> TimedBuild:
         ratios = np.exp(mean + pair_sd * draw.standard_normal(16))
-        return timed_build(2.0 * ratios, 2.0, 16, optimized_steps_per_block=5)
+        return timed_build(step_ms * ratios, step_ms, 16, optimized_steps_per_block=5)
 
-    return [[build(build_sd * draw.standard_normal()) for _ in range(builds)] for _ in range(processes)]
-
-
-@pytest.mark.parametrize(("pair_sd", "build_sd"), [(0.01, 0.0), (0.08, 0.0), (0.01, 0.05)])
-def test_the_noise_of_a_record_is_that_of_its_pairs_within_builds(pair_sd: float, build_sd: float) -> None:
-    noise = read_noise(record(pair_sd, build_sd, processes=40))
-    assert noise is not None
-    assert noise.pair_sd == pytest.approx(pair_sd, rel=0.1)
-    assert noise.pair_s == pytest.approx(2 * 5 * 2.0e-3)
-    assert read_noise([[timed_build(1.0, 1.0, 1)]]) is None
+    return [[build(build_sd * draw.standard_normal()) for _ in range(4)] for _ in range(processes)]
 
 
 @pytest.mark.parametrize(
-    ("noise", "pairs", "builds"),
+    ("pair_sd", "build_sd", "step_ms", "pairs"),
     [
-        (Noise(0.002, 0.05), 8, 4),  # builds first
-        (Noise(0.002, 1.8), 8, 1),  # fewer where their pairs are dear
-        (Noise(0.08, 0.05), 32, 4),  # as many pairs as their noise needs
-        (Noise(0.08, 1.8), 8, 4),
-        (Noise(0.5, 0.5), 64, 4),  # no size suffices
+        (0.01, 0.0, 2.0, 8),
+        (0.01, 0.05, 2.0, 8),  # the noise of pairs within builds
+        (0.08, 0.0, 2.0, 25),  # as many pairs as their noise needs
+        (0.08, 0.0, 100.0, 8),  # fewer where they are dear
+        (0.5, 0.0, 20.0, 19),  # 15 s of pairs do not suffice
     ],
 )
-def test_the_size_is_the_most_precise_for_its_time_that_finds_the_slowdown(
-    noise: Noise, pairs: int, builds: int
+def test_a_process_has_as_many_pairs_as_their_noise_needs_within_its_budget(
+    pair_sd: float, build_sd: float, step_ms: float, pairs: int
 ) -> None:
-    found = plan(noise)
-    assert (found.pairs, found.builds) == (pairs, builds)
-    assert found.sampling_s == pytest.approx(pairs * builds * noise.pair_s + (builds - 1) * BUILD_S)
+    found = plan(record(pair_sd, build_sd, step_ms, processes=40))
+    assert found is not None
+    assert (found.pairs, found.builds) == (pytest.approx(pairs, rel=0.1), 4)
+    assert found.sampling_s == pytest.approx(found.pairs * 4 * 2 * 5 * step_ms / 1e3)
+    assert plan([[timed_build(1.0, 1.0, 1)]]) is None

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gpugate.errors import CompareError
+from gpugate.judging.duet import BUDGET_S
 from gpugate.machine import children
 from gpugate.measurement.settings import Settings
 from gpugate.session import duet_worker
 from gpugate.session.duet_worker import DuetTaker, plan_settings
-from gpugate.session.duets import BUDGET_S, DuetPlan
+from gpugate.session.duets import DuetPlan
 from gpugate.store.baseline import Record
 from gpugate.store.codec import to_json
 from gpugate.store.version import git
