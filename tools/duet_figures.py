@@ -72,6 +72,11 @@ rule were chosen on the trials of CPUs (`cpu` and `xeon`), so that the rows of G
 A/A trials together: {unchanged}.
 On GPUs: {unchanged_gpu}; {slower_gpu}.
 The noise model of the simulation below expects {expected} SLOWER among the latter, with the processes that they have.
+
+The likelihood of the 298 A/A trials on CPUs of 2026-11-27 is largest where a process varies as its pairs predict, and
+the prediction is worth 2 to 3 processes. Of 0.5, 0.3, 0.2, 0.1 and 0.05 %, the design level of a false alarm
+(`FALSE_ALARM` in `gpugate/statistics/sequential.py`) is the largest with which at most 0.5 % of simulated duets of
+these cases end SLOWER where nothing changed.
 In-sample, with the noise and the sizes of the trials on CPUs: {chosen}
 """
 SIMULATED = """

@@ -103,5 +103,5 @@ def _wants_duet(evidence: Evidence, allowed: Allowed) -> bool:
     has_result = evidence.timed and not evidence.no_result
     if evidence.code is not None or not has_result or not (recorded or allowed.any_code):
         return False
-    is_blunt = evidence.wall is None or evidence.wall.limits.detectable > SHARP
+    is_blunt = evidence.wall_limits is None or evidence.wall_limits.detectable > SHARP
     return evidence.promise_is == "missed" or evidence.not_within or is_blunt or allowed.changed

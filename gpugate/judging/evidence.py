@@ -43,13 +43,6 @@ def find_middle(values: Sequence[Estimate]) -> Estimate:
     return Estimate(high, low, high)
 
 
-class Wall(NamedTuple):
-    """The time of the optimized side over its record, less what the reference's time explains: 1.05 is 5 % slower."""
-
-    value: Estimate
-    limits: WallLimits
-
-
 class Confirmed(NamedTuple):
     """The findings of all processes by item: `sure` are those of two processes, or of the only one.
 
@@ -96,7 +89,8 @@ class Evidence:
     outputs: Outputs  # of the first process with a wrong one, else of this process
     speedup: Estimate | None
     allowed: float  # the share by which the speedup may fall short of its promise by chance
-    wall: Wall | None
+    wall: Estimate | None  # the optimized side's time over its record, less what the reference explains: 1.05 is slower
+    wall_limits: WallLimits | None  # of a record of enough processes
     bills: tuple[BillChange, ...]
     grown: Confirmed  # items of the bill
     idle: Confirmed  # limits of counts that show that the optimization did not happen
@@ -158,14 +152,14 @@ class Evidence:
 
     @property
     def wall_is(self) -> WallStand:
-        if self.wall is None:
+        if self.wall is None or self.wall_limits is None:
             return ""
-        value, most = self.wall.value, 1 + self.wall.limits.allowed
-        if value.low > most:
+        most = 1 + self.wall_limits.allowed
+        if self.wall.low > most:
             return "slower"
-        if value.high > most:
+        if self.wall.high > most:
             return "open"
-        return "faster" if value.high < 1 / most else "as recorded"
+        return "faster" if self.wall.high < 1 / most else "as recorded"
 
     @property
     def not_within(self) -> bool:
@@ -216,6 +210,8 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
     unseen = vanished_work(first, contract)
     counted = [one for one in result.processes if _is_counted(one, contract)]
     counted = [] if unseen or first not in counted else counted
+    limits = record.current.wall_limits(record.checks) if record is not None else None
+    walls = [_change(one, record.current, limits.control) for one in timed] if record and limits else []
     bills = tuple(compare_bill(one, record) for one in counted)
     of_times = [one for one in contract.engaged if one.counter in OF_TIME]
     of_counts = [one for one in contract.engaged if one.counter not in OF_TIME]
@@ -241,7 +237,8 @@ def gather(result: CaseResult, mode: Mode) -> Evidence:
         outputs=next((one for one in outputs if one.problems), outputs[0]),
         speedup=find_middle([one.speedup for one in summaries]) if timed else None,
         allowed=_allow_chance(promise.min_speedup, record) if promise.min_speedup and record else 0.0,
-        wall=_compare_wall(timed, record),
+        wall=find_middle(walls) if walls else None,
+        wall_limits=limits,
         bills=bills,
         grown=confirm([bill.grown for bill in bills]),
         idle=confirm([broken_limits(of_counts, one) for one in counted], needed=1),
@@ -276,14 +273,6 @@ def _allow_chance(minimum: float, record: Remembered) -> float:
         return 0.0
     least = max(then.speedup * (1 - then.tolerance(record.checks)), 1.0 if minimum > 1 else 0.0)
     return max(0.0, 1 - least / minimum)
-
-
-def _compare_wall(timed: Sequence[Measurement], record: Remembered | None) -> Wall | None:
-    """None without a record of enough processes."""
-    limits = record.current.wall_limits(record.checks) if record is not None else None
-    if record is None or limits is None or not timed:
-        return None
-    return Wall(find_middle([_change(one, record.current, limits.control) for one in timed]), limits)
 
 
 def _change(measurement: Measurement, then: History, control: Control) -> Estimate:

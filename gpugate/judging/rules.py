@@ -93,7 +93,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
         ReasonCode.OTHER_CORES: {"recorded_cores": cores.recorded, "cores": cores.now} if cores is not None else {},
         ReasonCode.SLOW_HOST: {"times": one.slow_host},
         **dict.fromkeys(OF_WALL, times),
-        ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall.value) if one.wall is not None else {})},
+        ReasonCode.WALL_OPEN: {**times, **(_change_of(one.wall) if one.wall is not None else {})},
         ReasonCode.THE_MACHINE: {
             "bill": "unchanged" if one.bill_holds else "grown" if one.grown.sure else "not compared",
             "code": not_slower if one.code_is == "not slower" else None,
@@ -120,9 +120,9 @@ def find_numbers(one: Evidence) -> Mapping[Check, Mapping[str, float | str | Non
         speedup |= {"min_speedup": one.promise.min_speedup, "recorded_speedup": record.speedup if record else None}
         wall = {"optimized_ms": shown.optimized_ms.median, "reference_ms": shown.reference_ms.median}
         wall |= {"recorded_ms": record.optimized_ms} if record is not None else {}
-        if one.wall is not None:
-            wall |= {"wall_change": one.wall.value.median - 1, "time_tolerance": one.wall.limits.allowed}
-            wall["detectable_by_time"] = one.wall.limits.detectable
+        if one.wall is not None and one.wall_limits is not None:
+            wall |= {"wall_change": one.wall.median - 1, "time_tolerance": one.wall_limits.allowed}
+            wall["detectable_by_time"] = one.wall_limits.detectable
     counters = one.first.optimized_counters
     return {"equivalence": one.outputs.numbers, "speedup": speedup, "throughput": wall, "counters": counters}
 

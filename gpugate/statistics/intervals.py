@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count as count_up
 from statistics import fmean
 from statistics import median as median_of
 
@@ -51,16 +50,11 @@ def time_interval(samples: Sequence[float]) -> Estimate:
     if not samples:
         raise ValueError("no samples: a median needs at least one")
     ordered = sorted(map(float, samples))
-    low, high, below = ordered[0], ordered[-1], _samples_below(len(ordered))
-    if below < 0:
+    low, high = ordered[0], ordered[-1]
+    if 0.5 ** len(ordered) > 1 - CONFIDENCE:
         return Estimate(median_of(ordered), low * low / high, high * high / low)
+    below = math.floor(special.bdtrik(1 - CONFIDENCE, len(ordered), 0.5))  # the index of the lower bound
     return Estimate(median_of(ordered), ordered[below], ordered[-1 - below])
-
-
-@cache
-def _samples_below(count: int) -> int:
-    # The index of the lower bound, below 0 where there are too few samples; bdtr is P(Binomial(count, 1/2) <= k).
-    return next(k for k in count_up() if special.bdtr(k, count, 0.5) > 1 - CONFIDENCE) - 1
 
 
 @cache

@@ -14,12 +14,9 @@ ALTERNATIVE is one as well (a generalized ratio: Lai, Nearly optimal sequential 
 Statistics 16, 1988). FASTER is the mirror. Wald's bounds hold for given mu0 and mu1. For this ratio, a simulation finds
 at most 0.5 % false alarms and at most MISS acquittals (tests/engine/statistics/test_sequential.py).
 
-The numbers were chosen on trials of CPUs alone (results/cpu/duets and results/xeon/duets, 2026-11-27). The likelihood
-of their 298 A/A trials is largest where a process varies as its pairs predict, and the prediction is worth 2 to 3
-processes. Of 0.5, 0.3, 0.2, 0.1 and 0.05 %, FALSE_ALARM is the largest rate with which at most 0.5 % of simulated duets
-of these cases end SLOWER where nothing changed. It is below 0.5 %, since a few cases vary far more than predicted, and
-a change needs DECIDING_PROCESSES for the same reason: two means have one degree of freedom. `python -m
-tools.duet_figures` repeats this simulation, and tests the numbers on the trials of GPUs.
+The numbers were chosen on trials of CPUs; results/duets.md says how, and tests them on trials of GPUs. FALSE_ALARM is
+so small since a few cases vary far more than predicted, and a change needs DECIDING_PROCESSES for the same reason: two
+means have one degree of freedom.
 """
 
 from __future__ import annotations
@@ -87,17 +84,12 @@ class ProcessMeans:
 
     @property
     def detectable(self) -> float:
-        """The slowdown, a share, that processes as these find, at least DECIDING_PROCESSES of them."""
-        sd = math.sqrt(self.squares / self.degrees_of_freedom)
-        return detectable_change(sd, max(DECIDING_PROCESSES, self.processes))
-
-
-def detectable_change(sd: float, count: int) -> float:
-    """Computes the slowdown, a share, that so many processes find with a probability of about 1 - MISS, where their
-    means have this standard deviation. A slowdown below ALTERNATIVE may end the test as none."""
-    per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
-    least = sd * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
-    return max(ALTERNATIVE, math.expm1(least))
+        """The slowdown, a share, that processes as these, at least DECIDING_PROCESSES of them, find with a probability
+        of about 1 - MISS. A slowdown below ALTERNATIVE may end the test as none."""
+        sd, count = math.sqrt(self.squares / self.degrees_of_freedom), max(DECIDING_PROCESSES, self.processes)
+        per_process = (PRIOR_WORTH + count - 1) / count * math.expm1(2 * _ALARM / (PRIOR_WORTH + count))
+        least = sd * (math.sqrt(per_process) + float(special.ndtri(1 - MISS)) / math.sqrt(count))
+        return max(ALTERNATIVE, math.expm1(least))
 
 
 def mean_of_pairs(log_ratios: Sequence[Sequence[float]]) -> ProcessMean:

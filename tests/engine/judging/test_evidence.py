@@ -16,7 +16,7 @@ from tests.support.judged_cases import CASE_ID, LOOSE, RECORDED, case, measured,
 def change(optimized_ms: float, reference_ms: float, then: History = RECORDED) -> float:
     wall = gather(case(measured(optimized_ms, reference_ms), remembered=record(then)), Mode.GATE).wall
     assert wall is not None
-    return wall.value.median - 1
+    return wall.median - 1
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_record_of_an_older_run_has_no_control_and_the_middle_process_decides(
     two = gather(case(measured(10.0), measured(11.0)), Mode.GATE)
     assert two.wall is not None
     assert two.speedup is not None
-    assert (two.wall.value.low, two.wall.value.median) == pytest.approx((1.0, 1.1))  # the worse one of two
+    assert (two.wall.low, two.wall.median) == pytest.approx((1.0, 1.1))  # the worse one of two
     assert (two.speedup.low, two.speedup.high) == pytest.approx((30 / 11, 3.0))
 
 
