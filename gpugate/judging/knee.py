@@ -15,8 +15,7 @@ def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: CaseResult | None = 
     `unfit` is a point whose times are no evidence. A neighbour may take the knee's place by chance.
     """
     knee, recorded, step = sweep.knee, sweep.recorded_knee, None
-    numbers = {"knee": knee, "recorded_knee": recorded}
-    reason = Reason(ReasonCode.KNEE, {name: value for name, value in numbers.items() if value is not None})
+    reason = Reason(ReasonCode.KNEE)
     if unfit is not None:
         reason, outcome = Reason(ReasonCode.MACHINE_UNFIT, {"problem": str(unfit.unfit)}), Outcome.ENV_INVALID
         step = NextStep.USE_CUDA if unfit.environment_problem is None else NextStep.COOL_MACHINE
@@ -29,4 +28,4 @@ def judge_knee(sweep: Sweep, mode: Mode = Mode.GATE, unfit: CaseResult | None = 
         values = list(sweep.points)
         moved = abs(values.index(knee) - values.index(recorded)) > 1
         outcome, step = (Outcome.REGRESSED, NextStep.MEASURE_LONGER) if moved else (Outcome.PASS, None)
-    return Verdict("knee", sweep.id, outcome, (reason,), step, numbers)
+    return Verdict("knee", sweep.id, outcome, (reason,), step, {"knee": knee, "recorded_knee": recorded})

@@ -75,7 +75,7 @@ def find_facts(one: Evidence) -> dict[ReasonCode, Facts]:
     promise: Facts = {**times, "allowed": one.allowed or None, "faster": faster}
     duet: Facts = {"commit": code.commit, "problem": code.problem} if code is not None else {}
     if code is not None and one.duet is not None:
-        duet = {"commit": code.commit, "processes": len(one.duet.processes), **_change_of(one.duet.ratio)}
+        duet = {"commit": code.commit, **_change_of(one.duet.ratio)}
     not_slower = "not slower" if one.duet is not None else "unchanged"
     pairs: Facts = {}
     if one.timed:
