@@ -98,8 +98,8 @@ def _merge(paths: Sequence[Path], output: Path) -> int:
         raise ReplayError(f"none of the {len(paths)} shards has a run: {step}")
     night = merge(shards)
     prepare_night(output)
-    write_pages(output, night)
     run_file.write(run_path(output), night)
+    write_pages(output, night)
     print(f"{output} of {number_of(len(shards), 'shard')}: {RunView(night).headline}")
     print(*(f"ERROR: {problem}\n" for problem in night.problems), sep="", end="")
     return RED if night.exit_status else GREEN

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpugate.commands.cli import main
+from gpugate.report.pages import night
 from gpugate.results.case import CaseResult
 from gpugate.results.verdict import CASE_CHECKS
 from gpugate.store import run_file
@@ -137,11 +138,20 @@ def test_shards_become_a_night_with_its_summary_and_its_page(
     assert merge(tmp_path, *shards) == 0
     words = "gate: 2 cases measured (2 PASS)"
     assert capsys.readouterr().out == f"{tmp_path}/night of 2 shards: {words}\n"
-    night = tmp_path / "night"
-    assert {path.name for path in night.iterdir()} >= {"run.json", "summary.md", "night.html", "shards"}
-    assert (night / "summary.md").read_text().startswith("### gate: 2 cases measured (2 PASS)")
-    assert main(["verdict", str(night)]) == 0
-    assert main(["replay", str(night)]) == 0
+    folder = tmp_path / "night"
+    assert {path.name for path in folder.iterdir()} >= {"run.json", "summary.md", "night.html", "shards"}
+    assert (folder / "summary.md").read_text().startswith("### gate: 2 cases measured (2 PASS)")
+    assert main(["verdict", str(folder)]) == 0
+    assert main(["replay", str(folder)]) == 0
+
+
+def test_a_merged_night_whose_page_fails_has_its_run(
+    tmp_path: Path, shards: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(night, "_light", lambda run: run.no_such_thing)
+    assert merge(tmp_path, *shards) == 2
+    assert "night/night.html cannot be made (AttributeError: " in capsys.readouterr().err
+    assert len(run_file.read(tmp_path / "night/run.json").cases) == 2
 
 
 def test_a_folder_without_a_run_is_a_missing_shard(
