@@ -76,9 +76,7 @@ def _warn(first: Path, before: RunResult, second: Path, after: RunResult) -> Ite
 
 def _describe_verdicts(before: CaseResult, after: CaseResult) -> Iterator[str]:
     """Yields `verdict: PASS -> REGRESSED; speedup: 3.00x (2.99..3.01) -> 2.80x (2.79..2.81)`, and the moved side."""
-    found = [decided for case in (before, after) if (decided := summarize_decider(case)) is not None]
-    if len(found) < 2:
-        return
+    found = [decided for case in (before, after) if (decided := summarize_decider(case)) is not None]  # both have times
     words = [outcome_word(case.worst) for case in (before, after)]
     verdict = f"{words[0]} in both" if words[0] == words[1] else " -> ".join(words)
     speedups = [summary.speedup for summary in found]

@@ -84,11 +84,7 @@ def _selection(run: RunResult, case_ids: Sequence[str]) -> str:
 
 def _own_paths(command: str) -> str:
     """The perf tests of the session, where `gpugate bisect` does not find them by itself."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # of a stored command that is no command
-        return ""
-    paths = list(takewhile(lambda word: not word.startswith("-"), words[1:]))
+    paths = list(takewhile(lambda word: not word.startswith("-"), shlex.split(command)[1:]))
     return "" if paths == ["perf_tests"] else "".join(f" --path {shlex.quote(path)}" for path in paths)
 
 
