@@ -58,7 +58,7 @@ def measure_case(session: PerfSession, case: Case, report: Report = silent) -> C
     else:
         if missing is not None:
             result.skipped, result.lacking = missing.reason, missing.names
-        elif (over := session.doubt.refuse_case(case.id, session.elapsed_s)) is not None:
+        elif (over := session.doubt.refuse_case(session.elapsed_s)) is not None:
             result.skipped = over
         else:
             session.measuring, worker = case, session.options.worker

@@ -40,7 +40,7 @@ class DoubtTime:
     CASE_DOUBT_S, or twice that for several cases, since their gate is no night. `left_out` are the cases that had too
     little.
 
-    No case begins after `end_s`; `unmeasured` are the cases that would have begun then.
+    No case begins after `end_s`.
     """
 
     cases: int
@@ -50,7 +50,6 @@ class DoubtTime:
     limit_s: float = CASE_DOUBT_S  # of the present case
     left_out: list[str] = field(default_factory=list)
     end_s: float = math.inf
-    unmeasured: list[str] = field(default_factory=list)
 
     def begin_case(self, has_changed: bool) -> None:
         self.begun, self.of_case_s = self.begun + 1, 0.0
@@ -101,12 +100,12 @@ class DoubtTime:
             self.left_out.append(case_id)
         return "too little of the night's time was left for it, and gpugate compare has no limit"
 
-    def refuse_case(self, case_id: str, elapsed_s: float) -> str | None:
-        """The reason why the case is not measured; None where it has time."""
+    def refuse_case(self, elapsed_s: float) -> str | None:
+        """The reason why the present case is not measured; None where it has time."""
         if elapsed_s < self.end_s:
             return None
-        self.unmeasured.append(case_id)
-        return f"the {self.end_s:g} s of a run without --perf-budget were over"
+        step = f"--perf-budget {LEAST_S:g} measures all, -k selects"
+        return f"the {self.end_s:g} s of a run without --perf-budget were over: {step}"
 
     def describe_left(self, elapsed_s: float) -> str:
         """`case 3 of 19, about 90 s left`, half of the present case being measured; of the first case, its place."""
@@ -116,16 +115,9 @@ class DoubtTime:
         return f"case {self.begun} of {self.cases}" + (f", about {duration(left_s)} left" if self.begun > 1 else "")
 
     def describe(self) -> list[str]:
-        """A line with the cases that were left out, and one with those that were not measured, where there are some."""
-        found = {
-            "without more processes or duets": (self.left_out, "no time was left for them"),
-            "not measured in two minutes": (self.unmeasured, f"--perf-budget {LEAST_S:g} measures all, -k selects"),
-        }
-        return [
-            f"{head}: {number_of(len(names), 'case')} ({list_names(names)}): {words}"
-            for head, (names, words) in found.items()
-            if names
-        ]
+        """A line with the cases that were left out, where there are some."""
+        cases = f"{number_of(len(self.left_out), 'case')} ({list_names(self.left_out)})"
+        return [f"without more processes or duets: {cases}: no time was left for them"] if self.left_out else []
 
 
 def share_time(cases: int) -> float:
