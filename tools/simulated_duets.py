@@ -23,7 +23,8 @@ import numpy.typing as npt
 from gpugate.judging.duet import plan
 from gpugate.measurement.record import Measurement, Process
 from gpugate.results.duet import DuetSize
-from gpugate.statistics.sequential import MOST_PROCESSES, ProcessMean, collect_evidence, decide_in_turn, mean_of_pairs
+from gpugate.statistics.intervals import ProcessMean, mean_of_pairs
+from gpugate.statistics.sequential import MOST_PROCESSES, collect_evidence, decide, decide_in_turn
 from tools.trust.duets import DuetTrial
 
 Numbers = npt.NDArray[np.float64]
@@ -200,8 +201,9 @@ def simulate(
     taken = 0
     for _ in range(count):
         found = decide_in_turn(draw_processes(noise, size, math.log1p(slowdown), most, draw))
-        decisions[found.decision] = decisions.get(found.decision, 0) + 1
-        taken += found.processes
+        decision = decide(found)
+        decisions[decision] = decisions.get(decision, 0) + 1
+        taken += found.count
     return Simulated(decisions, taken / count, taken / count * _process_s(noise, size))
 
 
@@ -212,7 +214,7 @@ def draw_processes(
     of_process = draw.choice(GRID, p=noise.processes)
     of_build = 0.0 if noise.builds is None else draw.choice(GRID, p=noise.builds)
     found: list[ProcessMean] = []
-    while len(found) < count and (not found or collect_evidence(found).decision == "undecided"):
+    while len(found) < count and (not found or decide(collect_evidence(found)) == "undecided"):
         mean = log_ratio + of_process * draw.standard_normal()
         builds = mean + of_build * draw.standard_normal((size.builds, 1))
         pairs = builds + draw.choice(noise.residuals, (size.builds, size.pairs))

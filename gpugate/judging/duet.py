@@ -10,8 +10,8 @@ from gpugate.judging.bill import TIMES
 from gpugate.measurement.record import Counters, Measurement, Process
 from gpugate.measurement.settings import FEWEST_PAIRS, Settings
 from gpugate.results.duet import Duet, DuetOutcome, DuetProcess, DuetSize
-from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, residuals_within, robust_spread, variance_of_median
-from gpugate.statistics.sequential import ProcessMean, collect_evidence, decide_in_turn, mean_of_pairs
+from gpugate.statistics.intervals import UNKNOWN_BUILD_SPREAD, ProcessMean, mean_of_pairs
+from gpugate.statistics.sequential import collect_evidence, decide, decide_in_turn, detectable_change
 
 BUDGET_S = 15.0  # of sampling a case in a process of a duet
 
@@ -31,10 +31,10 @@ def judge_duet(case_id: str, processes: Sequence[DuetProcess]) -> Duet:
     found = decide_in_turn(means)
     return Duet(
         case_id=case_id,
-        outcome=DuetOutcome[found.decision.upper()],
+        outcome=DuetOutcome[decide(found).upper()],
         ratio=found.ratio,
-        processes=tuple(collect_evidence([one]).ratio for one in means[: found.processes]),
-        detectable=found.detectable,
+        processes=tuple(collect_evidence([one]).ratio for one in means[: found.count]),
+        detectable=detectable_change(found),
         relative_l2=max((one.relative_l2 for measurement, _ in measured for one in measurement.differences), default=0),
         base=_version(measured, is_head=False),
         head=_version(measured, is_head=True),
@@ -81,11 +81,10 @@ def plan(processes: Sequence[Process]) -> DuetSize | None:
     recorded = [build for process in processes for build in process if len(build.pairs) > 1]
     if not recorded:
         return None
-    residuals = residuals_within(build.log_ratios for build in recorded)
-    pair_sd = robust_spread(residuals) * math.sqrt(len(residuals) / (len(residuals) - len(recorded)))
     # Both sides of a duet take the time of the optimized one.
     pairs_ms = [2 * pair.optimized_ms * build.optimized_steps_per_block for build in recorded for pair in build.pairs]
     pair_s, builds = median(pairs_ms) / 1e3, Settings.min_builds
-    wanted = min(variance_of_median(pair_sd, 1) / UNKNOWN_BUILD_SPREAD**2, BUDGET_S / pair_s)
-    pairs = max(FEWEST_PAIRS, math.ceil(wanted / builds))
+    # The variance of a median falls as the number of its pairs rises.
+    needed = len(pairs_ms) * mean_of_pairs(build.log_ratios for build in recorded).variance / UNKNOWN_BUILD_SPREAD**2
+    pairs = max(FEWEST_PAIRS, math.ceil(min(needed, BUDGET_S / pair_s) / builds))
     return DuetSize(pairs, builds, builds * pairs * pair_s)

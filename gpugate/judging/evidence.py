@@ -146,7 +146,7 @@ class Evidence:
 
     @property
     def bill_holds(self) -> bool:
-        return self.record is not None and not self.has_no_bill and not self.grown.sure
+        return any(one.compared for one in self.bills) and not self.grown.sure
 
     # The wall time, and the recorded code.
 

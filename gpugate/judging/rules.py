@@ -166,11 +166,8 @@ def _nothing(problem: str | None) -> Sequence[Reason]:
 
 def _unless_confirmed(alarms: Callable[[Evidence], object]) -> Rule:
     """An alarm of one process is none where every further process failed."""
-
-    def is_unconfirmed(one: Evidence) -> object:
-        return one.alone and one.failures and alarms(one)
-
-    return Rule(is_unconfirmed, ReasonCode.NOT_CONFIRMED, Outcome.UNDECIDED, NextStep.REPEAT)
+    unconfirmed = ReasonCode.NOT_CONFIRMED, Outcome.UNDECIDED, NextStep.REPEAT
+    return Rule(lambda one: one.alone and one.failures and alarms(one), *unconfirmed)
 
 
 NO_TIMES = (

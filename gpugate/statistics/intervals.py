@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from statistics import fmean
 from statistics import median as median_of
+from typing import NamedTuple
 
 from scipy import special  # scipy.stats would take half a second more to import
 
@@ -63,48 +65,78 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return float(special.stdtrit(degrees_of_freedom, probability))
 
 
+class ProcessMean(NamedTuple):
+    """The log-ratio of one process, and the variance that the noise of its pairs alone gives it."""
+
+    log_ratio: float
+    variance: float
+
+
+def mean_of_pairs(log_ratios: Iterable[Sequence[float]]) -> ProcessMean:
+    """Computes the median of all pairs of a process, with its variance: that of many pairs, which is never too small.
+
+    Each sequence has the pairs of one build, which has lost a degree of freedom to its median: without it, builds of
+    four pairs had intervals that the next build contradicted in 4 of 100. Raises ValueError without any pair.
+    """
+    builds = [[*map(float, values)] for values in log_ratios if len(values)]
+    if not builds:
+        raise ValueError("no samples: a speedup needs at least one pair")
+    residuals = residuals_within(builds)
+    # The variance of the median of many values is pi / 2 times that of their mean.
+    variance = math.pi / 2 * robust_spread(residuals) ** 2 / max(len(builds), len(residuals) - len(builds))
+    return ProcessMean(median_of(chain.from_iterable(builds)), variance)
+
+
+@dataclass(frozen=True)
+class Means:
+    """Log-ratios of builds or of processes: their number n, their mean, and the sum of squares Q = d0 s0^2 + d v.
+
+    v is their variance, with d = n - 1 degrees of freedom; s0^2 is its prediction, which is worth d0 = PRIOR_WORTH
+    (Smyth, 2004, as in `shrink_all`). So a single one has an interval, too.
+    """
+
+    count: int
+    mean: float
+    squares: float
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        return PRIOR_WORTH + self.count - 1
+
+    @property
+    def ratio(self) -> Estimate:
+        """The ratio with the interval of Student's t about the mean, t(d0 + d) * sqrt(Q / (d0 + d) / n)."""
+        standard_error = math.sqrt(self.squares / self.degrees_of_freedom / self.count)
+        half_width = t_quantile(CONFIDENCE, self.degrees_of_freedom) * standard_error
+        return Estimate(*(math.exp(self.mean + sign * half_width) for sign in (0, -1, 1)))
+
+
+def collect_means(log_ratios: Sequence[float], noise: float) -> Means:
+    """Collects the log-ratios of builds or of processes; their predicted variance is BUILD_SPREAD^2 and `noise`, which
+    the pairs alone give each of them. Raises ValueError for none."""
+    mean = fmean(log_ratios)
+    squares = PRIOR_WORTH * (BUILD_SPREAD**2 + noise) + math.fsum((each - mean) ** 2 for each in log_ratios)
+    return Means(len(log_ratios), mean, squares)
+
+
 def speedup_estimate(log_ratios: Sequence[Sequence[float]]) -> Estimate:
     """Estimates the speedup from the log-ratios of pairs, one sequence per build: their median, and the interval of the
     mean of the builds' medians.
 
     The build is the unit of replication for effects that pairs cannot show: memory placement and algorithm choice
-    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). The half-width over n builds is
-    t(d0 + d) * s / sqrt(n), where s^2 = (d0 s0^2 + d v) / (d0 + d): v is the variance of the medians with d = n - 1
-    degrees of freedom; s0^2 is its prediction, BUILD_SPREAD^2 and the variance that the pairs alone give a median, and
-    d0 is PRIOR_WORTH (Smyth, 2004, as in `shrink_all`). So one build has an interval, too. Raises ValueError without
-    any pair.
+    (Kalibera & Jones, Rigorous Benchmarking in Reasonable Time, ISMM 2013, section 9). Raises ValueError without any
+    pair.
     """
-    builds = [values for values in log_ratios if values]
-    if not builds:
-        raise ValueError("no samples: a speedup needs at least one pair")
-    median, medians = median_of(value for values in builds for value in values), [median_of(one) for one in builds]
-    mean, degrees = fmean(medians), PRIOR_WORTH + len(medians) - 1
-    predicted = BUILD_SPREAD**2 + len(builds) * variance_of_pairs(builds)
-    squares = math.fsum((each - mean) ** 2 for each in medians) + PRIOR_WORTH * predicted
-    half_width = t_quantile(CONFIDENCE, degrees) * math.sqrt(squares / degrees / len(medians))
-    low, high = min(median, mean - half_width), max(median, mean + half_width)
-    return Estimate(*map(math.exp, (median, low, high)))
-
-
-def variance_of_pairs(builds: Sequence[Sequence[float]]) -> float:
-    """Computes the variance that the pairs alone give the median of a process, from their spread within builds.
-
-    Each build has lost a degree of freedom to its median: without it, builds of four pairs had intervals that the next
-    build contradicted in 4 of 100.
-    """
-    residuals = residuals_within(builds)
-    return variance_of_median(robust_spread(residuals), max(len(builds), len(residuals) - len(builds)))
+    of_pairs, medians = mean_of_pairs(log_ratios), [median_of(values) for values in log_ratios if values]
+    of_builds = collect_means(medians, len(medians) * of_pairs.variance).ratio
+    median = math.exp(of_pairs.log_ratio)
+    return Estimate(median, min(median, of_builds.low), max(median, of_builds.high))
 
 
 def residuals_within(builds: Iterable[Sequence[float]]) -> list[float]:
     """Subtracts from each pair the median of its build: what pairs differ by within builds."""
     with_medians = ((values, median_of(values)) for values in builds if values)
     return [value - median for values, median in with_medians for value in values]
-
-
-def variance_of_median(sd: float, count: float) -> float:
-    """Computes the variance of the median of many values with this standard deviation: pi / 2 times that of a mean."""
-    return math.pi / 2 * sd**2 / count
 
 
 def widen(estimate: Estimate, half_width: float) -> Estimate:

@@ -10,15 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH
+from gpugate.statistics.intervals import BUILD_SPREAD, PRIOR_WORTH, ProcessMean, mean_of_pairs
 from gpugate.statistics.policy import MISS
 from gpugate.statistics.sequential import (
     ALTERNATIVE,
     MOST_PROCESSES,
-    ProcessMean,
     collect_evidence,
+    decide,
     decide_in_turn,
-    mean_of_pairs,
+    detectable_change,
+    log_likelihood_ratio,
 )
 
 SEED = 20261127
@@ -45,7 +46,7 @@ def means(*percents: float, sd_percent: float = 0.5) -> list[ProcessMean]:
 )
 def test_the_decision_and_when_it_is_taken(found: Sequence[ProcessMean], decision: str, processes: int) -> None:
     evidence = decide_in_turn(found)
-    assert (evidence.decision, evidence.processes) == (decision, processes)
+    assert (decide(evidence), evidence.count) == (decision, processes)
 
 
 def test_the_likelihood_ratio_is_that_of_students_t() -> None:
@@ -54,7 +55,7 @@ def test_the_likelihood_ratio_is_that_of_students_t() -> None:
     evidence = collect_evidence([ProcessMean(one, 1e-4) for one in values])
     known = PRIOR_WORTH * (BUILD_SPREAD**2 + 1e-4)
     apart = [known + sum((value - at) ** 2 for value in values) for at in (0.0, math.log1p(ALTERNATIVE))]
-    assert evidence.log_ratio(1) == pytest.approx((PRIOR_WORTH + 2) / 2 * math.log(apart[0] / apart[1]))
+    assert log_likelihood_ratio(evidence, 1) == pytest.approx((PRIOR_WORTH + 2) / 2 * math.log(apart[0] / apart[1]))
 
 
 def test_a_mean_of_pairs_ignores_a_few_that_are_far_off() -> None:
@@ -70,7 +71,7 @@ def test_a_mean_of_pairs_ignores_a_few_that_are_far_off() -> None:
 def test_the_interval_is_students_t_and_what_would_have_been_seen_is_beyond_it() -> None:
     quiet, noisy = collect_evidence(means(1.0, 1.2, 0.8)), collect_evidence(means(1.0, 4.0, -2.0))
     assert quiet.ratio.low < 1.01 < quiet.ratio.high < noisy.ratio.high
-    assert quiet.detectable == ALTERNATIVE < 0.1 < noisy.detectable < 0.3
+    assert detectable_change(quiet) == ALTERNATIVE < 0.1 < detectable_change(noisy) < 0.3
     half, standard_error = math.log(quiet.ratio.high / quiet.ratio.low) / 2, math.sqrt(quiet.squares / 4 / 3)
     assert half == pytest.approx(3.747 * standard_error, rel=1e-3)  # t(4) at 99 %
 
@@ -82,7 +83,7 @@ def simulate(change: float, sd: float, cases: int, known: float = 4.0) -> Counte
     for _ in range(cases):
         own_sd = sd * math.sqrt(known / draw.chisquare(known))
         values = draw.normal(math.log1p(change), own_sd, MOST_PROCESSES)
-        found[decide_in_turn([ProcessMean(one, sd**2) for one in values]).decision] += 1
+        found[decide(decide_in_turn([ProcessMean(one, sd**2) for one in values]))] += 1
     return found
 
 
