@@ -61,8 +61,8 @@ picked by their time, as TensorRT's are, may take {chosen} more where too few re
 
 {cpu_time}
 
-Across loans: the first process of each case-night above whose record has a bill. The rule of the same kernels was
-chosen on the processes above, and not on these.
+Across loans: the first process of each case-night above whose record has a bill. The rules of the same kernels and of
+CPU time beside the reference's were chosen on the processes above, and not on these.
 
 {across}
 
